@@ -137,11 +137,6 @@ def _dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
     return np.array([dense_bytes(with_batch(workload, ratio), topology) for ratio in ratios])
 
 
-def host_limits(topology: Topology) -> FloatArray:
-    """Bytes for tables in the memory of each host, ``[H]``."""
-    return topology.ddr_capacities()
-
-
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
     """The ledger of a plan, from its work ``[W, columns]``."""
     columns = work[:, MEMORY:]

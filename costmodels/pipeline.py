@@ -160,7 +160,7 @@ class CostPipeline:
     @cached_property
     def host_limits(self) -> FloatArray:
         """Host bytes left for embeddings, ``[H]``."""
-        return memory.host_limits(self.topology)
+        return self.topology.ddr_capacities()
 
     def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
         """Bytes beyond the limits of memory, added up over all devices and hosts, ``[...]``.

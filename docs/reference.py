@@ -3,7 +3,9 @@
 Run: python docs/reference.py          (a test fails while a page is not what this would write)
 
 ``docs/reference/commands.md`` is the help of every command. In any page, a block of text below a
-line ``<!-- output of: shardplan ... -->`` is replaced by what that command prints.
+line ``<!-- output of: shardplan ... -->`` is replaced by what that command prints, and below a line
+``<!-- start of output of: ... -->`` or ``<!-- end of output of: ... -->`` by as many of its first
+or last lines as the block has.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ DOCS = Path(__file__).resolve().parent
 COMMANDS = DOCS / "reference" / "commands.md"
 WIDTH = 90
 
-_QUOTED = re.compile(r"(<!-- output of: shardplan ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
+_QUOTED = re.compile(
+    r"(<!-- (start of |end of )?output of: shardplan ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL
+)
 
 _INTRODUCTION = """\
 # Commands
@@ -68,12 +72,19 @@ def _block(name: str, command: click.Command, parent: click.Context | None) -> s
 
 def quoted_commands(text: str) -> list[str]:
     """The command lines whose output a page quotes."""
-    return [match.group(2) for match in _QUOTED.finditer(text)]
+    return [match.group(3) for match in _QUOTED.finditer(text)]
 
 
 def with_outputs(text: str) -> str:
     """A page with its quoted outputs as they are now."""
-    return _QUOTED.sub(lambda m: f"{m.group(1)}{_output(m.group(2))}{m.group(4)}", text)
+    return _QUOTED.sub(_renewed, text)
+
+
+def _renewed(quoted: re.Match[str]) -> str:
+    head, which, words, old, close = quoted.groups()
+    lines, count = _output(words).splitlines(keepends=True), old.count("\n")
+    shown = {"start of ": lines[:count], "end of ": lines[-count:]}.get(which, lines)
+    return head + "".join(shown) + close
 
 
 def _output(words: str) -> str:

@@ -9,6 +9,8 @@ PlannerError
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class PlannerError(Exception):
     """Root of all errors that :mod:`planner` raises on purpose.
@@ -79,3 +81,33 @@ class NoPlanFoundError(PlannerError):
         >>> issubclass(NoPlanFoundError, InfeasibleError)
         False
     """
+
+
+def refuse(problem: str | list[str]) -> NoReturn:
+    """Refuse input that breaks a rule.
+
+    Args:
+        problem: what is wrong, or a line for each broken rule.
+
+    Raises:
+        InvalidInputError: always.
+
+    Example:
+        >>> refuse("seed must be a whole number from 0, got -1")
+        Traceback (most recent call last):
+        planner.errors.InvalidInputError: seed must be a whole number from 0, got -1
+    """
+    raise InvalidInputError(problem)
+
+
+def refuse_any(problems: list[str]) -> None:
+    """Refuse input for which problems were found.
+
+    Raises:
+        InvalidInputError: there are some.
+
+    Example:
+        >>> refuse_any([])
+    """
+    if problems:
+        raise InvalidInputError(problems)

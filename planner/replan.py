@@ -59,11 +59,11 @@ def reshard(
 
 def _differs(one: TablePlacement, other: TablePlacement) -> bool:
     """Whether shards or kernels of a table differ; the name of the sharding type does not count."""
-    return (set(one.shards), one.kernel, one.cache_load_factor_ratio) != (
-        set(other.shards),
-        other.kernel,
-        other.cache_load_factor_ratio,
-    )
+
+    def told(placement: TablePlacement) -> tuple[object, ...]:
+        return set(placement.shards), placement.kernel, placement.cache_load_factor_ratio
+
+    return told(one) != told(other)
 
 
 def _flows(
@@ -105,19 +105,13 @@ def transfer_s(flows: FloatArray, topology: Topology) -> float:
     each at the bandwidth of its level of links, and receives likewise; the time is that of the
     busiest sender or receiver.
     """
-    ranks = np.arange(topology.world_size)
-    host = ranks // topology.local_world_size
-    domain = ranks // topology.domain_size
-    same_host = host[:, None] == host[None]
-    same_domain = domain[:, None] == domain[None]
-    per_byte = np.where(
-        same_host,
-        1.0 / topology.host_link.bandwidth_bytes_per_s,
-        np.where(
-            same_domain,
-            1.0 / topology.domain_link.bandwidth_bytes_per_s,
-            1.0 / topology.network_link.bandwidth_bytes_per_s,
-        ),
-    )
+    ranks, network = np.arange(topology.world_size), topology.network_link
+    per_byte = np.full(flows.shape, 1.0 / network.bandwidth_bytes_per_s)
+    for size, link in (
+        (topology.domain_size, topology.domain_link),
+        (topology.local_world_size, topology.host_link),
+    ):
+        group = ranks // size
+        per_byte[group[:, None] == group[None]] = 1.0 / link.bandwidth_bytes_per_s
     seconds = flows * per_byte
     return float(max(seconds.sum(axis=0).max(), seconds.sum(axis=1).max()))

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from costmodels.calibration.fitting import FitError, geomean_error, log_errors
+from costmodels.calibration.fitting import FitError, fit_error, log_errors
 from costmodels.calibration.points import CollectivePoint, exchanges
 from costmodels.errors import InvalidValueError
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -408,13 +408,8 @@ def uneven_error(rows: Sequence[Row]) -> FitError | None:
     asked = np.log([max(row["sent_bytes"]) for row in uneven])
     predicted = np.exp(np.interp(asked, np.log(sizes), np.log(times)))
     errors = log_errors(predicted, np.array([row["us"] for row in uneven]))
-    return FitError(
-        name="uneven all-to-all, by its largest sender",
-        num_points=len(uneven),
-        geomean_ratio=geomean_error(errors),
-        held_out_ratio=geomean_error(errors),
-        p90_ratio=float(np.expm1(np.quantile(np.abs(errors), 0.9))),
-    )
+    name = "uneven all-to-all, by its largest sender"
+    return fit_error(name, errors, errors, lambda i: f"{max(uneven[i]['sent_bytes']):.0f} bytes")
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:

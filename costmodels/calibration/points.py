@@ -237,9 +237,8 @@ class MeasuringEffort:
     Each rank measures lookups and operators of its own; both measure training steps together.
 
     Attributes:
-        num_lookups: pooled tables that a rank looks up.
-        num_dense_lookups: replicated tables that a rank looks up.
-        num_sequence_lookups: unpooled tables that a rank looks up.
+        num_lookups: tables that a rank looks up, of each :class:`CpuKernel`: pooled, replicated and
+            unpooled ones.
         num_steps: training steps.
         num_passes: how often each lookup is measured, each time among other tables and at another
             place in memory. The times at two such places differ by 12 to 25 %.
@@ -251,9 +250,7 @@ class MeasuringEffort:
         warm_up: first iterations of a block, which are not counted.
     """
 
-    num_lookups: int
-    num_dense_lookups: int
-    num_sequence_lookups: int
+    num_lookups: tuple[int, int, int]
     num_steps: int
     num_passes: int
     repeats: int
@@ -270,15 +267,14 @@ class MeasuringEffort:
         A rank measures at least a quarter of the points, so that it still has points of each kind.
         """
         share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
-        counts = ("lookups", "dense_lookups", "sequence_lookups", "steps", "operators", "chains")
-        fewer = {f"num_{c}": math.ceil(share * getattr(self, f"num_{c}")) for c in counts}
-        return replace(self, **fewer)
+        pooled, replicated, unpooled = (math.ceil(share * count) for count in self.num_lookups)
+        others = ("num_steps", "num_operators", "num_chains")
+        fewer = {name: math.ceil(share * getattr(self, name)) for name in others}
+        return replace(self, num_lookups=(pooled, replicated, unpooled), **fewer)
 
 
 FULL = MeasuringEffort(
-    num_lookups=140,
-    num_dense_lookups=90,
-    num_sequence_lookups=50,
+    num_lookups=(140, 90, 50),
     num_steps=140,
     num_passes=8,
     repeats=3,
@@ -287,9 +283,7 @@ FULL = MeasuringEffort(
 )
 """A full calibration, which takes some five minutes."""
 QUICK = MeasuringEffort(
-    num_lookups=36,
-    num_dense_lookups=12,
-    num_sequence_lookups=16,
+    num_lookups=(36, 12, 16),
     num_steps=36,
     num_passes=3,
     repeats=3,

@@ -118,10 +118,8 @@ class Catalogue:
         known = group if there is None or not found.other_links else there
 
         def spread_ratio() -> float:
-            measured, factor = (
-                self.find(collective, known) or found,
-                busiest_factor(collective, known),
-            )
+            measured = self.find(collective, known) or found
+            factor = busiest_factor(collective, known)
             return spread_around(measured, factor, large=is_large(size_bytes))
 
         own = confidence_of(found, group, size_bytes, spread_ratio)

@@ -56,10 +56,8 @@ class AlphaBeta(AbstractCollectiveModel):
             busiest[..., LinkLevel.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
             + busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         )
-        network, fabric_rate = (
-            busiest[..., LinkLevel.NETWORK],
-            topology.host_link.bandwidth_bytes_per_s,
-        )
+        network = busiest[..., LinkLevel.NETWORK]
+        fabric_rate = topology.host_link.bandwidth_bytes_per_s
         network_s = network / topology.network_link.bandwidth_bytes_per_s
         network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
         if is_pcie(fabric_rate):

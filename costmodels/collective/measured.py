@@ -13,7 +13,7 @@ from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_o
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
-from costmodels.topology import Link, Links, Topology
+from costmodels.topology import Links, Topology
 from costmodels.units import format_rate, format_time
 
 _TYPICAL_BYTES: Final = 16.0 * 2**20
@@ -74,13 +74,11 @@ class Measured(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Bytes over the best rate of the curve, on fabric and network side by side."""
-        group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
-        if tables is None:
+        sides = self._sides(send, receive, topology)
+        if sides is None:
             return self.otherwise.all_to_all(send, receive, topology)
-        moved = busiest_bytes(send, receive, topology, group)
-        seconds = np.zeros_like(moved[0])
-        for num_bytes, table in zip(moved, tables, strict=True):
+        seconds = np.zeros(send.shape[:-1])
+        for num_bytes, table in sides:
             if table is not None:
                 seconds = np.maximum(seconds, num_bytes / table.law.rate)
         return seconds
@@ -109,18 +107,17 @@ class Measured(AbstractCollectiveModel):
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The curves at the bytes of each rank, on fabric and network side by side."""
-        group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
-        if tables is None:
+        sides = self._sides(send, receive, topology)
+        if sides is None:
             return self.otherwise.all_to_all_s(send, receive, topology)
-        fabric, network = busiest_bytes(send, receive, topology, group)
+        (fabric, inside), (network, across) = sides
         seconds = np.zeros_like(fabric)
-        if tables[0] is not None:
-            there = group_of_peers(send, topology, self.measured_on)
+        if inside is not None:
+            group, there = self._peers(send, topology)
             hop_s = max(group.network_latency_s - there.network_latency_s, 0.0)
-            seconds = self._read(tables[0], fabric) + hop_s * (group.domains > 1)
-        if tables[1] is not None:
-            seconds = np.maximum(seconds, self._read(tables[1], network))
+            seconds = self._read(inside, fabric) + hop_s * (group.domains > 1)
+        if across is not None:
+            seconds = np.maximum(seconds, self._read(across, network))
         return seconds
 
     def buffer_s(
@@ -158,15 +155,11 @@ class Measured(AbstractCollectiveModel):
             return ()
         if then is None:
             return self._remarks_on_own_curves(topology)
-        crossed = [("host", then.host, topology.host_link)]
-        if min(topology.domain_size, topology.world_size) > topology.local_world_size:
-            crossed.append(("domain", then.domain, topology.domain_link))
-        if (
-            topology.world_size > topology.domain_size
-            and topology.network_link.fabric == then.network.fabric
-        ):
-            crossed.append(("network", then.network, topology.network_link))
-        told = [text for name, was, link in crossed for text in _changed(name, was, link)]
+        world, domain, local = topology.world_size, topology.domain_size, topology.local_world_size
+        same_kind = topology.network_link.fabric == then.network.fabric
+        crossed = ["host", *["domain"] * (min(domain, world) > local)]
+        crossed += ["network"] * (world > domain and same_kind)
+        told = [text for name in crossed for text in _changed(name, then, topology.links)]
         if not told:
             return ()
         return (
@@ -220,39 +213,41 @@ class Measured(AbstractCollectiveModel):
         ranks = group_of(topology, within_host=within_host).ranks
         return np.asarray(num_bytes * (bus_factor(kinds[0], ranks) / rate)) if rate else None
 
-    def _all_to_all_tables(
-        self, group: Group, there: Group
-    ) -> tuple[TimeCurve | None, TimeCurve | None] | None:
-        """The tables of an all-to-all on the fabric and on the network.
+    def _peers(self, send: FloatArray, topology: Topology) -> tuple[Group, Group]:
+        """The ranks of an all-to-all, on the links of the system and on those of the curves."""
+        return group_of_peers(send, topology), group_of_peers(send, topology, self.measured_on)
 
-        Each is None if the group does not use these links, or if no curve tells its time. The pair
-        is None if :attr:`otherwise` has to price the all-to-all.
+    def _sides(
+        self, send: FloatArray, receive: FloatArray, topology: Topology
+    ) -> tuple[tuple[FloatArray, TimeCurve | None], ...] | None:
+        """Bytes and table of an all-to-all on the fabric and on the network.
 
-        Args:
-            group: the ranks that take part, on the links of the system.
-            there: the same ranks on the links that the curves were measured on.
+        A table is None if the group does not use these links, or if no curve tells its time. All is
+        None if :attr:`otherwise` has to price the all-to-all.
         """
-        fabric = self._catalogue.find(
-            Collective.ALL_TO_ALL, group.within_domain, there.within_domain
-        )
-        if group.domains == 1:
-            return None if fabric is None else (fabric.table, None)
-        network = self._catalogue.find(Collective.ALL_TO_ALL, group, there)
-        if network is None:
+        group, there = self._peers(send, topology)
+        kind, find = Collective.ALL_TO_ALL, self._catalogue.find
+        found = [find(kind, group.within_domain, there.within_domain)]
+        found += [find(kind, group, there) if group.domains > 1 else None]
+        if found[group.domains > 1] is None:
             return None
-        return (fabric.table if fabric is not None else None), network.table
+        tables = (f.table if f is not None else None for f in found)
+        return tuple(zip(busiest_bytes(send, receive, topology, group), tables, strict=True))
 
 
-def _changed(name: str, measured: Link, link: Link) -> list[str]:
-    """How a link differs from the one that was measured, in words; empty if it does not."""
-    told = []
-    if link.bandwidth_bytes_per_s != measured.bandwidth_bytes_per_s:
-        rates = (link.bandwidth_bytes_per_s, measured.bandwidth_bytes_per_s)
-        told.append("links.{}.bandwidth is {} instead of {}".format(name, *map(format_rate, rates)))
-    if link.latency_s != measured.latency_s:
-        times = (link.latency_s, measured.latency_s)
-        told.append("links.{}.latency is {} instead of {}".format(name, *map(format_time, times)))
+def _changed(level: str, then: Links, now: Links) -> list[str]:
+    """How a level of links differs from the one that was measured, in words; empty if not."""
+    measured, link = getattr(then, level), getattr(now, level)
+    told = [
+        f"links.{level}.{key} is {words(getattr(link, name))} instead of "
+        f"{words(getattr(measured, name))}"
+        for key, name, words in (
+            ("bandwidth", "bandwidth_bytes_per_s", format_rate),
+            ("latency", "latency_s", format_time),
+        )
+        if getattr(link, name) != getattr(measured, name)
+    ]
     pods, known = ((x.pod_hosts, x.oversubscription_ratio) for x in (link, measured))
     if pods != known:
-        told.append(f"links.{name}.pods is (hosts, oversubscription) {pods} instead of {known}")
+        told.append(f"links.{level}.pods is (hosts, oversubscription) {pods} instead of {known}")
     return told

@@ -210,11 +210,9 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
 
 def _interaction_kernel(workload: Workload) -> InteractionKernel:
     """Which kernels run the interaction ``dot``: those that are given, or those of the pipeline."""
-    if workload.dense.interaction_kernel is not None:
-        return workload.dense.interaction_kernel
-    if workload.pipeline is Pipeline.HUGECTR:
-        return InteractionKernel.FUSED
-    return InteractionKernel.COMPILED if workload.dense.compiled else InteractionKernel.EAGER
+    usual = InteractionKernel.COMPILED if workload.dense.compiled else InteractionKernel.EAGER
+    usual = InteractionKernel.FUSED if workload.pipeline is Pipeline.HUGECTR else usual
+    return workload.dense.interaction_kernel or usual
 
 
 def _piece_bytes(workload: Workload) -> float:

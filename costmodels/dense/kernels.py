@@ -173,11 +173,6 @@ class Gpu:
     shares: Shares = BURSTS
     constants: KernelConstants = KERNELS
 
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """Streaming rate of the device memory in a short burst."""
-        return self.device.hbm_bandwidth_bytes_per_s
-
     def product_rate(self, dtype: DataType) -> float:
         """FLOP a second that large products in a type reach."""
         rate = self.device.matrix_rate(dtype) * self.device.flops_efficiency_ratio
@@ -445,7 +440,7 @@ def _wide_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
 def _attention_memory_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     """Seconds in which a fused attention moves its tensors."""
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return moved / gpu.bandwidth_bytes_per_s
+    return moved / gpu.device.hbm_bandwidth_bytes_per_s
 
 
 def _computed_ratio(operator: Operator, block: int) -> float:
@@ -497,7 +492,7 @@ def bias_gradient_time(rows: int, columns: int, dtype: DataType, gpu: Gpu) -> fl
         return constants.sum_s
     work_s = constants.sum_row_s * rows + constants.sum_element_s * rows * columns
     work_s *= gpu.multiprocessor_ratio
-    return constants.sum_s + math.hypot(work_s, num_bytes / gpu.bandwidth_bytes_per_s)
+    return constants.sum_s + math.hypot(work_s, num_bytes / gpu.device.hbm_bandwidth_bytes_per_s)
 
 
 def norm_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
@@ -529,7 +524,7 @@ def input_cast_time(operator: Operator, before: Operator | None, gpu: Gpu) -> fl
     is_result = before is not None and before.name != "concat" and before.num_elements == size
     if is_result:
         return 0.0
-    return gpu.constants.kernel_s + _CAST_BYTES * size / gpu.bandwidth_bytes_per_s
+    return gpu.constants.kernel_s + _CAST_BYTES * size / gpu.device.hbm_bandwidth_bytes_per_s
 
 
 def bucket_time(operator: Operator, device: Device) -> float:
@@ -570,4 +565,4 @@ def cast_time(operator: Operator, gpu: Gpu) -> float:
     """Seconds in which autocast casts what a product trains; its gradients take as long."""
     kernels = 2 if operator.has_bias else 1
     moved = _CAST_BYTES * operator.num_parameters
-    return kernels * gpu.constants.kernel_s + moved / gpu.bandwidth_bytes_per_s
+    return kernels * gpu.constants.kernel_s + moved / gpu.device.hbm_bandwidth_bytes_per_s

@@ -21,7 +21,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
@@ -141,18 +141,9 @@ def repeating(keys: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     return found
 
 
-class _Written(NamedTuple):
-    """An operator of a list that was written out.
-
-    Attributes:
-        operator: its position in the list as it was given.
-        name: its name, with the number of the repeat.
-        num_repeats: its repeats that were not written out.
-    """
-
-    operator: int
-    name: str
-    num_repeats: int
+_Written = tuple[int, str, int]
+"""An operator of a list that was written out: its position in the list as it was given, its name
+with the number of the repeat, and its repeats that were not written out."""
 
 
 def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -165,7 +156,7 @@ def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     number: dict[Operator, int] = {}
     plain = [number.setdefault(replace(o, name="", num_repeats=1), len(number)) for o in operators]
     found: list[Operator] = []
-    for at, period, repeats in repeating([(plain[w.operator], w.num_repeats) for w in written]):
+    for at, period, repeats in repeating([(plain[index], count) for index, _, count in written]):
         for index, name, count in written[at : at + period]:
             found.append(replace(operators[index], name=name, num_repeats=count * repeats))
     return tuple(found)
@@ -181,11 +172,11 @@ def _written_out(operators: Sequence[Operator]) -> list[_Written]:
     for repeats, run in groupby(enumerate(operators), key=lambda entry: entry[1].num_repeats):
         block = list(run)
         if repeats > 1 and repeats * len(block) <= _MOST_WRITTEN:
-            found += [_Written(at, o.name, 1) for at, o in block]
+            found += [(at, o.name, 1) for at, o in block]
             for i in range(1, repeats):
-                found += [_Written(at, f"{o.name}.{i}", 1) for at, o in block]
+                found += [(at, f"{o.name}.{i}", 1) for at, o in block]
         else:
-            found += [_Written(at, o.name, repeats) for at, o in block]
+            found += [(at, o.name, repeats) for at, o in block]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Final, Self, final
@@ -11,7 +10,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.base import AbstractIndexDistribution, check_bins, check_rows
-from costmodels.distribution.samples import HOTTEST_RATIO, smooth
+from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
 
 _SAME_RATIO: Final = 0.003
@@ -27,10 +26,10 @@ _HALVINGS: Final = 60
 class Empirical(AbstractIndexDistribution):
     """A law given by frequency bins that were fitted to a sample of indices.
 
-    :meth:`from_counts` smooths the counts of a sample: the rows that it never touched get the
-    probability of Good and Turing, so that a larger batch keeps finding new rows. :meth:`from_bins`
-    takes bins as they are. Valid for batches up to a few times the size of the sample; for larger
-    batches the number of rows that are never drawn is a guess.
+    The rows that a sample never touched get the probability of Good and Turing
+    (:func:`costmodels.distribution.samples.smooth`), so that a larger batch keeps finding new rows.
+    Valid for batches up to a few times the size of the sample; for larger batches the number of
+    rows that are never drawn is a guess.
 
     Args:
         num_embeddings: rows E of the table.
@@ -88,34 +87,6 @@ class Empirical(AbstractIndexDistribution):
     def __hash__(self) -> int:
         """The hash that was computed when the law was made, because laws are keys of caches."""
         return self._hash
-
-    @classmethod
-    def from_counts(
-        cls,
-        counts: Sequence[int] | IntArray,
-        num_embeddings: int,
-        *,
-        num_unique_curve: tuple[tuple[float, float], ...] = (),
-    ) -> Self:
-        """The smoothed law of a sample.
-
-        Args:
-            counts: accesses of each row that was seen, in any order. Zeros are ignored; all other
-                rows of the table count as never seen.
-            num_embeddings: rows of the table.
-            num_unique_curve: see the class.
-
-        Raises:
-            InvalidValueError: a count is negative, all are zero, or they are of more rows than the
-                table has.
-        """
-        array = np.asarray(counts, dtype=np.int64)
-        require(bool(np.all(array >= 0)), "counts of accesses must not be negative")
-        values, rows = np.unique(array[array > 0], return_counts=True)
-        law = smooth(values, rows.astype(np.int64), num_embeddings)
-        return cls.from_bins(
-            law.num_rows, law.probability_ratio, num_embeddings, num_unique_curve=num_unique_curve
-        )
 
     @classmethod
     def from_bins(

@@ -45,7 +45,6 @@ from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
-    CodecTimes,
     FamilyTimes,
     StageTimes,
 )
@@ -306,24 +305,25 @@ class IterationFloor:
             seconds = fixed_s if exchange.leaf is None else next(columns)
             name = exchange.kind.value
             absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
-            known = families.setdefault(name, absent)
+            known = families.get(name, absent)
             if exchange.which == INDICES:
-                families[known.name] = replace(known, input_s=seconds)
+                families[name] = replace(known, input_s=seconds)
             elif exchange.is_gradient:
                 gradients = (*(known.gradients_s or ()), seconds)
-                families[known.name] = replace(known, gradients_s=gradients)
+                families[name] = replace(known, gradients_s=gradients)
             else:
                 outputs = (*known.outputs_s, ("exchange", seconds))
-                families[known.name] = replace(known, outputs_s=outputs)
-        tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
-        reduced_s = next(columns) if grows else tail_s
+                families[name] = replace(known, outputs_s=outputs)
+        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
+        reduced_s = next(columns) if grows else least_s
         early = fetches and self._pipeline.exposes_fetch
         alone = next(columns) * (ranks == ranks[-1]) if early else forward
         beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
-        codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
-        if codecs is not None:
-            decoded_s = codecs.dequantize_gradient_s + backward
-            codecs = replace(codecs, dequantize_gradient_s=decoded_s)
+        model, codecs, updated = self._stages.codecs, None, backward
+        if model is not None:
+            present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
+            made = model.least(present, fastest, ranks.size)
+            codecs = replace(made, gradient_dequantize_s=made.gradient_dequantize_s + backward)
             updated = next(columns) * (ranks == ranks[-1] - early)
         return replace(
             own,
@@ -334,16 +334,6 @@ class IterationFloor:
             families=tuple(families.values()),
             tail_bucket_s=reduced_s,
         )
-
-    def _codecs(
-        self, types: frozenset[ShardingType], size: int, *, empty: bool
-    ) -> CodecTimes | None:
-        """Codecs of the made-up ranks, without those for a rank's own shards: lookups hold them."""
-        codecs = self._stages.codecs
-        if codecs is None:
-            return None
-        fastest = float(self._stages.speeds.max())
-        return codecs.least(frozenset() if empty else types, fastest, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

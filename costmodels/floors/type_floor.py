@@ -79,11 +79,7 @@ def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
     last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
     constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
     return Leaf(
-        phase=phase,
-        is_line=False,
-        duration_s=duration_s,
-        constant_s=constant_s,
-        slope_ratio=slope,
+        phase=phase, is_line=False, duration_s=duration_s, constant_s=constant_s, slope_ratio=slope
     )
 
 
@@ -131,12 +127,7 @@ class TypeFloor:
         phases: ``[L]`` the phase of each leaf.
     """
 
-    def __init__(
-        self,
-        leaves: tuple[Leaf, ...],
-        program: Program,
-        counts: FloatArray,
-    ) -> None:
+    def __init__(self, leaves: tuple[Leaf, ...], program: Program, counts: FloatArray) -> None:
         """Keep the parts.
 
         Args:
@@ -174,7 +165,7 @@ class TypeFloor:
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        walk = _Walk.of(self._steps, self._own_s + self._counts @ leaves, self._host_s)
+        walk = _Walk(self._steps, self._own_s + self._counts @ leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.end_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
@@ -185,7 +176,7 @@ class TypeFloor:
             if is_step:
                 counts += self._counts[i, rank]
             constant_s += float((self._own_s if is_step else self._host_s)[i, rank])
-            node = walk.before[node]
+            node = walk.before(node)
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
     def own_s(self, step_name: str) -> float:
@@ -199,9 +190,9 @@ class TypeFloor:
     def waits_for_host(self, step_name: str, rank: int) -> bool:
         """Whether a step of a rank waits for its host alone, however long the leaves are."""
         forever = np.full(len(self.leaves), _FOREVER_S)
-        walk = _Walk.of(self._steps, self._own_s + self._counts @ forever, self._host_s)
+        walk = _Walk(self._steps, self._own_s + self._counts @ forever)
         i, rank = self._named(step_name), rank % self._own_s.shape[1]
-        return walk.before[True, i, rank] == (False, i, rank)
+        return walk.before((True, i, rank)) == (False, i, rank)
 
     def _named(self, step_name: str) -> int:
         """Position of the step with this name."""
@@ -212,54 +203,44 @@ _Node = tuple[bool, int, int]
 """(True, step, rank): the end of a step. (False, step, rank): the moment the host has issued it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
-    """For each step, and for each issue by the host, what it waited for last on each rank.
+    """What each step, and each issue by the host, waited for last on each rank.
 
     Attributes:
-        before: the node before each node on its chain; None at the start.
         last: the node that ends last, at ``end_s``.
     """
 
-    before: dict[_Node, _Node | None]
-    last: _Node
-    end_s: float
-
-    @classmethod
-    def of(
-        cls,
-        steps: tuple[Step, ...],
-        durations_s: FloatArray,
-        host_s: FloatArray,
-    ) -> _Walk:
-        """Run the steps with durations and host times ``[steps, R]``."""
-        ranks = range(durations_s.shape[1])
-        before: dict[_Node, _Node | None] = {}
-        finish_s = np.zeros(durations_s.shape)
-        streams: dict[str, int] = {}
-        clock: list[tuple[float, _Node | None]] = [(0.0, None) for _ in ranks]
+    def __init__(self, steps: tuple[Step, ...], durations_s: FloatArray) -> None:
+        """Run the steps with durations ``[steps, R]``."""
+        self._steps = steps
+        found = run(steps, list(durations_s), durations_s.shape[1:])
+        self._issued_s, self._finish_s = np.stack(found.issued_s), np.stack(found.finish_s)
+        self.end_s = float(found.iteration_time_s)
+        ranks = durations_s.shape[1]
+        at, rank = divmod(int(self._finish_s.argmax()), ranks)
+        self.last: _Node = True, at, rank
+        if self.end_s > self._finish_s[at, rank]:
+            self.last = False, len(steps) - 1, int(found.host_s.argmax())
+        latest: dict[str, int] = {}
+        self._held: list[list[int]] = []
         for i, step in enumerate(steps):
-            for r in ranks:
-                before[False, i, r] = clock[r][1]
-                clock[r] = (clock[r][0] + float(host_s[i, r]), (False, i, r))
-            held = [*step.after, *([streams[step.stream]] if step.stream in streams else [])]
-            ready = [
-                max([clock[r], *((float(finish_s[j, r]), (True, j, r)) for j in held)], key=_time)
-                for r in ranks
-            ]
-            if step.collective:
-                ready = [max(ready, key=_time)] * len(ready)
-            for r in ranks:
-                before[True, i, r] = ready[r][1]
-                finish_s[i, r] = ready[r][0] + durations_s[i, r]
-                if step.blocks_host:
-                    clock[r] = max(clock[r], (float(finish_s[i, r]), (True, i, r)), key=_time)
-            streams[step.stream] = i
-        ends = [(float(finish_s[i, r]), (True, i, r)) for i in range(len(steps)) for r in ranks]
-        end_s, last = max([*ends, *((t, n) for t, n in clock if n is not None)], key=_time)
-        return cls(before=before, last=last, end_s=end_s)
+            earlier = [latest[step.stream]] if step.stream in latest else []
+            self._held.append([*step.after, *earlier])
+            latest[step.stream] = i
 
+    def before(self, node: _Node) -> _Node | None:
+        """The node before a node on its chain; None at the start.
 
-def _time(found: tuple[float, _Node | None]) -> float:
-    """The moment of a pair of moment and node, by which pairs are compared."""
-    return found[0]
+        Of nodes that end at the same moment, the host counts first, then the steps that are named.
+        """
+        is_step, i, rank = node
+        if not is_step:
+            if not i:
+                return None
+            waited = self._finish_s[i - 1, rank] > self._issued_s[i - 1, rank]
+            return bool(self._steps[i - 1].blocks_host and waited), i - 1, rank
+        ends = np.stack([self._issued_s[i], *self._finish_s[self._held[i]]])
+        if self._steps[i].collective:
+            rank = int(ends.max(axis=0).argmax())
+        last = int(ends[:, rank].argmax())
+        return (True, self._held[i][last - 1], rank) if last else (False, i, rank)

@@ -116,17 +116,17 @@ class CodecTimes:
     """Seconds ``[..., R]`` of the kernels of quantized communication.
 
     Attributes:
-        quantize_s: encoding of the vectors that a rank sends.
-        dequantize_s: decoding of the vectors that arrive.
-        quantize_gradient_s: encoding of the gradients that a rank sends.
-        dequantize_gradient_s: decoding of the gradients that arrive.
+        output_quantize_s: encoding of the vectors that a rank sends.
+        output_dequantize_s: decoding of the vectors that arrive.
+        gradient_quantize_s: encoding of the gradients that a rank sends.
+        gradient_dequantize_s: decoding of the gradients that arrive.
         host_s: seconds that the host needs to issue each of these four steps.
     """
 
-    quantize_s: FloatArray
-    dequantize_s: FloatArray
-    quantize_gradient_s: FloatArray
-    dequantize_gradient_s: FloatArray
+    output_quantize_s: FloatArray
+    output_dequantize_s: FloatArray
+    gradient_quantize_s: FloatArray
+    gradient_dequantize_s: FloatArray
     host_s: FloatArray
 
 

@@ -21,13 +21,6 @@ _FIRST_SHARE: Final = 0.1
 ten operators."""
 _REVERSED: Final = {"reduce-scatter": "all-gather"}
 """What a collective of the output exchange becomes for gradients, if it is not the same."""
-_CODECS: Final = {
-    "output quantize": "quantize_s",
-    "output dequantize": "dequantize_s",
-    "gradient quantize": "quantize_gradient_s",
-    "gradient dequantize": "dequantize_gradient_s",
-}
-"""The steps of codecs, and their seconds among the fields of ``CodecTimes``."""
 
 
 class ProgramBuilder:
@@ -190,11 +183,11 @@ class ProgramBuilder:
         return self.add("dense optimizer", t.optimizer_s, host_s=t.optimizer_host_s, after=after)
 
     def coded(self, name: str, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Add a step of the codecs, one of ``_CODECS``; returns what those that follow wait for."""
+        """Add a step of the codecs, a field of ``CodecTimes``; returns what others wait for."""
         codecs = self.times.codecs
         if codecs is None:
             return before
-        seconds = getattr(codecs, _CODECS[name])
+        seconds = getattr(codecs, f"{name.replace(' ', '_')}_s")
         return (self.add(name, seconds, host_s=codecs.host_s, after=before),)
 
     def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:

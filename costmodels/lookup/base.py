@@ -309,35 +309,28 @@ _CACHE_KERNELS: Final = 25.0
 each, the search for the indices, and the insertion of missing rows."""
 
 
-AddRows = Callable[[FloatArray, LookupShards, Topology, FloatArray], None]
-"""Fills in the work ``[n, WORK]`` of rows of shards on a system, of which so many are distinct."""
-
-
-def add_rows(
+def add_where(
+    add: Callable[[FloatArray, LookupShards, Topology, FloatArray], None],
+    where: BoolArray,
     work: FloatArray,
     shards: LookupShards,
     topology: Topology,
     unique: FloatArray,
-    *,
-    on_host: AddRows,
-    on_device: AddRows,
 ) -> None:
-    """Fill in the work of rows by where they are.
+    """Fill in the work ``[n, WORK]`` of some shards, in place.
 
     Args:
-        work: ``[n, WORK]`` work of the shards, changed in place.
-        shards: the shards.
+        add: fills in the work of shards, of which so many rows are distinct in a batch.
+        where: ``[n]`` which shards.
+        work: of all shards.
+        shards: all shards.
         topology: the system.
         unique: ``[n]`` distinct rows of each shard in a batch.
-        on_host: adds rows of ``fused_uvm``.
-        on_device: adds rows in device memory, with or without a table in host memory behind them.
     """
-    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
-    for where, add in ((in_host_memory, on_host), (~in_host_memory, on_device)):
-        if where.any():
-            part = work[where]
-            add(part, shards.chosen(where), topology, unique[where])
-            work[where] = part
+    if where.any():
+        part = work[where]
+        add(part, shards.chosen(where), topology, unique[where])
+        work[where] = part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

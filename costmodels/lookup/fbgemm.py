@@ -16,7 +16,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupShards,
     LookupWork,
-    add_rows,
+    add_where,
 )
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
@@ -271,7 +271,9 @@ def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
     missed = _missed_gradients(shards, topology) * output
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = c.gradient_passes_ratio * missed
-    add_rows(work, shards, topology, unique, on_host=_add_host_rows, on_device=_add_device_rows)
+    on_host = shards.runs(ComputeKernel.FUSED_UVM)
+    add_where(_add_host_rows, on_host, work, shards, topology, unique)
+    add_where(_add_device_rows, ~on_host, work, shards, topology, unique)
     return work
 
 
@@ -296,11 +298,7 @@ def _backward_s(shards: LookupShards, c: FbgemmConstants, unique: FloatArray) ->
     halved = 2.0 ** np.ceil(np.log2(np.maximum(shards.num_cols, _NARROWEST) / _CHUNK))
     warps = np.where(wide > 1.0, np.ceil(wide), halved)
     long = shards.laws.busy_rows_in_range(
-        shards.law,
-        shards.num_table_indices,
-        shards.row_offset,
-        shards.num_rows,
-        _LONG_SEGMENT,
+        shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows, _LONG_SEGMENT
     )
     rounded = shards.tables.element_bytes[shards.table] < 4.0
     row_s = c.updated_row_s + np.where(rounded, c.rounded_chunk_s * wide, 0.0)
@@ -356,10 +354,7 @@ def _add_device_rows(
     dense = shards.runs(ComputeKernel.DENSE)
     work[:, LookupWork.BACKWARD_ROWS_DRAM] += np.where(dense, once, c.update_passes_ratio * updates)
     cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
-    if cached.any():
-        part = work[cached]
-        _add_cache(part, shards.chosen(cached), topology, unique[cached])
-        work[cached] = part
+    add_where(_add_cache, cached, work, shards, topology, unique)
 
 
 def _add_cache(

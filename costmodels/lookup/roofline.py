@@ -14,7 +14,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupShards,
     LookupWork,
-    add_rows,
+    add_where,
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -165,7 +165,9 @@ def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
     unique = shards.unique_rows()
-    add_rows(work, shards, topology, unique, on_host=_add_host_rows, on_device=_add_device_rows)
+    on_host = shards.runs(ComputeKernel.FUSED_UVM)
+    add_where(_add_host_rows, on_host, work, shards, topology, unique)
+    add_where(_add_device_rows, ~on_host, work, shards, topology, unique)
     return work
 
 

@@ -81,8 +81,23 @@ class Layout(NamedTuple):
     batch_ratio: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Runs:
+    """Runs of equal shards of a plan on neighbouring ranks, as columns ``[n]``.
+
+    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
+    placement number ``placement[i]``.
+    """
+
+    cells: Cells
+    placement: IntArray
+    cell: IntArray
+    first: IntArray
+    length: IntArray
+
+
 class OptionCells:
-    """Makes the cells of options before they are placed, on one topology."""
+    """Makes the cells of options before they are placed, and of plans, on one topology."""
 
     def __init__(
         self,
@@ -100,7 +115,7 @@ class OptionCells:
             ShardingType.TABLE_ROW_WISE: local_world_size,
             ShardingType.GRID_SHARD: local_world_size,
         }
-        self._world_size = world_size
+        self._world_size, self._local_world_size = world_size, local_world_size
 
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
         """The cells of many options, one option after the other, and how each option is cut.
@@ -112,13 +127,8 @@ class OptionCells:
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
         cut_of: list[int] = []
-        last: tuple[object, ...] = ()
         for o in options:
             here = (o.table, o.sharding_type, o.column_widths)
-            if here == last:
-                cut_of.append(cut_of[-1])
-                continue
-            last = here
             cut_of.append(known.setdefault(here, len(cuts)))
             if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
@@ -187,6 +197,79 @@ class OptionCells:
             shape = tuple(counts.values())
         index = _rows(shape) if uniform else _grid(option.column_widths, shape)
         return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
+
+    def runs_of(self, plan: Plan) -> Runs:
+        """The shards of a plan as runs.
+
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
+        """
+        placements, columns, world_size = plan.placements, self._columns, self._world_size
+        families = [TYPES.index(self._family(p)) for p in placements]
+        tables, kernels = (
+            [self._position[p.table] for p in placements],
+            [p.kernel for p in placements],
+        )
+        each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
+        kinds = np.array(each_kind, dtype=np.int64).T
+        shards = [p.cells for p in placements]
+        of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
+        rank, offset, rows, cols = (
+            np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
+            for name in ("rank", "row_offset", "num_rows", "num_cols")
+        )
+        outside = rank[(rank < 0) | (rank >= world_size)]
+        require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
+        access = _access_ratios(kinds[:, 0], columns, of, offset, rows)
+        offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
+        each = np.ones(world_size) if self._batch_ratio is None else self._batch_ratio
+        own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
+        keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
+        # A new run starts where a key changes, or where the rank is not the one after the last.
+        starts = np.flatnonzero(changes(*keys, rank - np.arange(len(rank))))
+        ends = np.append(starts[1:], len(rank))
+        # Runs of equal cells become neighbours by sorting, so that each cell is kept once.
+        order = np.lexsort([key[starts] for key in keys])
+        new = changes(*(key[starts[order]] for key in keys))
+        cell = np.empty(len(starts), dtype=np.int64)
+        cell[order] = np.cumsum(new) - 1
+        chosen = starts[order[new]]
+        table, family, kernel = kinds[of[chosen]].T
+        ratios = np.array([p.cache_load_factor_ratio or 0.0 for p in placements])
+        cells = Cells(
+            table=table,
+            family=family,
+            kernel=kernel,
+            cache_load_factor_ratio=ratios[of[chosen]],
+            row_offset=offset[chosen],
+            num_rows=rows[chosen],
+            num_cols=cols[chosen],
+            access_ratio=access[chosen],
+            batch_ratio=own[chosen],
+        )
+        return Runs(
+            cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
+        )
+
+    def _family(self, placement: TablePlacement) -> ShardingType:
+        """The sharding type whose collectives a placement uses.
+
+        A table that is cut by rows over only *some* ranks (which HugeCTR can run, TorchRec cannot)
+        sends its partial sums to their destination as table-wise shards do.
+        """
+        kind, ranks = placement.sharding_type, placement.cells.rank
+        if kind is ShardingType.ROW_WISE:
+            everywhere = len(ranks) == self._world_size and bool((np.diff(ranks) == 1).all())
+            return kind if everywhere and ranks[0] == 0 else ShardingType.TABLE_WISE
+        if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD) and len(ranks):
+            local_world_size = self._local_world_size
+            if len(ranks) % local_world_size:
+                return ShardingType.TABLE_WISE
+            hosts = ranks.reshape(-1, local_world_size)
+            steps = hosts - np.arange(local_world_size)
+            if (steps != hosts[:, :1]).any() or (hosts[:, 0] % local_world_size).any():
+                return ShardingType.TABLE_WISE
+        return kind
 
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
@@ -284,81 +367,6 @@ def _read_only(array: IntArray) -> IntArray:
     return array
 
 
-# ------------------------------------------------------------------ plans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Runs:
-    """Runs of equal shards of a plan on neighbouring ranks, as columns ``[n]``.
-
-    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
-    placement number ``placement[i]``.
-    """
-
-    cells: Cells
-    placement: IntArray
-    cell: IntArray
-    first: IntArray
-    length: IntArray
-
-
-def runs_of(
-    plan: Plan,
-    columns: TableColumns,
-    world_size: int,
-    local_world_size: int,
-    batch_ratio: FloatArray | None = None,
-) -> Runs:
-    """The shards of a plan as runs; ``batch_ratio`` as in :class:`OptionCells`.
-
-    Raises:
-        InvalidValueError: a shard is on a rank that does not exist.
-    """
-    placements, position = plan.placements, {t.name: i for i, t in enumerate(columns.tables)}
-    families = [TYPES.index(_family(p, world_size, local_world_size)) for p in placements]
-    tables, kernels = ([position[p.table] for p in placements], [p.kernel for p in placements])
-    each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
-    kinds = np.array(each_kind, dtype=np.int64).T
-    shards = [p.cells for p in placements]
-    of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
-    rank, offset, rows, cols = (
-        np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
-        for name in ("rank", "row_offset", "num_rows", "num_cols")
-    )
-    outside = rank[(rank < 0) | (rank >= world_size)]
-    require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
-    access = _access_ratios(kinds[:, 0], columns, of, offset, rows)
-    offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
-    each = np.ones(world_size) if batch_ratio is None else batch_ratio
-    own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
-    keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
-    # A new run starts where a key changes, or where the rank is not the one after the last.
-    starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
-    ends = np.append(starts[1:], len(rank))
-    # Runs of equal cells become neighbours by sorting, so that each cell is kept once.
-    order = np.lexsort([key[starts] for key in keys])
-    new = _changes(*(key[starts[order]] for key in keys))
-    cell = np.empty(len(starts), dtype=np.int64)
-    cell[order] = np.cumsum(new) - 1
-    chosen = starts[order[new]]
-    table, family, kernel = kinds[of[chosen]].T
-    ratios = np.array([p.cache_load_factor_ratio or 0.0 for p in placements])
-    cells = Cells(
-        table=table,
-        family=family,
-        kernel=kernel,
-        cache_load_factor_ratio=ratios[of[chosen]],
-        row_offset=offset[chosen],
-        num_rows=rows[chosen],
-        num_cols=cols[chosen],
-        access_ratio=access[chosen],
-        batch_ratio=own[chosen],
-    )
-    return Runs(
-        cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
-    )
-
-
 def _access_ratios(
     table: IntArray, columns: TableColumns, of: IntArray, offset: IntArray, rows: IntArray
 ) -> FloatArray:
@@ -388,31 +396,11 @@ def _access_ratios(
     return found
 
 
-def _changes(*keys: IntArray | FloatArray) -> BoolArray:
+def changes(*keys: IntArray | FloatArray) -> BoolArray:
     """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
     new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return new
-
-
-def _family(placement: TablePlacement, world_size: int, local_world_size: int) -> ShardingType:
-    """The sharding type whose collectives a placement uses.
-
-    A table that is cut by rows over only *some* ranks (which HugeCTR can run, TorchRec cannot)
-    sends its partial sums to their destination as table-wise shards do.
-    """
-    kind, ranks = placement.sharding_type, placement.cells.rank
-    if kind is ShardingType.ROW_WISE:
-        everywhere = len(ranks) == world_size and bool((np.diff(ranks) == 1).all())
-        return kind if everywhere and ranks[0] == 0 else ShardingType.TABLE_WISE
-    if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD) and len(ranks):
-        if len(ranks) % local_world_size:
-            return ShardingType.TABLE_WISE
-        hosts = ranks.reshape(-1, local_world_size)
-        steps = hosts - np.arange(local_world_size)
-        if (steps != hosts[:, :1]).any() or (hosts[:, 0] % local_world_size).any():
-            return ShardingType.TABLE_WISE
-    return kind
 
 
 _AT_ONCE: Final = 32_768

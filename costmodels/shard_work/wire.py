@@ -153,6 +153,8 @@ class Wire:
                             wire[f, step, way, i] = codec.wire_bytes
                         encode[f, step, way, i] = codec.encode_bytes(size)
                         decode[f, step, way, i] = codec.decode_bytes(size)
+        if topology.world_size == 1:
+            encode, decode = np.zeros(shape), np.zeros(shape)
         batch = workload.batch_size_per_rank
         vectors = np.array([t.embedding_dim * _arriving_vectors(t, batch) for t in tables])
         return Wire(
@@ -185,26 +187,21 @@ def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> Floa
     host, and encodes them again for the other hosts. In the backward pass encoding and decoding
     change places.
     """
-    world, hosts = topology.world_size, topology.num_hosts
-    if world == 1:
-        return np.zeros((encode.shape[0], 2, encode.shape[-1]))
-    out = np.stack([encode[:, 0, FORWARD], decode[:, 0, BACKWARD]], axis=1) * world
-    if hosts > 1:
+    out = np.stack([encode[:, 0, FORWARD], decode[:, 0, BACKWARD]], axis=1) * topology.world_size
+    if topology.num_hosts > 1:
         inside = [EXCHANGING_TYPES.index(f) for f in BY_HOSTS]
-        again = encode[:, 1, FORWARD], decode[:, 1, BACKWARD]
-        turned = decode[:, 0, FORWARD], encode[:, 0, BACKWARD]
-        if topology.local_world_size == 1:
-            out[inside] = 0.0
-            turned = np.zeros_like(turned[0]), np.zeros_like(turned[1])
-        further = np.stack([a + b for a, b in zip(again, turned, strict=True)], axis=1)
-        out[inside] += further[inside] * hosts
+        adds = float(topology.local_world_size > 1)
+        again = (
+            encode[:, 1, FORWARD] + adds * decode[:, 0, FORWARD],
+            decode[:, 1, BACKWARD] + adds * encode[:, 0, BACKWARD],
+        )
+        out[inside] *= adds
+        out[inside] += np.stack(again, axis=1)[inside] * topology.num_hosts
     return out
 
 
 def _received(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:
     """Codec bytes per element of the vectors that arrive by the last exchange of each type."""
-    if topology.world_size == 1:
-        return np.zeros((encode.shape[0], 2, encode.shape[-1]))
     ends = np.stack([decode[:, :, FORWARD], encode[:, :, BACKWARD]], axis=2)
     last = [int(f in BY_HOSTS and topology.num_hosts > 1) for f in EXCHANGING_TYPES]
     return np.asarray(ends[np.arange(len(EXCHANGING_TYPES)), last])

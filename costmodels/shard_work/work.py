@@ -27,7 +27,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
+from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, changes
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
@@ -175,7 +175,6 @@ class WorkModel:
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
-        self._batch_ratio = batch_ratios(workload, topology)
 
     @cached_property
     def columns(self) -> TableColumns:
@@ -208,14 +207,10 @@ class WorkModel:
         return max(0.0, 1.0 - room / total) if total else 1.0
 
     @cached_property
-    def _layout(self) -> OptionCells:
-        """Makes the cells of options."""
-        return OptionCells(self.columns, *self._sizes, self._batch_ratio)
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        """Ranks of the job, and of a host."""
-        return self.topology.world_size, self.topology.local_world_size
+    def _cells(self) -> OptionCells:
+        """Makes the cells of options and plans."""
+        sizes = self.topology.world_size, self.topology.local_world_size
+        return OptionCells(self.columns, *sizes, batch_ratios(self.workload, self.topology))
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once.
@@ -223,7 +218,7 @@ class WorkModel:
         For spread uniform, it is what each rank gets of the option. For spread ranks or hosts, it
         is what the chosen rank, or the L ranks of the chosen host, get of each piece.
         """
-        cells, layouts = self._layout.of(options)
+        cells, layouts = self._cells.of(options)
         rows, works = self.cells_work(cells), list[OptionWork]()
         end = 0
         for x in layouts:
@@ -239,16 +234,14 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         work = np.zeros((self.topology.world_size, self.num_columns))
-        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
+        runs = self._cells.runs_of(plan)
         if not len(runs.cell):
             return work
         # Runs that cover the same ranks are added up first, so that each range of ranks gets one
         # addition.
         order = np.lexsort((runs.length, runs.first))
         first, length = runs.first[order], runs.length[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (np.diff(first) != 0) | (np.diff(length) != 0)
-        starts = np.flatnonzero(new)
+        starts = np.flatnonzero(changes(first, length))
         rows = self.cells_work(runs.cells)[runs.cell[order]]
         sums = np.add.reduceat(rows, starts, axis=0)
         first, length = first[starts], length[starts]
@@ -266,7 +259,7 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         world = self.topology.world_size
-        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
+        runs = self._cells.runs_of(plan)
         # Row 0 is that of ranks without a shard. ``place`` numbers each pair of placement and rank.
         rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
@@ -322,14 +315,15 @@ class WorkModel:
     def cells_work(self, cells: Cells) -> FloatArray:
         """Work of each cell, ``[n, columns]``."""
         tables, workload, table = self.columns, self.workload, cells.table
-        work = np.zeros((len(table), self.num_columns))
-        every = np.arange(len(table))
+        work, every = np.zeros((len(table), self.num_columns)), np.arange(len(table))
         replicated = cells.family == _REPLICATED_FAMILY
         # A replicated table is looked up for the samples of its own rank, any other table for the
         # samples of all ranks.
         batch = workload.batch_size_per_rank * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
-        share = np.where(replicated, 1.0, self._access_share(cells))
+        by_law = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
+        own = np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
+        share = np.where(replicated, 1.0, own)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
         bags = np.where(pooled, batch * tables.num_features[table], sent)
@@ -348,8 +342,7 @@ class WorkModel:
             **_of_workload(workload),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
-        lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
-        columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
+        columns = LOOKUP + cells.kernel[:, None] * NUM_LOOKUP_WORK + np.arange(NUM_LOOKUP_WORK)
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
         self._reorder(work, cells, received, indices)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
@@ -376,12 +369,6 @@ class WorkModel:
             copied = self._excess_ratio * sources[moved]
             work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
-
-    def _access_share(self, cells: Cells) -> FloatArray:
-        """Share (0..1) of the accesses of its table that fall on each cell, ``[n]``."""
-        law = self.columns.law[cells.table]
-        by_law = self.columns.laws.range_share(law, cells.row_offset, cells.num_rows)
-        return np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
 
     def _reorder(
         self, work: FloatArray, cells: Cells, received: FloatArray, indices: FloatArray

@@ -203,11 +203,7 @@ class DenseReduction:
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
-        self,
-        passes_s: FloatArray,
-        issued_s: FloatArray,
-        dense_ratio: FloatArray,
-        collective_ratio: FloatArray,
+        self, passes_s: FloatArray, issued_s: FloatArray, speeds: FloatArray, scale: Scale
     ) -> FloatArray | None:
         """Seconds of all micro-batches of a step but the last one; None if there is only one.
 
@@ -219,22 +215,23 @@ class DenseReduction:
         Args:
             passes_s: seconds of forward and backward pass of a micro-batch on each rank.
             issued_s: seconds that the host needs to issue them.
-            dense_ratio: ``[W]`` factor on compute, divided by the speed of each rank.
-            collective_ratio: factor on collectives.
+            speeds: ``[W]`` speed of each rank.
+            scale: factors on all times but ``passes_s``.
         """
         earlier, device = self._workload.gradient_accumulation - 1, self._topology.device
         if not earlier:
             return None
+        host_s = issued_s * scale.host_ratio
         if not self.is_sharded:
             # Two reads and one write add the gradients of a micro-batch to those before it.
             added_s = 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
-            return earlier * np.maximum(passes_s + added_s * dense_ratio, issued_s)
+            return earlier * np.maximum(passes_s + added_s * (scale.dense_ratio / speeds), host_s)
         none = np.zeros(())
         beside_s = 2.0 * sum(self.gathers_s, none) + sum(self.scatters_s, none)
-        beside_s = beside_s * collective_ratio
-        alone_s = (self.gathers_s[0] + self.scatters_s[-1]) * collective_ratio
+        beside_s = beside_s * scale.collective_ratio
+        alone_s = (self.gathers_s[0] + self.scatters_s[-1]) * scale.collective_ratio
         slowed_s = passes_s + device.overlap_slowdown_ratio * beside_s + alone_s
-        return earlier * np.maximum(np.maximum(slowed_s, beside_s), issued_s)
+        return earlier * np.maximum(np.maximum(slowed_s, beside_s), host_s)
 
 
 # ------------------ exchanges
@@ -562,9 +559,9 @@ class CodecModel:
             (present * self._received_s[way]).max(axis=-1) / speeds for way in (FORWARD, BACKWARD)
         ]
         return CodecTimes(
-            quantize_s=(own_s[FORWARD] + gap_s) * ratio,
-            dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
-            quantize_gradient_s=(ends_s[BACKWARD] + gap_s) * ratio,
-            dequantize_gradient_s=(own_s[BACKWARD] + gap_s) * ratio,
+            output_quantize_s=(own_s[FORWARD] + gap_s) * ratio,
+            output_dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
+            gradient_quantize_s=(ends_s[BACKWARD] + gap_s) * ratio,
+            gradient_dequantize_s=(own_s[BACKWARD] + gap_s) * ratio,
             host_s=calls * self._issue_s * scale.host_ratio,
         )

@@ -271,23 +271,17 @@ class StageModel:
         # A sharded dense part is gathered twice and scattered once in each micro-batch.
         calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
         issued_s += calls * issue.collective_s
-        return self.reduction.earlier_s(
-            passes_s,
-            issued_s * scale.host_ratio,
-            scale.dense_ratio / speeds,
-            scale.collective_ratio,
-        )
+        return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
 
     def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
         """Seconds of the last all-reduce, of the gradients that are reduced after the others.
 
         They are those of the bottom MLP, of the last bucket of the top, and of replicated tables.
         """
+        seconds = self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
         exchange = self.models.exchange
-        if exchange is None:
-            return self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
-        grown = self._gradient_growth(exchange, self.reduction.tail_bytes + replicated_bytes)
-        return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
+        fixed_s = 0.0 if exchange is None else exchange.gradient_fixed_s
+        return seconds + fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over all ranks that train; 0 if there is nothing to reduce."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from planner.support.files import write_text_atomic
 from planner.support.text import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -74,6 +75,20 @@ def write_json(data: object) -> None:
 def write_data(text: str) -> None:
     """Write the text of a file to stdout, unchanged; on a terminal without control codes."""
     _echo(printable_lines(text) if sys.stdout.isatty() else text)
+
+
+def write_or_print(
+    settings: Settings, text: str, data: object, output: Path | None = None, what: str = ""
+) -> None:
+    """Write the text of a file, and tell of ``what``; or print it; or print its data as JSON."""
+    if output is not None:
+        write_text_atomic(output, text)
+    if settings.json:
+        write_json(data)
+    elif output is None:
+        write_data(text)
+    if output is not None:
+        remark(settings, f"{what} written to {shown_paths((output,))}")
 
 
 def say(text: str) -> None:

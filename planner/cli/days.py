@@ -7,7 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planner.errors import InvalidInputError
+from costmodels.errors import require
+from planner.cli.flags import refuse
 
 if TYPE_CHECKING:
     from planner.profiling.readers import AbstractReader
@@ -46,48 +47,34 @@ def day_file(text: str) -> DayFile:
         ValueError: there is no such file.
     """
     before, equals, after = text.partition("=")
-    date_day = _day_of_date(before.strip())
-    day = _day_number(before.strip()) if date_day is None else date_day
-    found = DayFile(path=Path(text))
-    if equals and day is not None:
-        found = DayFile(path=Path(after), day=day, is_date=date_day is not None)
-    if not found.path.exists():
-        hint = "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
-        message = f"{found.name!r} does not exist{hint}"
-        raise ValueError(message)
-    return found
-
-
-def _day_of_date(text: str) -> float | None:
+    before, day, is_date = before.strip(), None, True
     try:
-        return float(date.fromisoformat(text).toordinal())
+        day = float(date.fromisoformat(before).toordinal())
     except ValueError:
-        return None
-
-
-def _day_number(text: str) -> float | None:
-    is_day = text.isascii() and text.isdecimal() and float(text) < _MOST_DAYS
-    return float(text) if is_day else None
+        is_date = False
+        if before.isascii() and before.isdecimal() and float(before) < _MOST_DAYS:
+            day = float(before)
+    named = bool(equals) and day is not None
+    path = Path(after if named else text)
+    hint = "; DAY is a number or a date such as 2026-11-20" if equals and not named else ""
+    require(path.exists(), f"{str(path)!r} does not exist{hint}")
+    return DayFile(path=path, day=day, is_date=is_date) if named else DayFile(path=path)
 
 
 def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
     """The files sorted by day.
 
     Raises:
-        InvalidInputError: there are several files, of which one has no day, two have the same day,
+        UsageError: there are several files, of which one has no day, two have the same day,
             or some have dates and others numbers.
     """
-    bare = [f.name for f in files if f.day is None]
-    if len(files) > 1 and bare:
-        message = f"--stats {bare[0]}: several statistics need their days, such as --stats 1=FILE"
-        raise InvalidInputError(message)
-    if len({f.is_date for f in files}) > 1:
-        message = "--stats: some days are dates and others numbers; give all days in one way"
-        raise InvalidInputError(message)
-    days = [f.day for f in files]
-    if len(set(days)) < len(days):
-        message = "--stats: two files are of the same day; give every day once"
-        raise InvalidInputError(message)
+    for file in files if len(files) > 1 else ():
+        needs = f"--stats {file.name}: several statistics need their days, such as --stats 1=FILE"
+        refuse(file.day is None, needs)
+    mixed = "--stats: some days are dates and others numbers; give all days in one way"
+    refuse(len({f.is_date for f in files}) > 1, mixed)
+    twice = "--stats: two files are of the same day; give every day once"
+    refuse(len({f.day for f in files}) < len(files), twice)
     return tuple(sorted(files, key=lambda f: f.day or 0.0))
 
 

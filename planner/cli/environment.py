@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from costmodels import units
 from planner.cli.types import shipped
+from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET: Final = 5
@@ -237,8 +239,7 @@ def check_torch_traps(
 
 
 def _minor(version: str) -> str:
-    match = re.match(r"\d+\.\d+", version)
-    return match.group() if match else version
+    return ".".join(map(str, _numbers(version)[:2])) or version
 
 
 def _job(environ: Mapping[str, str]) -> list[Check]:
@@ -258,3 +259,40 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
         fix = f"export {theirs}={planned} on every rank"
         checks.append(Check(CheckLevel.WARN, "pod size", told, fix))
     return checks
+
+
+# ------------------------------------------------------------------ commands that train here
+
+
+def require_torchrec(
+    command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
+) -> None:
+    """Refuse to go on without torch and torchrec, or those of them in ``names``.
+
+    Raises:
+        InvalidInputError: one is missing; the message says how to install it.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        message = (
+            f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
+            "'shardplan check' checks the versions"
+        )
+        raise InvalidInputError(message)
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run under a launcher, because the command starts its own ranks.
+
+    Raises:
+        InvalidInputError: a launcher has started this process as one of several.
+    """
+    from planner.integrations.measure.gloo_ranks import launch_of
+
+    launch = launch_of()
+    if launch is not None and launch.world_size > 1:
+        message = (
+            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
+            f"{launch.world_size} times: run it by itself, without torchrun"
+        )
+        raise InvalidInputError(message)

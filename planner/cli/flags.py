@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -21,36 +21,24 @@ from planner.cli import types as kinds
 if TYPE_CHECKING:
     from planner.settings import SearchSettings
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-
-def option(
-    text: str, names: str = "", *, default: Any = None, metavar: str = "", **more: Any
-) -> Any:
+def option(text: str, names: str = "", *, default: Any = None, **more: Any) -> Any:
     """A field that a flag sets; the type of the field says how its value is read.
 
     Args:
         text: the help.
         names: the names of the flag, with blanks between them; else that of the field.
         default: the value without the flag; a text is read as if it was given.
-        metavar: what the help shows for a value, in place of what the type says.
-        more: further arguments of ``click.Option``.
+        more: further arguments of ``click.Option``, which replace what the type says.
     """
     if default is not None:
-        more |= {"default": default, "show_default": True}
-    more |= {"metavar": metavar} if metavar else {}
+        more = {"default": default, "show_default": True} | more
     return _field(text, names, None if isinstance(default, str) else default, more)
 
 
-def many(text: str, names: str = "", *, metavar: str = "", **more: Any) -> Any:
+def many(text: str, names: str = "", **more: Any) -> Any:
     """A field with all values of a flag that can be repeated."""
-    more |= {"metavar": metavar} if metavar else {}
     return _field(text, names, (), {"multiple": True, **more})
-
-
-def listed(text: str, names: str = "", **more: Any) -> Any:
-    """A field with the values that a flag lists, with commas between them."""
-    return _field(text, names, (), {"default": (), **more})
 
 
 def switch(text: str, names: str = "") -> Any:
@@ -126,27 +114,6 @@ def command(
     return made
 
 
-def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command]:
-    """Add the flags of a dataclass to a command, which gets them as one argument."""
-    keys = [f.name for f in fields(cast("Any", cls))]
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            flags = cls(**{key: kwargs.pop(key) for key in keys})
-            flags.check()
-            return command(*args, **{name: flags}, **kwargs)
-
-        wrapped: Any = called
-        wrapped.__click_params__ = [
-            *getattr(command, "__click_params__", ()),
-            *reversed(_options(cls)),
-        ]
-        return cast("Command", wrapped)
-
-    return decorate
-
-
 def _options(cls: type[Flags]) -> list[click.Parameter]:
     """The flag of each field."""
     hints = get_type_hints(cls, include_extras=True)
@@ -159,22 +126,17 @@ def _parameter(name: str, hint: Any, given: Any) -> click.Parameter:
     if "option" not in said:
         more = said.get("argument", {"required": given is Parameter.empty})
         return click.Argument([name], **{"type": kinds.FILE, **more})
-    usual = kinds.ValueKind(kinds.FILE, "FILE") if hint is Path else kinds.ValueKind(click.STRING)
-    (kind,) = getattr(hint, "__metadata__", (usual,))
+    usual = (kinds.FILE, "FILE") if hint is Path else (click.STRING,)
+    kind, *shown = getattr(hint, "__metadata__", usual)
     names = said["names"] or f"--{name.replace('_', '-')}"
-    more = {"type": kind.type, "metavar": kind.metavar, **said["option"]}
+    more = {"type": kind, "metavar": next(iter(shown), None), **said["option"]}
     return click.Option([*names.split(), name], **more)
-
-
-def usage(message: str) -> click.UsageError:
-    """The error of flags that do not go together."""
-    return click.UsageError(message, click.get_current_context())
 
 
 def refuse(when: object, message: str) -> None:
     """Refuse flags that do not go together, when they are given."""
     if when:
-        raise usage(message)
+        raise click.UsageError(message, click.get_current_context())
 
 
 def is_given(parameter: str) -> bool:
@@ -206,10 +168,8 @@ class StrictCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, each under its heading."""
         under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Options": [],
-            **{h: [] for h in self.headings},
-        }
+        names = ("Options", *self.headings)
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
@@ -218,12 +178,6 @@ class StrictCommand(click.Command):
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
-
-
-class StrictGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = StrictCommand
 
 
 # ------------------------------------------------------------------ the problem
@@ -333,11 +287,11 @@ class SearchFlags(Flags):
 class ScenarioFlags(Flags):
     """Flags besides the objective on which the value of a plan depends."""
 
-    scenarios: Annotated[tuple[Path, ...], kinds.ValueKind(kinds.FILE, "FILE")] = many(
+    scenarios: Annotated[tuple[Path, ...], kinds.FILE, "FILE"] = many(
         "Another workload or statistics file that the plan must serve too (repeatable).",
         "--scenario",
     )
-    robust: Annotated[str | None, kinds.ValueKind(click.Choice(("worst", "mean")))] = option(
+    robust: Annotated[str | None, click.Choice(("worst", "mean"))] = option(
         "Minimize the worst or the mean of all scenarios.  [default: worst]"
     )
     torchrec_defaults: bool = switch(
@@ -384,10 +338,3 @@ OUTPUT: Final = tuple(
     }.items()
 )
 """The flags on how much is printed, which change the first argument of a command."""
-
-
-def output_options(command: Command) -> Command:
-    """Add the flags on how much is printed, which change the command's ``settings``."""
-    wrapped: Any = command
-    wrapped.__click_params__ = [*getattr(command, "__click_params__", ()), *reversed(OUTPUT)]
-    return cast("Command", wrapped)

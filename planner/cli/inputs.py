@@ -195,13 +195,12 @@ def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     """Short, different names of files: that of the file, or of its folder, or the whole path."""
-    stems = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
-    if len(set(stems)) == len(paths) and all(stems):
-        return tuple(stems)
-    texts = [str(path) for path in paths]
-    if len(set(texts)) == len(paths):
-        return tuple(texts)
-    return tuple(f"{text} ({i})" for i, text in enumerate(texts, 1))
+    names = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
+    if len(set(names)) < len(paths) or not all(names):
+        names = [str(path) for path in paths]
+    if len(set(names)) < len(paths):
+        names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
+    return tuple(names)
 
 
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
@@ -306,15 +305,6 @@ def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
 
 
 # ------------------------------------------------------------------ scenarios and statistics
-
-
-def with_stats_of(inputs: Inputs, path: Path | None) -> Inputs:
-    """The problem under the statistics of a file."""
-    if path is None:
-        return inputs
-    measured, notes = with_stats(inputs.problem.workload, load_stats(path), str(path))
-    problem = replace(inputs.problem, workload=measured)
-    return replace(inputs, problem=problem, warnings=with_notes(inputs.warnings, notes))
 
 
 def load_scenarios(

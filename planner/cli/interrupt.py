@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 EXIT_STOPPED: Final = 4
 """The exit code after Ctrl-C or SIGTERM; what was found is kept."""
@@ -26,8 +26,6 @@ _SEARCH: Final = "planner.search."
 
 _RAISED: Final[list[str]] = []
 """All interrupts that were raised, in words; the program ends after one of them is passed on."""
-
-Progress = TypeVar("Progress")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -130,10 +128,10 @@ class StopOnInterrupt:
         """Whether to stop; searches ask this."""
         return self.stopped_by is not None
 
-    def watching(self, progress: Callable[[Progress], None] | None) -> Callable[[Progress], None]:
+    def watching(self, progress: Callable[[Any], None] | None) -> Callable[[Any], None]:
         """A callback for a search that calls ``progress``, and notes when there is a first plan."""
 
-        def note(line: Progress) -> None:
+        def note(line: Any) -> None:
             if getattr(line, "incumbent", None) is not None:
                 self.keeps = True
             if progress is not None:

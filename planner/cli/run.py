@@ -80,34 +80,29 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, click.ClickException):
         return _report_usage(error)
+    code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, InfeasibleError):
-        _print_error("\n".join((str(error), *(f"try: {line}" for line in error.advice))))
-        return EXIT_INFEASIBLE
-    if isinstance(error, NoPlanFoundError):
+        code, text = EXIT_INFEASIBLE, "\n".join((text, *(f"try: {line}" for line in error.advice)))
+    elif isinstance(error, NoPlanFoundError):
         hint = "nothing written; more --evaluations or a longer --time-limit may find one"
-        _print_error(f"{error} ({hint})")
-        return EXIT_INFEASIBLE
-    if isinstance(error, PlannerError | CostModelError):
-        _print_error(str(error))
-        return EXIT_BAD_INPUT
-    if isinstance(error, MemoryError):
-        text = " ".join(str(error).split()) or "no more can be had"
-        _print_error(f"out of memory: {text}; use fewer ranks or tables, or a larger machine")
-        return EXIT_BAD_INPUT
-    if isinstance(error, OSError):
+        code, text = EXIT_INFEASIBLE, f"{text} ({hint})"
+    elif isinstance(error, MemoryError):
+        more = "use fewer ranks or tables, or a larger machine"
+        text = f"out of memory: {' '.join(text.split()) or 'no more can be had'}; {more}"
+    elif isinstance(error, OSError):
         unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
         where = str(error.filename or unnamed)
-        _print_error(": ".join(filter(None, [where, error.strerror or str(error)])))
-        return EXIT_BAD_INPUT
-    kind = type(error).__name__
-    again = "" if settings.debug else "; run again with --debug for the traceback"
-    text = " ".join(str(error).split())
-    if models:
-        yours = f"code of yours was run ({', '.join(models)}), which may be the cause"
-        _print_error(f"{kind}: {text}; {yours}{again}")
-        return EXIT_BAD_INPUT
-    complain(f"shardplan: bug: {kind}: {text}. Please report it with the command line{again}.")
-    return EXIT_BUG
+        text = ": ".join(filter(None, [where, error.strerror or text]))
+    elif not isinstance(error, PlannerError | CostModelError):
+        again = "" if settings.debug else "; run again with --debug for the traceback"
+        text = f"{type(error).__name__}: {' '.join(text.split())}"
+        if not models:
+            complain(f"shardplan: bug: {text}. Please report it with the command line{again}.")
+            return EXIT_BUG
+        text += f"; code of yours was run ({', '.join(models)}), which may be the cause{again}"
+    first, *rest = text.splitlines() or [""]
+    complain("\n  ".join((f"shardplan: error: {first}", *rest)))
+    return code
 
 
 def _report_usage(error: click.ClickException) -> int:
@@ -119,10 +114,3 @@ def _report_usage(error: click.ClickException) -> int:
     else:
         complain(f"{name}: error: {message} (see '{name} --help')")
     return EXIT_BAD_INPUT
-
-
-def _print_error(message: str) -> None:
-    first, *rest = message.splitlines() or [""]
-    complain(f"shardplan: error: {first}")
-    for line in rest:
-        complain(f"  {line}")

@@ -6,12 +6,12 @@ so that folders are listed directly, and nothing is imported that reads or check
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -172,11 +172,6 @@ def name_of(known: Names) -> Parsed:
     return Parsed("name", read, known)
 
 
-def _strategies() -> tuple[str, ...]:
-    """The files of the package, which are listed and not imported."""
-    return ("auto", *discovery.names(importlib.import_module("planner.search")))
-
-
 def _objectives() -> tuple[str, ...]:
     from planner.objectives import objective_names
 
@@ -243,18 +238,6 @@ class AnyFile(click.Path):
         return found or super().shell_complete(ctx, param, incomplete)
 
 
-def complete_system(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Names of shipped systems, also after a comma in a list; otherwise files."""
-    del ctx, param
-    before, comma, last = incomplete.rpartition(",")
-    found = matching(shipped("systems"), last)
-    if not found:
-        return [CompletionItem(incomplete, type="file")]
-    return [CompletionItem(f"{before}{comma}{item.value}") for item in found]
-
-
 def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """The names that begin with what was typed."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -274,44 +257,38 @@ FILE: Final = AnyFile()
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
 SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
-PRICE: Final = quantity("usd_per_hour", positive=True)
 OBJECTIVE: Final = name_of(_objectives)
 _BATCH: Final = Parsed("samples", _batch)
-_DURATION: Final = quantity("s", positive=True)
 
 
 # ------------------------------------------------------------------ fields that flags set
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind:
-    """How the value of a field is read, and what the help shows for it."""
+# The type of a flag says how its value is read, and the word after it what the help shows for it.
 
-    type: click.ParamType[Any]
-    metavar: str | None = None
-
-
-File = Annotated[Path | None, ValueKind(FILE, "FILE")]
-Folder = Annotated[Path | None, ValueKind(FILE, "DIR")]
-Text = Annotated[str | None, ValueKind(click.STRING)]
-Texts = Annotated[tuple[str, ...], ValueKind(click.STRING)]
-System = Annotated[str | None, ValueKind(SYSTEM, "NAME|FILE")]
-Number = Annotated[int | None, ValueKind(RANKS, "N")]
-Numbers = Annotated[tuple[int, ...], ValueKind(Several(RANKS), "N,N")]
-Tables = Annotated[int | None, ValueKind(count(100_000), "N")]
-Evaluations = Annotated[int | None, ValueKind(count(10**12), "N")]
-Batch = Annotated[int | None, ValueKind(_BATCH, "N")]
-Batches = Annotated[tuple[int, ...], ValueKind(Several(_BATCH), "N,N")]
-Samples = Annotated[float | None, ValueKind(Parsed("samples", _samples), "N")]
-Seed = Annotated[int, ValueKind(click.IntRange(min=0, max=2**31 - 1), "N")]
-Bytes = Annotated[float | None, ValueKind(quantity("bytes"), "SIZE")]
-Reserve = Annotated[float | Share | None, ValueKind(Parsed("bytes", _reserve), "SIZE")]
-Rate = Annotated[float | None, ValueKind(Parsed("rate", _rate), "RATE")]
-Duration = Annotated[float | None, ValueKind(_DURATION, "TIME")]
-Seconds = Annotated[float, ValueKind(quantity("s"), "TIME")]
-Percent = Annotated[float, ValueKind(PERCENT, "PERCENT")]
-MaybePercent = Annotated[float | None, ValueKind(PERCENT, "PERCENT")]
-Price = Annotated[float | None, ValueKind(PRICE, "PRICE")]
-Prices = Annotated[tuple[tuple[str, float], ...], ValueKind(Parsed("price", _price), "PRICE")]
-Strategy = Annotated[str, ValueKind(name_of(_strategies), "NAME")]
-Objective = Annotated[str, ValueKind(OBJECTIVE, "NAME")]
+File = Annotated[Path | None, FILE, "FILE"]
+Folder = Annotated[Path | None, FILE, "DIR"]
+Text = Annotated[str | None, click.STRING]
+Texts = Annotated[tuple[str, ...], click.STRING]
+System = Annotated[str | None, SYSTEM, "NAME|FILE"]
+Number = Annotated[int | None, RANKS, "N"]
+Numbers = Annotated[tuple[int, ...], Several(RANKS), "N,N"]
+Tables = Annotated[int | None, count(100_000), "N"]
+Evaluations = Annotated[int | None, count(10**12), "N"]
+Batch = Annotated[int | None, _BATCH, "N"]
+Batches = Annotated[tuple[int, ...], Several(_BATCH), "N,N"]
+Samples = Annotated[float | None, Parsed("samples", _samples), "N"]
+Seed = Annotated[int, click.IntRange(min=0, max=2**31 - 1), "N"]
+Bytes = Annotated[float | None, quantity("bytes"), "SIZE"]
+Reserve = Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"]
+Rate = Annotated[float | None, Parsed("rate", _rate), "RATE"]
+Duration = Annotated[float | None, quantity("s", positive=True), "TIME"]
+Seconds = Annotated[float, quantity("s"), "TIME"]
+Percent = Annotated[float, PERCENT, "PERCENT"]
+MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
+Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
+Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE"]
+Strategy = Annotated[
+    str, name_of(lambda: ("auto", *discovery.names(import_module("planner.search")))), "NAME"
+]
+Objective = Annotated[str, OBJECTIVE, "NAME"]

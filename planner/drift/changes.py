@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -19,7 +20,7 @@ from planner.explain import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats
-from planner.result import Blocked, Candidate, MovePoint, PlanningResult, SolverReport
+from planner.result import Blocked, Candidate, MovePoint, PlanningResult
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
@@ -101,20 +102,6 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
     return tuple(sorted(found, key=lambda c: -c.changed_bytes))
 
 
-def rows_needed(workload: Workload, stats: Stats) -> tuple[TableRows, ...]:
-    """The rows that the data need in every table that was measured."""
-    pairs = [(t, stats_key(t, stats)) for t in workload.tables]
-    return tuple(
-        TableRows(
-            table=table.name,
-            num_rows_needed=stats.tables[key].num_rows_needed,
-            num_embeddings=table.num_embeddings,
-        )
-        for table, key in pairs
-        if key is not None
-    )
-
-
 def workload_under(
     workload: Workload, stats: Stats, place: str
 ) -> tuple[Workload, tuple[TableRows, ...], tuple[str, ...]]:
@@ -134,9 +121,17 @@ def workload_under(
     Raises:
         InvalidInputError: no table of the workload was measured.
     """
-    needed = rows_needed(workload, stats)
+    keys = {t: key for t in workload.tables if (key := stats_key(t, stats)) is not None}
+    needed = tuple(
+        TableRows(
+            table=table.name,
+            num_rows_needed=stats.tables[key].num_rows_needed,
+            num_embeddings=table.num_embeddings,
+        )
+        for table, key in keys.items()
+    )
     outgrown = {rows.table for rows in needed if rows.is_outgrown}
-    left_out = {stats_key(t, stats) for t in workload.tables if t.name in outgrown}
+    left_out = {key for table, key in keys.items() if table.name in outgrown}
     fitting = {name: table for name, table in stats.tables.items() if name not in left_out}
     measured, notes = workload, tuple[str, ...]()
     if not outgrown or len(outgrown) < len(needed):
@@ -269,13 +264,11 @@ class Trend:
     Attributes:
         slope_per_day: change per day, in the unit of the values.
         spread_per_day: standard error of the slope; infinite with fewer than three days.
-        last_day: the latest day.
         at_last_day: the value of the line on the latest day.
     """
 
     slope_per_day: float
     spread_per_day: float
-    last_day: float
     at_last_day: float
 
     def days_until(self, level: float) -> tuple[float, float, float]:
@@ -313,7 +306,6 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
     return Trend(
         slope_per_day=slope,
         spread_per_day=spread,
-        last_day=float(x.max()),
         at_last_day=middle + slope * float(away.max()),
     )
 
@@ -439,7 +431,12 @@ def with_curve(
         should_stop=should_stop,
     )
     for count in (0, *(c for c in counts if c < most)):
-        found = _best(problem, limit, count, solve)
+        less = replace(limit, max_tables=count)
+        if count == 0:
+            less = replace(limit, max_tables=None, max_bytes=0.0)
+        found: PlanningResult | None = None
+        with suppress(PlannerError):  # none fits
+            found = solve(replace(problem, move_limit=less))
         if should_stop():
             break
         if found is not None and (best is None or found.solver.value < best.solver.value):
@@ -447,43 +444,12 @@ def with_curve(
         if best is not None:
             points.append(_point(count, best, _bound_s(found)))
     if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
-        result = replace(
-            result,
-            best=best.best,
-            reshard=best.reshard,
-            scenarios=best.scenarios,
-            solver=_with_value_of(result.solver, best.solver),
-        )
+        known = ("value", "separable_value", "balanced_value")
+        solver = replace(result.solver, **{name: getattr(best.solver, name) for name in known})
+        changed = {name: getattr(best, name) for name in ("best", "reshard", "scenarios")}
+        result = replace(result, solver=solver, **changed)
     points.append(_point(None, result, _bound_s(result)))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
-
-
-def _best(
-    problem: PlanningProblem,
-    limit: MoveLimit,
-    count: int,
-    solve: Callable[[PlanningProblem], PlanningResult],
-) -> PlanningResult | None:
-    """The best plan with at most ``count`` moved tables; None if none fits."""
-    less = (
-        replace(limit, max_tables=None, max_bytes=0.0)
-        if count == 0
-        else replace(limit, max_tables=count)
-    )
-    try:
-        return solve(replace(problem, move_limit=less))
-    except PlannerError:
-        return None
-
-
-def _with_value_of(report: SolverReport, better: SolverReport) -> SolverReport:
-    """A report with the value of another plan, and with what is known of that plan."""
-    return replace(
-        report,
-        value=better.value,
-        separable_value=better.separable_value,
-        balanced_value=better.balanced_value,
-    )
 
 
 def _bound_s(result: PlanningResult | None) -> float | None:

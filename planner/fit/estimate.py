@@ -42,7 +42,7 @@ from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import TraceTimes
+from planner.trace.reading import TraceTimes, check_ranks
 from planner.trace.stages import (
     COLLECTIVES,
     DENSE_STAGES,
@@ -94,19 +94,17 @@ class Observation:
         run: index of the run.
         kind: ``iteration``, or a kind of time, which is then summed over the profiled ranks.
         measured_s: seconds.
-        doubt_ratio: how far such a time usually is from its prediction, where 1 stands for what is
-            usual for an iteration.
     """
 
     run: int
     kind: str
     measured_s: float
-    doubt_ratio: float
 
 
 ITERATION: Final = "iteration"
 _DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, COLLECTIVE: 3.0, HOST: 3.0}
-"""Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
+"""How far a time usually is from its prediction, where 1 stands for what is usual for an iteration.
+Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
 Those of collectives miss most, because they include waits for late ranks, and the host's, because
 the profiler's own work is in it."""
 
@@ -140,14 +138,7 @@ class Predictor:
             except InvalidValueError as error:
                 message = f"run {run.name}: {error}"
                 raise InvalidInputError(message) from error
-            strange = [t.rank for t in run.traces if t.rank >= world]
-            if strange or len({t.rank for t in run.traces}) < len(run.traces):
-                message = (
-                    f"run {run.name}: its traces are of ranks "
-                    f"{sorted(t.rank for t in run.traces)}; give one trace per rank, of ranks "
-                    f"0..{world - 1}"
-                )
-                raise InvalidInputError(message)
+            check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]
         self.absent = tuple(
@@ -210,8 +201,7 @@ def _observed(index: int, run: Run) -> list[Observation]:
         slower_ratio = max(1.0, mean_iteration_s(run.traces) / run.iteration_s)
         measured[HOST] = sum(hosts) / slower_ratio
     return [
-        Observation(run=index, kind=kind, measured_s=seconds, doubt_ratio=_DOUBTS[kind])
-        for kind, seconds in measured.items()
+        Observation(run=index, kind=kind, measured_s=seconds) for kind, seconds in measured.items()
     ]
 
 
@@ -387,14 +377,10 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
     present = np.array([float(kind not in absent) for kind in FITTED_KINDS])
     noise = whole.noise_ratio**2 * np.outer(present, present)
     left = np.linalg.cholesky(whole.covariance + noise + 1e-12 * np.eye(len(prior)))
-    ratios = np.exp(whole.logs).tolist()
     shrunk = np.linalg.solve(prior, whole.covariance)
     return Fit(
         factors=FittedFactors(
-            lookup_ratio=ratios[0],
-            collective_ratio=ratios[1],
-            dense_ratio=ratios[2],
-            host_ratio=ratios[3],
+            **dict(zip(_FIELDS, np.exp(whole.logs).tolist(), strict=True)),
             spread_ratio=tuple(tuple(row[: i + 1]) for i, row in enumerate(left.tolist())),
         ),
         settled_ratio=tuple(np.maximum(1.0 - np.diag(whole.covariance) / own, 0.0).tolist()),
@@ -449,7 +435,7 @@ def _posterior(
     """
     kept = np.array([o in observations for o in predictor.observations])
     measured = np.log([o.measured_s for o in predictor.observations])[kept]
-    doubts = np.array([o.doubt_ratio for o in predictor.observations])[kept]
+    doubts = np.array([_DOUBTS[o.kind] for o in predictor.observations])[kept]
     precision = np.linalg.inv(prior)
     noise = NOISE_SIGMA
     logs = np.zeros(len(prior)) if start is None else start.logs

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.io.constraints import constraints_json_schema as constraints_json_schema
     from planner.io.constraints import load_constraints as load_constraints
-    from planner.io.dataframe import workload_from_dataframe as workload_from_dataframe
     from planner.io.library import names as names
     from planner.io.library import read_template as read_template
     from planner.io.plan.plan_file import SavedPlan as SavedPlan
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from planner.io.system.system_file import load_smallest as load_smallest
     from planner.io.system.system_file import load_system as load_system
     from planner.io.system.system_file import system_json_schema as system_json_schema
+    from planner.io.workload.starter import workload_from_dataframe as workload_from_dataframe
     from planner.io.workload.workload_file import WorkloadFile as WorkloadFile
     from planner.io.workload.workload_file import load_problem as load_problem
     from planner.io.workload.workload_file import load_workload as load_workload
@@ -42,7 +42,7 @@ _NAMES = {
     "system.system_file": "load_smallest load_system system_json_schema",
     "library": "names read_template",
     "plan.result_json": "plan_text reshard_text result_to_json save_plan system_hash workload_hash",
-    "dataframe": "workload_from_dataframe",
+    "workload.starter": "workload_from_dataframe",
 }
 """The public names of each module."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from costmodels.sharding import ComputeKernel, ShardingType
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
-from planner.io.nouns import noun_of
-from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, validate
+from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun_of, validate
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.support.kinds import path_of
 
@@ -60,8 +60,7 @@ class TableConstraintSchema(Strict):
             ("kernels", self.kernels or [*ComputeKernel], self.forbid_kernels),
         ):
             if forbidden and all(value in forbidden for value in allowed):
-                msg = f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer"
-                raise ValueError(msg)
+                refuse(f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer")
         return self
 
 
@@ -109,24 +108,20 @@ class ConstraintSchema(TableConstraintSchema):
         given = self.model_fields_set
         kinds = [kind for kind in _KINDS if kind in given]
         if len(kinds) > 1:
-            msg = f"holds two rules, {kinds[0]} and {kinds[1]}; write one entry for each"
-            raise ValueError(msg)
+            refuse(f"holds two rules, {kinds[0]} and {kinds[1]}; write one entry for each")
         if kinds:
             extra = sorted(given - {kinds[0], *_KINDS[kinds[0]]})
             if extra:
                 also = ", ".join(_KINDS[kinds[0]])
-                msg = f"{extra[0]} does not go with {kinds[0]}, which takes {also}; remove it"
-                raise ValueError(msg)
+                refuse(f"{extra[0]} does not go with {kinds[0]}, which takes {also}; remove it")
             return self
         if "on" in given:
-            msg = "'on' goes with together or apart; remove it, or use ranks or hosts"
-            raise ValueError(msg)
+            refuse("'on' goes with together or apart; remove it, or use ranks or hosts")
         if "tables" not in given or not given & set(_TABLE_KEYS):
-            msg = (
+            refuse(
                 "says no rule: give tables with one of "
                 f"{', '.join(_TABLE_KEYS)}; or one of {', '.join(_KINDS)}"
             )
-            raise ValueError(msg)
         return self
 
 
@@ -163,8 +158,7 @@ def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
     document = read_yaml(path_of(path, "constraints"))
     schema = validate(ConstraintFileSchema, document)
     problems = unmatched(schema.constraints, document, names)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return constraints_of(schema.constraints)
 
 
@@ -198,9 +192,7 @@ def merged(one: Constraints, other: Constraints) -> Constraints:
 
 def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
     """The rules of a list of entries."""
-    found: dict[str, list[Any]] = {
-        k: [] for k in ("tables", "together", "apart", "counts", "memory")
-    }
+    found = defaultdict[str, list[Any]](list)
     for entry in entries:
         for key, rule in _rules_of(entry):
             found[key].append(rule)
@@ -209,33 +201,29 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     """The rules of one entry, each with the field of :class:`Constraints` that it belongs to."""
-    patterns = entry.tables or ["*"]
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    given = entry.model_fields_set
-    for key, value in ((key, getattr(entry, key)) for key in _KINDS if key in given):
-        if value is None:
-            continue
-        if key in ("together", "apart"):
-            yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
-        elif key in ("device_memory", "host_memory"):
-            level, places = (
-                (Level.RANK, entry.ranks) if key == "device_memory" else (Level.HOST, entry.hosts)
-            )
-            yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
-        else:
-            _, what, _, place = key.split("_")
-            yield (
-                "counts",
-                CountLimit(
-                    most=value,
-                    level=Level(place),
-                    counts_shards=what == "shards",
-                    patterns=tuple(patterns),
-                ),
-            )
+    tables = entry.tables or ["*"]
+    patterns = (tables,) if isinstance(tables, str) else tuple(tables)
+    key = next((key for key in _KINDS if key in entry.model_fields_set), None)
+    if key is None:
+        for pattern in patterns:
+            yield "tables", table_constraint(pattern, entry)
         return
-    for pattern in patterns:
-        yield "tables", table_constraint(pattern, entry)
+    value = getattr(entry, key)
+    if value is None:
+        return
+    if key in ("together", "apart"):
+        yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
+    elif key == "device_memory":
+        yield "memory", MemoryLimit(most_bytes=value, level=Level.RANK, places=tuple(entry.ranks))
+    elif key == "host_memory":
+        yield "memory", MemoryLimit(most_bytes=value, level=Level.HOST, places=tuple(entry.hosts))
+    else:
+        _, what, _, place = key.split("_")
+        level, counts_shards = Level(place), what == "shards"
+        yield (
+            "counts",
+            CountLimit(most=value, level=level, counts_shards=counts_shards, patterns=patterns),
+        )
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
@@ -267,7 +255,5 @@ def unmatched(
 
 
 def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[T, ...]:
-    if not forbidden:
-        return tuple(allowed)
-    every: Iterable[T] = allowed or cast("Iterable[T]", list(kind))
+    every = allowed if allowed or not forbidden else list(kind)
     return tuple(v for v in every if v not in forbidden)

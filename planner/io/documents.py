@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from costmodels.units import MIB, format_bytes
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.library import is_file
 
 Keys = tuple[str | int, ...]
@@ -190,8 +189,7 @@ class _Reader:
         return value
 
     def _fail(self, event: Any, message: str) -> NoReturn:
-        msg = f"{self.source}:{event.start_mark.line + 1}: {message}"
-        raise InvalidInputError(msg)
+        refuse(f"{self.source}:{event.start_mark.line + 1}: {message}")
 
 
 def _syntax_error(error: yaml.YAMLError, source: str) -> str:
@@ -263,6 +261,7 @@ def yaml_text(value: object, indent: str = "") -> str:
 MAX_BYTES: Final = 64 * MIB
 """Larger files are refused; workloads and plans are far smaller."""
 
+_LONGEST_VALUE: Final = 60
 _DEPTH_ERROR: Final = "values are nested too deeply"
 
 
@@ -293,6 +292,20 @@ class Document:
         place = self.origins.get(known, place)
         return f"{place}: {dotted(keys)}" if keys else place
 
+    def refuse(self, keys: Keys, value: object, rule: str) -> NoReturn:
+        """Refuse the value of a key, which breaks a rule.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        refuse(f"{self.where(keys)}: value {show(value)}: {rule}")
+
+
+def show(value: object) -> str:
+    """A value as messages quote it: its text, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
 
 _PIPED: Final[dict[tuple[int, int], bytes]] = {}
 """The bytes that were read from each pipe, by its device and inode."""
@@ -304,11 +317,10 @@ def _bytes_of(path: Path) -> bytes:
     To open a named pipe waits until some process writes to it. A pipe that was read before is
     opened without waiting.
     """
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
+    if path.is_dir():
         raise IsADirectoryError
-    number = status.st_dev, status.st_ino
-    is_pipe = stat.S_ISFIFO(status.st_mode)
+    status = path.stat()
+    number, is_pipe = (status.st_dev, status.st_ino), path.is_fifo()
     known = _PIPED.get(number, b"") if is_pipe else b""
     with os.fdopen(os.open(path, os.O_RDONLY | (os.O_NONBLOCK if known else 0)), "rb") as file:
         data = file.read(MAX_BYTES + 1) or known
@@ -327,16 +339,13 @@ def read_text(path: Path) -> str:
     """
     try:
         data = _bytes_of(path)
-    except IsADirectoryError as error:
-        msg = f"{path}: is a folder; name a file in it"
-        raise InvalidInputError(msg) from error
+    except IsADirectoryError:
+        refuse(f"{path}: is a folder; name a file in it")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        msg = f"{path}: cannot be read: {reason}"
-        raise InvalidInputError(msg) from error
+        refuse(f"{path}: cannot be read: {reason}")
     if len(data) > MAX_BYTES:
-        msg = f"{path}: larger than {format_bytes(MAX_BYTES)}, the most that is read"
-        raise InvalidInputError(msg)
+        refuse(f"{path}: larger than {format_bytes(MAX_BYTES)}, the most that is read")
     is_wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     try:
         return data.decode("utf-16" if is_wide else "utf-8-sig")
@@ -365,11 +374,9 @@ def as_yaml(path: Path, text: str) -> Document:
     """
     value, lines = parse_yaml(text, str(path))
     if value is None:
-        msg = f"{path}: is empty; 'shardplan import tables' writes a file to start from"
-        raise InvalidInputError(msg)
+        refuse(f"{path}: is empty; 'shardplan import tables' writes a file to start from")
     if not isinstance(value, dict):
-        msg = f"{path}: must hold keys and values at the top, such as 'tables:'"
-        raise InvalidInputError(msg)
+        refuse(f"{path}: must hold keys and values at the top, such as 'tables:'")
     return Document(path, value, lines)
 
 
@@ -392,28 +399,24 @@ def parse_json(text: str, path: Path, *, line: int = 1) -> Any:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         cut = "; is the file cut off?" if error.pos >= len(text.rstrip()) else ""
-        msg = f"{path}:{line - 1 + error.lineno}: not well-formed JSON: {error.msg}{cut}"
-        raise InvalidInputError(msg) from error
+        refuse(f"{path}:{line - 1 + error.lineno}: not well-formed JSON: {error.msg}{cut}")
     except (ValueError, RecursionError) as error:
         reason = _DEPTH_ERROR if isinstance(error, RecursionError) else error
         at = f":{line}" if line > 1 else ""
-        msg = f"{path}{at}: not well-formed JSON: {reason}"
-        raise InvalidInputError(msg) from error
+        refuse(f"{path}{at}: not well-formed JSON: {reason}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
-            msg = f"key {key!r} given twice; keep one"
-            raise ValueError(msg)
+            refuse(f"key {key!r} given twice; keep one")
         values[key] = value
     return values
 
 
 def _refuse_constant(name: str) -> float:
-    msg = f"{name} is not a number; write a finite one"
-    raise ValueError(msg)
+    refuse(f"{name} is not a number; write a finite one")
 
 
 PLAN: Final = "a plan"
@@ -447,8 +450,7 @@ def refuse_other_kind(path: Path, value: object, wanted: str) -> None:
     """
     kind = kind_of(value)
     if kind not in (None, wanted):
-        message = f"{path}: is {kind}, and {wanted} is expected here; name another file"
-        raise InvalidInputError(message)
+        refuse(f"{path}: is {kind}, and {wanted} is expected here; name another file")
 
 
 def with_named_files(paths: Iterable[Path]) -> set[Path]:
@@ -529,7 +531,6 @@ def override(document: Document, key: str, text: str) -> None:
         if isinstance(holder, dict) != isinstance(keys[-1], str):
             raise TypeError(key)  # noqa: TRY301 - the message is below
         holder[keys[-1]] = value
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        msg = f"{where}: the file has no such key; give a path such as training.pipeline"
-        raise InvalidInputError(msg) from error
+    except (AttributeError, LookupError, TypeError, ValueError):
+        refuse(f"{where}: the file has no such key; give a path such as training.pipeline")
     document.origins[keys] = where

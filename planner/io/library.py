@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.kinds import path_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -18,11 +18,10 @@ def configs_folder() -> Path:
     Raises:
         InvalidInputError: the installation has no such folder.
     """
-    for place in _PLACES:
-        if (place / "systems").is_dir():
-            return place
-    message = "the shipped configs folder is missing; install the package again"
-    raise InvalidInputError(message)
+    found = next((place for place in _PLACES if (place / "systems").is_dir()), None)
+    if found is None:
+        refuse("the shipped configs folder is missing; install the package again")
+    return found
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -51,15 +50,15 @@ def locate(source: str | Path, kind: str) -> Path:
     if is_file(path) or path.suffix or len(path.parts) > 1:
         return path
     known = names(kind)
-    if str(source) in known:
-        return configs_folder() / kind / f"{source}.yaml"
-    near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    other = "workloads" if kind == "systems" else "systems"
-    if str(source) in names(other):
-        hint = f"it is the name of a shipped {other[:-1]}; "
-    message = f"{source}: no such file and no shipped {kind[:-1]}; {hint}known: {', '.join(known)}"
-    raise InvalidInputError(message)
+    if str(source) not in known:
+        near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        other = "workloads" if kind == "systems" else "systems"
+        if str(source) in names(other):
+            hint = f"it is the name of a shipped {other[:-1]}; "
+        listed = ", ".join(known)
+        refuse(f"{source}: no such file and no shipped {kind[:-1]}; {hint}known: {listed}")
+    return configs_folder() / kind / f"{source}.yaml"
 
 
 def read_template(name: str = "workload") -> str:

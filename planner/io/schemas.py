@@ -2,16 +2,35 @@
 
 A schema says which keys a file has, and their units. Pydantic checks a document against it; what
 is wrong becomes one line with file, line, key, value, rule and remedy.
+
+A frozen dataclass gives the keys, types and defaults of sections that are nouns: :func:`schema_of`
+makes the schema of a section from a noun, :func:`noun_of` the noun from values that a schema has
+checked, and :func:`entry_of` the section that reads back as a noun.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import math
+import operator
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self, TypeVar, cast, get_args
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     BaseModel,
@@ -24,14 +43,24 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    create_model,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from costmodels.errors import CostModelError
 from costmodels.estimates import Source
+from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
-from planner.errors import InvalidInputError
-from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, Document, Keys, refuse_other_kind
+from planner.errors import InvalidInputError, refuse
+from planner.io.documents import (
+    CONSTRAINTS,
+    SYSTEM,
+    WORKLOAD,
+    Document,
+    Keys,
+    refuse_other_kind,
+    show,
+)
 
 _SOURCED: Final = re.compile(
     r"\s*(?P<value>[^()]+?)\s*"
@@ -102,13 +131,11 @@ class Quantity:
         if self.dimension is None and isinstance(written, int | float):
             written = str(written)
         text, source, reference = split_source(written, self.example)
-        value = _plain(text) if self.dimension is None else parse_quantity(text, self.dimension)
+        value = _finite(text) if self.dimension is None else parse_quantity(text, self.dimension)
         if not self.low <= value <= self.high:
-            msg = f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}"
-            raise ValueError(msg)
+            refuse(f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}")
         if self.is_whole and not value.is_integer():
-            msg = f"must be a whole number, got {value:g}"
-            raise ValueError(msg)
+            refuse(f"must be a whole number, got {value:g}")
         return Sourced(int(value) if self.is_whole else value, text, source, reference)
 
 
@@ -121,27 +148,23 @@ def split_source(written: object, example: str) -> tuple[str, Source, str]:
     short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
     match = _SOURCED.fullmatch(str(written)) if short else None
     if match is None:
-        msg = (
+        refuse(
             "must be a number with its unit, then its source in parentheses if known, such as "
             f"'{example} (datasheet, H100)'"
         )
-        raise ValueError(msg)
     kind = match["source"] or Source.USER.value
     if kind not in list(Source):
-        msg = f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'"
-        raise ValueError(msg)
+        refuse(f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'")
     return match["value"], Source(kind), match["reference"] or ""
 
 
-def _plain(text: str) -> float:
+def _finite(text: str) -> float:
     try:
         value = float(text)
-    except ValueError as error:
-        msg = f"{text!r} is not a number"
-        raise ValueError(msg) from error
+    except ValueError:
+        refuse(f"{text!r} is not a number")
     if not math.isfinite(value):
-        msg = f"{text!r} must be finite"
-        raise ValueError(msg)
+        refuse(f"{text!r} must be finite")
     return value
 
 
@@ -194,7 +217,6 @@ Duration = Annotated[float, Quantity(dimension="s", example="2 ms", is_sourced=F
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
-_LONGEST_VALUE: Final = 60
 _LONGEST_RULE: Final = 400
 _MOST_PROBLEMS: Final = 100
 
@@ -270,11 +292,6 @@ def validate(schema: type[M], document: Document) -> M:
         raise InvalidInputError(problems) from error
 
 
-def refusal(document: Document, keys: Keys, value: object, rule: str) -> InvalidInputError:
-    """The error for a value of a document that breaks a rule."""
-    return InvalidInputError(f"{document.where(keys)}: value {show(value)}: {rule}")
-
-
 def present(value: T | None, document: Document, keys: Keys) -> T:
     """The value of a key that other values make necessary.
 
@@ -282,8 +299,7 @@ def present(value: T | None, document: Document, keys: Keys) -> T:
         InvalidInputError: it is missing.
     """
     if value is None:
-        message = f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
-        raise InvalidInputError(message)
+        refuse(f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it")
     return value
 
 
@@ -296,7 +312,7 @@ def each(value: Any, count: int, document: Document, keys: Keys) -> list[Any]:
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
-        raise refusal(document, keys, value, f"must have {count} entries, got {len(value)}")
+        document.refuse(keys, value, f"must have {count} entries, got {len(value)}")
     return value
 
 
@@ -306,11 +322,11 @@ def made(where: str, build: Callable[[], T]) -> T:
     Raises:
         InvalidInputError: a rule is broken; the message begins with the place.
     """
-    problems: list[str] = []
-    found = collect(problems, where, build)
-    if problems:
-        raise InvalidInputError(problems)
-    return cast("T", found)
+    try:
+        return build()
+    except (CostModelError, InvalidInputError) as error:
+        lines = [f"{where}: {line}" for line in str(error).splitlines()]
+        raise InvalidInputError(lines) from error
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -319,18 +335,12 @@ def nearest(word: str, known: list[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
-def show(value: object) -> str:
-    """A value as messages quote it: its text, shortened if it is long."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
 def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None:
-    """Run ``build``; if it raises because a rule is broken, add lines to ``problems``."""
+    """As :func:`made`; if a rule is broken, lines are added to ``problems`` instead."""
     try:
-        return build()
-    except (CostModelError, InvalidInputError) as error:
-        problems.extend(f"{where}: {line}" for line in str(error).splitlines())
+        return made(where, build)
+    except InvalidInputError as error:
+        problems.extend(error.problems)
         return None
 
 
@@ -418,3 +428,101 @@ def _model_in(hint: object) -> type[BaseModel] | None:
         if found is not None:
             return found
     return None
+
+
+# ------------------------------------------------------------------ nouns
+
+_NOUNS: Final[dict[type[BaseModel], type]] = {}
+"""The noun that each schema was made from."""
+_PLAIN: Final[dict[Any, Any]] = {int: Count, float: Amount, str: Name, bool: bool}
+
+
+def schema_of(
+    noun: type, name: str, doc: str, *, without: Collection[str] = (), **own: Any
+) -> type[BaseModel]:
+    """The schema of a section whose keys are the fields of a noun.
+
+    Args:
+        noun: a frozen dataclass. Whole numbers, numbers and texts get the limits that every file
+            has.
+        name: of the schema.
+        doc: what the section is, for editors.
+        without: fields that no file gives.
+        own: the types of keys with limits of their own, and of keys beside the fields, which may
+            come with a default.
+    """
+    hints, keys = typing.get_type_hints(noun), dict[str, Any]()
+    for field in fields(noun):
+        if field.name not in without:
+            kind = own.pop(field.name, None) or _written(hints[field.name])
+            keys[field.name] = (kind, ... if field.default is MISSING else field.default)
+    keys |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
+    schema = create_model(name, __base__=Strict, __doc__=doc, **keys)
+    _NOUNS[schema] = noun
+    return schema
+
+
+def _written(hint: Any) -> Any:
+    """The type of a value in a file, for the type of a field."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_written, parts))
+    if kind is tuple:
+        return list[_written(parts[0])]  # type: ignore[misc]
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return Annotated[hint, Field(strict=False)]
+    made = next((schema for schema, noun in _NOUNS.items() if noun is hint), hint)
+    return hint if kind is Literal else _PLAIN.get(hint, made)
+
+
+def noun_of(noun: Callable[..., T], values: BaseModel, **more: Any) -> T:
+    """The noun that has the values of fields of the same names, and ``more``.
+
+    Raises:
+        InvalidValueError: values contradict each other.
+    """
+    names = _shared(noun, type(values)) - more.keys()
+    return noun(**{name: as_noun(getattr(values, name)) for name in names}, **more)
+
+
+@functools.cache
+def _shared(noun: Any, schema: type[BaseModel]) -> frozenset[str]:
+    return frozenset({field.name for field in fields(noun)} & schema.model_fields.keys())
+
+
+def as_noun(value: Any) -> Any:
+    """A value of a schema as a noun has it: lists as tuples, sections as the nouns they are."""
+    if isinstance(value, list):
+        return tuple(map(as_noun, value))
+    if isinstance(value, BaseModel):
+        return noun_of(_NOUNS[type(value)], value)
+    return value
+
+
+def entry_of(
+    noun: Any, keys: Mapping[str, str] | None = None, *, always: Collection[str] = ()
+) -> dict[str, Any]:
+    """The section of a noun, without keys at their default.
+
+    Args:
+        noun: a dataclass.
+        keys: the keys of fields that a file calls otherwise.
+        always: fields that are written at their default, too.
+    """
+    entry: dict[str, Any] = {}
+    if isinstance(noun, AbstractLayer):
+        entry["kind"] = type(noun).__module__.rpartition(".")[2]
+    for field in fields(noun):
+        value = getattr(noun, field.name)
+        if field.init and (value != field.default or field.name in always):
+            entry[(keys or {}).get(field.name, field.name)] = _plain(value)
+    return entry
+
+
+def _plain(value: Any) -> Any:
+    """A value as files have it."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return entry_of(value) if is_dataclass(value) else value

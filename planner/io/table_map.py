@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import Document, parse_yaml, read_text
 from planner.io.schemas import Loose, validate
 from planner.io.workload.workload_schema import MAX_TABLES
@@ -41,16 +41,14 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
                     f"and {table!r}"
                 )
         rows.update(found.num_embeddings)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return ByFeature(tables, rows) if entries else None
 
 
 def _inline(entry: str) -> ByFeature:
     feature, _, table = entry.partition("=")
     if not feature.strip() or not table.strip():
-        message = f"--table-map {entry!r}: write feature=table"
-        raise InvalidInputError(message)
+        refuse(f"--table-map {entry!r}: write feature=table")
     return ByFeature({feature.strip(): table.strip()})
 
 
@@ -71,11 +69,10 @@ def _file(path: Path) -> ByFeature:
     if isinstance(data, dict) and data and all(isinstance(v, str) for v in data.values()):
         return ByFeature(data)
     if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
-        message = (
+        refuse(
             f"{where}: needs lines 'feature: table', or a list 'tables' with name, features and "
             "num_embeddings"
         )
-        raise InvalidInputError(message)
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
     for entry in validate(_Tables, Document(where, data, lines)).tables:
@@ -83,8 +80,7 @@ def _file(path: Path) -> ByFeature:
         for ending in [""] if count == 1 else [f"_{number}" for number in range(count)]:
             for feature in entry.features or [entry.name]:
                 if feature + ending in tables:
-                    message = f"{where}: feature {feature + ending!r} is in two tables"
-                    raise InvalidInputError(message)
+                    refuse(f"{where}: feature {feature + ending!r} is in two tables")
                 tables[feature + ending] = f"{entry.name}{ending}"
             if entry.num_embeddings is not None:
                 rows[f"{entry.name}{ending}"] = entry.num_embeddings

@@ -30,7 +30,7 @@ from planner.options.cuts import (
     priced,
     table_cuts,
 )
-from planner.options.memory import DeviceBytes, TableOptions, crowded, surely_crowded
+from planner.options.memory import TableOptions, crowded
 from planner.options.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 from planner.problem import PlanningProblem
 
@@ -50,7 +50,7 @@ addition to the first of each table."""
 _SMALL_RATIO: Final = 1e-3
 """The smallest tables that together take this share of device memory are not worth moving."""
 
-_WHOLE_RATIO: Final = 0.5
+_WHOLE_RATIO: Final = 0.35
 """A table that takes at most this share of the smallest device fits there, with its buffers."""
 
 _MANY: Final = 100_000
@@ -145,30 +145,20 @@ def enumerate_options(
     """
     limits = limits or table_limits(problem)
     names = Names() if every_name else listed_names(pipeline, limits)
-    listed_with = partial(
-        _priced_options, problem, pipeline, names, progress=progress, should_stop=should_stop
-    )
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
     sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
     if every_kernel or count - len(limits) <= _EVERY or not _prefers_device(problem, pipeline):
         menus = [wide] * len(limits)
-    elif is_crowded := surely_crowded(sizes, pipeline.device_limits):
+    elif is_crowded := crowded(problem, limits, sizes, pipeline.device_limits):
         menus = _menus_by_size(sizes, pipeline, wide)
     else:
-        menus = [HostMenu.NONE] * len(limits)
-    found = listed_with(limits, menus)
+        fitting = _WHOLE_RATIO * float(pipeline.device_limits.min())
+        menus = [HostMenu.NONE if size <= fitting else wide for size in sizes]
+    found = _priced_options(
+        problem, pipeline, names, limits, menus, progress=progress, should_stop=should_stop
+    )
     _require_options(problem, limits, names, found)
-    if set(menus) == {HostMenu.NONE}:
-        listed = DeviceBytes.of(found, pipeline)
-        if is_crowded := crowded(problem, found, listed, pipeline):
-            menus = _menus_by_size(sizes, pipeline, wide)
-        else:
-            fits = listed.most_shard <= pipeline.device_limits.min()
-            menus = [HostMenu.NONE if whole else wide for whole in fits]
-        wider = [x for x, menu in zip(limits, menus, strict=True) if menu is wide]
-        again = {t.table: t for t in listed_with(wider, [wide] * len(wider))}
-        found = tuple(again.get(options.table, options) for options in found)
     found = tuple(map(partial(_with_given, problem, pipeline, names), limits, found))
     lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(

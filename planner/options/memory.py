@@ -11,8 +11,9 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.cells import OptionWork, WorkPool
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import ShardingOption, Spread
+from planner.options.table_limits import TableLimits
 from planner.problem import Level, PlanningProblem
 
 _CROWDED_RATIO: Final = 0.7
@@ -57,38 +58,6 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
     return device, host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceBytes:
-    """Extremes over the options of each table, ``[T]`` device bytes.
-
-    Attributes:
-        least: all shards together, for the option with the fewest bytes.
-        least_shard: the largest shard, for the option whose largest shard is smallest.
-        most_shard: the largest shard of all options.
-    """
-
-    least: FloatArray
-    least_shard: FloatArray
-    most_shard: FloatArray
-
-    @staticmethod
-    def of(found: Sequence[TableOptions], pipeline: CostPipeline) -> DeviceBytes:
-        """Compute the bytes of tables, each of which has at least one option."""
-        sizes = np.zeros((3, len(found)))
-        for part in _parts(found):
-            tables = found[part]
-            pool = WorkPool.of([w for t in tables for w in t.works], pipeline.num_features)
-            rows = pipeline.device_bytes(pool.rows)
-            counts = np.array([len(t.works) for t in tables])
-            first = np.cumsum(counts) - counts
-            largest = np.maximum.reduceat(rows, pool.first)
-            every = np.add.reduceat(rows * pool.counts, pool.first)
-            sizes[0, part] = np.minimum.reduceat(every, first)
-            sizes[1, part] = np.minimum.reduceat(largest, first)
-            sizes[2, part] = np.maximum.reduceat(largest, first)
-        return DeviceBytes(least=sizes[0], least_shard=sizes[1], most_shard=sizes[2])
-
-
 def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
     """Slices of neighbouring tables whose work is joined."""
     for begin in range(0, len(tables), _AT_ONCE):
@@ -97,40 +66,43 @@ def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
 
 def crowded(
     problem: PlanningProblem,
-    found: Sequence[TableOptions],
-    sizes: DeviceBytes,
-    pipeline: CostPipeline,
+    limits: Sequence[TableLimits],
+    table_bytes: Sequence[float],
+    device_limits: FloatArray,
 ) -> bool:
     """Whether device memory is so scarce that tables may not get their fastest option.
 
-    It is if tables, in their smallest form, take more than :data:`_CROWDED_RATIO` of all ranks
-    together, of the ranks that constraints leave to them, or of the rank or host that a rule keeps
-    them on; or if a single shard takes half of that share of a device.
+    It is if tables take more than :data:`_CROWDED_RATIO` of all ranks together, of the ranks that
+    constraints leave to them, or of the rank or host that a rule keeps them on.
+
+    Args:
+        problem: has the rules that keep tables together.
+        limits: what constraints leave to each table.
+        table_bytes: bytes that each table takes at least.
+        device_limits: ``[W]`` bytes that devices have for tables.
     """
-    limits, total = pipeline.device_limits, sizes.least
-    if limits.min() <= 0:
-        return True
-    if float(sizes.least_shard.max(initial=0.0)) > _CROWDED_RATIO * float(limits.min()) / 2:
+    if device_limits.min() <= 0 or surely_crowded(table_bytes, device_limits):
         return True
     local = problem.topology.local_world_size
     bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
-    for t, table in enumerate(found):
-        bytes_on[table.ranks] += float(total[t])
+    for limit, size in zip(limits, table_bytes, strict=True):
+        bytes_on[limit.ranks] += size
     places = {ranks: frozenset(ranks) for ranks in bytes_on}
     for ranks, every in places.items():
         inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
-        if inside > _CROWDED_RATIO * float(limits[list(ranks)].sum()):
+        if inside > _CROWDED_RATIO * float(device_limits[list(ranks)].sum()):
             return True
     for group in problem.constraints.together:
-        members = [t for t, table in enumerate(found) if group.matches(table.table)]
-        room = float(limits.min()) * (1 if group.level is Level.RANK else local)
-        if total[members].sum() > _CROWDED_RATIO * room:
+        pairs = zip(limits, table_bytes, strict=True)
+        together = sum(size for limit, size in pairs if group.matches(limit.table.name))
+        ranks_each = 1 if group.level is Level.RANK else local
+        if together > _CROWDED_RATIO * float(device_limits.min()) * ranks_each:
             return True
     return False
 
 
 def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:
-    """Whether device memory is scarce for certain, judged before options are listed.
+    """Whether tables take more than :data:`_CROWDED_RATIO` of all device memory.
 
     Args:
         table_bytes: bytes that each table takes at least.

@@ -169,12 +169,11 @@ class Indices:
 
     def by_range(self, num_embeddings: int, num_ranges: int) -> tuple[IntArray, IntArray, IntArray]:
         """Of the table counted last: range of ids, count, and rows of that range and count."""
-        self._run(
+        found = self._run(
             f"SELECT id * {num_ranges} // {num_embeddings} AS place, n, count(*) AS num_rows "
             "FROM counts GROUP BY place, n ORDER BY place, n",
-            fetch=False,
+            "fetchnumpy",
         )
-        found = self._connection.fetchnumpy()
         return found["place"], found["n"], found["num_rows"]
 
     def _ids(
@@ -225,10 +224,9 @@ class Indices:
             num_shared=sum(row[4] for row in rows),
         )
 
-    def _run(self, query: str, *, fetch: bool = True) -> list[tuple[Any, ...]]:
+    def _run(self, query: str, fetch: str = "fetchall") -> Any:
         try:
-            done = self._connection.execute(query)
-            return list(done.fetchall()) if fetch else []
+            return getattr(self._connection.execute(query), fetch)()
         except self._error as error:
             reason = str(error).strip().splitlines()[0]
             message = f"counting stopped: {reason}; give more --memory, or room beside the output"

@@ -278,22 +278,15 @@ def _pooling(lengths: Counter[int]) -> schema.PoolingStats:
 
 
 def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
-    if not sums.num_batches:
-        indices = size * pooling_factor
-        return schema.BatchStats(
-            batch_size=size,
-            num_batches=0,
-            mean_indices=indices,
-            mean_unique_rows=law.expected_unique_rows(indices),
-            reuse_histogram_ratio=[],
-        )
-    unique = max(sums.num_unique, 1)
+    num_batches, unique = sums.num_batches, sums.num_unique
+    indices = sums.num_indices / num_batches if num_batches else size * pooling_factor
+    expected = unique / num_batches if num_batches else law.expected_unique_rows(indices)
     return schema.BatchStats(
         batch_size=size,
-        num_batches=sums.num_batches,
-        mean_indices=sums.num_indices / sums.num_batches,
-        mean_unique_rows=sums.num_unique / sums.num_batches,
-        reuse_histogram_ratio=[rows / unique for rows in sums.reuse],
+        num_batches=num_batches,
+        mean_indices=indices,
+        mean_unique_rows=expected,
+        reuse_histogram_ratio=[n / max(unique, 1) for n in sums.reuse] if num_batches else [],
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
     )
 

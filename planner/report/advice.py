@@ -7,7 +7,7 @@ from typing import Final
 from costmodels import units
 from planner.problem import NO_CONSTRAINTS
 from planner.report import figures
-from planner.report.base import format_factor, format_share
+from planner.report.base import format_confidence, format_factor, format_share
 from planner.report.evidence import FAMILIES, IN_USE, Evidence, family_seconds
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 
@@ -52,7 +52,7 @@ def advice(evidence: Evidence) -> str:
         for text in (
             word,
             f"{faster}{_reason(result.best, rival)}, and it is the faster one with a probability "
-            f"of {_probability(sure)} under the errors of the models and of their inputs.",
+            f"of {format_confidence(sure)} under the errors of the models and of their inputs.",
             _move(result),
         )
         if text
@@ -72,10 +72,6 @@ def _name(rival: Candidate) -> str:
     if rival.name == TORCHREC_BASELINE:
         return "TorchRec's own plan"
     return IN_USE if rival.name == IN_USE else f"the plan of {rival.name}"
-
-
-def _probability(sure: float) -> str:
-    return "over 99 %" if sure > 0.99 else format_share(sure)
 
 
 def _reason(best: Candidate, rival: Candidate) -> str:

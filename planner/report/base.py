@@ -143,6 +143,11 @@ def format_share(ratio: float) -> str:
     return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
 
 
+def format_confidence(ratio: float) -> str:
+    """A probability in percent; some hundred samples tell no more than ``over 99 %``."""
+    return "over 99 %" if ratio > 0.99 else format_share(ratio)
+
+
 def format_factor(ratio: float) -> str:
     """A ratio of two times: ``1.34x``."""
     return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"

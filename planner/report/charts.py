@@ -1,10 +1,10 @@
-"""Charts as inline SVG: bars in lanes, maps of many ranks, and points on log scales."""
+"""Charts as inline SVG: bars in lanes, and points on log scales."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,9 +25,8 @@ _GUTTER: Final = 118
 """Width of the lane labels at the left of the chart, in pixels."""
 _CHARACTER: Final = 6.2
 """Mean width of a character of a bar label in the widest font, in pixels."""
-_LANE, _THIN_LANE, _GROUP, _AXIS = 22, 14, 20, 24
-_ROOMY: Final = 20
-"""Lanes are tall if there are at most this many."""
+_LANE, _GROUP, _AXIS = 22, 20, 24
+"""Heights of a lane, of a heading above one, and of the axis, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,6 @@ def lanes_chart(
 
     Charts with values at the right end have no labels in their bars, and so may be narrow.
     """
-    line = _LANE if len(lanes) <= _ROOMY else _THIN_LANE
     min_width = _NARROW if value_width else _WIDE
     room = min_width - _GUTTER - value_width
     top, placed = 0, []
@@ -93,20 +91,18 @@ def lanes_chart(
                 f"{100 * bar.start_ratio:.2f}",
                 f"{100 * bar.width_ratio:.2f}",
                 bar,
-                _fitting(bar.labels, room * bar.width_ratio) if line == _LANE else "",
+                _fitting(bar.labels, room * bar.width_ratio),
             )
             for bar in lane.bars
         ]
         placed.append((top, lane, bars))
-        top += line
+        top += _LANE
     chart = {
         "label": label,
         "lanes": placed,
         "ticks": axis,
         "height": top + _AXIS,
-        "line": line,
-        "gap": 2 if line == _LANE else 1,
-        "base": line - (7 if line == _LANE else 3),
+        "line": _LANE,
         "gutter": _GUTTER,
         "value_width": value_width,
         "min_width": min_width,
@@ -118,6 +114,25 @@ def lanes_chart(
 def _fitting(labels: tuple[str, ...], width: float) -> str:
     """The first label that fits into ``width`` pixels; empty if none does."""
     return next((words for words in labels if len(words) * _CHARACTER + 8 <= width), "")
+
+
+def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
+    """A lane of bars one behind the other.
+
+    Args:
+        name: its label, with which the texts of its bars begin.
+        parts: style class, text and length of each; one without a class is a gap.
+        end: length of the axis.
+        value: what stands at the right end.
+    """
+    bars, at = [], 0.0
+    for css, words, length in parts:
+        if css and length > 0:
+            start, width = at / end, min(length, end - at) / end
+            title = f"{name}: {words}"
+            bars.append(Bar(start_ratio=start, width_ratio=width, css=css, title=title))
+        at += length
+    return Lane(label=name, bars=tuple(bars), value=value)
 
 
 def axis_s(end_s: float) -> tuple[Tick, ...]:
@@ -151,12 +166,15 @@ class BarGroup:
         return len(self.ranks) == 1
 
 
-def rank_groups(topology: Topology, *, most: int) -> tuple[BarGroup, ...]:
-    """Ranks if there are at most ``most``, else hosts, else groups of equally many hosts."""
+MOST_GROUPS: Final = 32
+
+
+def rank_groups(topology: Topology) -> tuple[BarGroup, ...]:
+    """At most ``MOST_GROUPS``: ranks, or else hosts, or else groups of equally many hosts."""
     world, local = topology.world_size, topology.local_world_size
-    if world <= most:
+    if world <= MOST_GROUPS:
         return tuple(BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
-    hosts = math.ceil(topology.num_hosts / most)
+    hosts = math.ceil(topology.num_hosts / MOST_GROUPS)
     size = hosts * local
     found = [range(start, min(start + size, world)) for start in range(0, world, size)]
     if hosts == 1 and local > 1:
@@ -164,58 +182,8 @@ def rank_groups(topology: Topology, *, most: int) -> tuple[BarGroup, ...]:
     return tuple(BarGroup(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
 
 
-FEWEST_RANKS: Final = 32
-"""With at least this many ranks, a heat map is drawn instead of a bar for each rank."""
-_SHADES, _MOST_ROWS, _ROW_OF_LONE_RANKS = 9, 48, 8
 VALUE_WIDTH: Final = 92
 """Pixels for the value at the end of a lane."""
-
-
-def heat_map(label: str, topology: Topology, times_s: Sequence[float]) -> tuple[Markup, int]:
-    """A row for each host, a cell for each rank, darker for larger values.
-
-    Hosts are sorted by their largest rank; ranks of a host are in their order.
-
-    Args:
-        label: what the map shows.
-        topology: hosts and ranks.
-        times_s: seconds of each rank.
-
-    Returns:
-        The map, and how many hosts it leaves out.
-    """
-    local = topology.local_world_size
-    size = local if local > 1 else _ROW_OF_LONE_RANKS
-    rows = [range(s, min(s + size, len(times_s))) for s in range(0, len(times_s), size)]
-    rows.sort(key=lambda ranks: (-max(times_s[r] for r in ranks), ranks.start))
-    shown = rows[:_MOST_ROWS]
-    least, most = min(times_s), max(times_s)
-    lanes = [
-        Lane(
-            label=f"host {ranks.start // size}" if local > 1 else f"ranks {ranks[0]}-{ranks[-1]}",
-            bars=tuple(
-                Bar(
-                    start_ratio=place / size,
-                    width_ratio=1.0 / size,
-                    css=f"h{_shade(times_s[rank], least, most)}",
-                    title=f"rank {rank}: {units.format_time(times_s[rank])}",
-                    strong=times_s[rank] == most > least,
-                )
-                for place, rank in enumerate(ranks)
-            ),
-            value=units.format_time(max(times_s[r] for r in ranks)),
-        )
-        for ranks in shown
-    ]
-    chart = lanes_chart(label, lanes, axis=(), value_width=VALUE_WIDTH)
-    return chart, len(rows) - len(shown)
-
-
-def _shade(value: float, least: float, most: float) -> int:
-    """A shade from 0 for the least value to 8 for the largest; the middle if all are equal."""
-    if most <= least:
-        return _SHADES // 2
-    return round((_SHADES - 1) * (value - least) / (most - least))
 
 
 # ------------------------------------------------------------------ points on log scales

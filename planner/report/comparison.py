@@ -6,34 +6,31 @@ each plan.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+import itertools
 from dataclasses import dataclass, replace
 
-from markupsafe import Markup
-
-from costmodels import units
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, Shard, ShardingType, TablePlacement
+from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.workload import Workload
 from planner.replan import reshard
 from planner.report import figures
 from planner.report.base import (
-    Cell,
     Column,
     Fact,
     Kind,
     Section,
+    format_confidence,
     format_factor,
     format_interval,
     format_share,
     laid_out,
 )
-from planner.report.evidence import View, merged_durations_s, view_of
+from planner.report.evidence import durations_s, view_of
 from planner.report.page import Block, fill, plain_body, render_page
-from planner.report.sections import memory, stages, timeline, traffic
+from planner.report.sections.base import parts
+from planner.report.sections.stages import length_s
 from planner.result import Candidate
-from planner.rules.moved_bytes import cell_bytes
+from planner.rules.moved_bytes import received_bytes
 from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
@@ -42,9 +39,6 @@ _FACTOR = 2.0
 other way, which is hard to see."""
 _SAME_RATIO = 5e-5
 """Smaller differences are called none: they are below a tenth of the last printed digit."""
-
-_SURE_RATIO = 0.99
-"""Some hundred samples tell no more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementCha
         old, new = before.placement(table.name), after.placement(table.name)
         if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
             continue
-        received = _received_cells(old, new) * cell_bytes(table, workload)
+        received = received_bytes(old, new, table, workload)
         found.append(
             PlacementChange(table=table.name, before=old, after=new, received_bytes=received)
         )
@@ -129,25 +123,22 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
             for plan in plans
         ],
         "moves": [
-            _moves_data(base.name, other.name, changes(workload, base.plan, other.plan))
-            for other in plans[1:]
-        ],
-    }
-
-
-def _moves_data(base: str, other: str, moved: tuple[PlacementChange, ...]) -> dict[str, object]:
-    return {
-        "from": base,
-        "to": other,
-        "reshard_bytes": sum(change.received_bytes for change in moved),
-        "tables": [
             {
-                "table": c.table,
-                **dict(zip(("before", "after"), _described(c), strict=True)),
-                "changed_type": c.changed_type,
-                "received_bytes": c.received_bytes,
+                "from": base.name,
+                "to": other.name,
+                "reshard_bytes": sum(change.received_bytes for change in moved),
+                "tables": [
+                    {
+                        "table": c.table,
+                        **dict(zip(("before", "after"), _described(c), strict=True)),
+                        "changed_type": c.changed_type,
+                        "received_bytes": c.received_bytes,
+                    }
+                    for c in moved
+                ],
             }
-            for c in moved
+            for other in plans[1:]
+            for moved in (changes(workload, base.plan, other.plan),)
         ],
     }
 
@@ -158,22 +149,11 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
         plans,
         (
             (Column("plan"), lambda p: p.name),
-            (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
             (
                 Column("change", Kind.SHARE),
                 lambda p: None if p is base else regression_ratio(base, p),
             ),
-            (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
-            (
-                Column("exposed", Kind.TIME, optional=True),
-                lambda p: p.estimate.exposed_communication_s,
-            ),
-            (Column("fullest GiB", Kind.GIB), lambda p: p.memory.fullest.used_bytes),
-            (
-                Column("worst/mean", Kind.FACTOR, optional=True),
-                lambda p: p.estimate.imbalance_ratio,
-            ),
-            (Column("kinds"), lambda p: ", ".join(figures.sharding_kinds(p.plan))),
+            *figures.PLAN_CELLS,
         ),
     )
     known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
@@ -182,7 +162,7 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
         for other, confidence in zip(plans[1:], known, strict=True)
     )
     unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
-    notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
     return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 
@@ -205,15 +185,15 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
     change = f"{other.name} {_change(ratio, base.name)} ({before} -> {after})"
     if faster is None:
         return (change,)
-    sure = 1.0 - faster if ratio > 0 else faster
-    shown = format_share(sure) if sure <= _SURE_RATIO else f"above {format_share(_SURE_RATIO)}"
-    return change, f"confidence that it is {word}: {shown}"
+    sure = format_confidence(1.0 - faster if ratio > 0 else faster)
+    return change, f"confidence that it is {word}: {sure}"
 
 
 def _stages(plans: tuple[Candidate, ...]) -> Section:
     """Each stage on its slowest rank, with buckets added up, and the change from the first plan."""
     found = [
-        {name: max(times) for name, times in merged_durations_s(p.estimate).items()} for p in plans
+        {n: max(times) for n, times in durations_s(p.estimate, figures.merged_name).items()}
+        for p in plans
     ]
     columns = (
         Column("stage (slowest rank)"),
@@ -239,14 +219,12 @@ def moves_section(
 ) -> Section:
     """The tables that differ between two plans, at most ``most`` of them; None for all."""
     moved = changes(workload, base.plan, other.plan)
-    total = sum(change.received_bytes for change in moved)
     retyped = sum(change.changed_type for change in moved)
     columns = (Column("table"), Column("before"), Column("after"), Column("to move", Kind.BYTES))
     rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",
         f"{retyped} changed type or kernel",
-        f"a re-shard moves {units.format_bytes(total)}",
     )
     hidden = len(moved) - len(rows)
     return Section(
@@ -282,66 +260,42 @@ def _describe(placement: TablePlacement) -> str:
     return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
 
 
-def _received_cells(before: TablePlacement, after: TablePlacement) -> int:
-    """Cells that ranks hold after and not before; the shards of one rank never overlap."""
-    held: defaultdict[int, list[Shard]] = defaultdict(list)
-    for shard in before.shards:
-        held[shard.rank].append(shard)
-    return sum(
-        new.num_rows * new.num_cols - sum(_overlap(new, old) for old in held[new.rank])
-        for new in after.shards
-    )
-
-
-def _overlap(a: Shard, b: Shard) -> int:
-    rows = _shared(a.row_offset, a.num_rows, b.row_offset, b.num_rows)
-    return rows * _shared(a.col_offset, a.num_cols, b.col_offset, b.num_cols)
-
-
-def _shared(a: int, a_size: int, b: int, b_size: int) -> int:
-    return max(0, min(a + a_size, b + b_size) - max(a, b))
-
-
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
     base, pipeline = comparison.plans[0], comparison.pipeline
-    rows: list[tuple[Cell, ...]] = []
-    facts = []
-    for plan in comparison.plans[1:]:
-        move = reshard(
-            base.plan,
-            plan.plan,
-            pipeline.workload,
-            pipeline.topology,
-            before_s=base.estimate.time.time_s,
-            after_s=plan.estimate.time.time_s,
+    moves = [
+        (
+            plan.name,
+            reshard(
+                base.plan,
+                plan.plan,
+                pipeline.workload,
+                pipeline.topology,
+                before_s=base.estimate.time.time_s,
+                after_s=plan.estimate.time.time_s,
+            ),
         )
-        sizes = (move.moved_tables, move.moved_bytes, move.most_received_bytes)
-        rows.append((plan.name, *sizes, move.time_s, move.payback_iterations))
-        if move.payback_iterations is not None and move.before_s > 0:
-            gain = format_share(move.saved_s / move.before_s)
-            parts = (f"{units.format_time(move.time_s)} once", f"saves {gain} of each iteration")
-            facts.append(Fact(label=plan.name, parts=parts))
-    columns = (
-        Column("to"),
-        Column("tables", Kind.COUNT),
-        Column("moved", Kind.BYTES),
-        Column("most to a rank", Kind.BYTES),
-        Column("time", Kind.TIME),
-        Column("pays back after iterations", Kind.COUNT),
+        for plan in comparison.plans[1:]
+    ]
+    columns, rows = laid_out(
+        moves,
+        (
+            (Column("to"), lambda move: move[0]),
+            (Column("tables", Kind.COUNT), lambda move: move[1].moved_tables),
+            (Column("moved", Kind.BYTES), lambda move: move[1].moved_bytes),
+            (Column("most to a rank", Kind.BYTES), lambda move: move[1].most_received_bytes),
+            (Column("time", Kind.TIME), lambda move: move[1].time_s),
+            (
+                Column("pays back after iterations", Kind.COUNT),
+                lambda move: move[1].payback_iterations,
+            ),
+        ),
     )
-    title = f"Re-sharding from {base.name}"
-    return Section(title=title, facts=tuple(facts), columns=columns, rows=tuple(rows))
+    return Section(title=f"Re-sharding from {base.name}", columns=columns, rows=rows)
 
 
 # ------------------------------------------------------------------ the page
 
-_DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
-    ("timeline", "Timeline of one iteration", timeline.draw),
-    ("rank-stages", "Stages, rank by rank", stages.draw),
-    ("memory", "Memory", memory.draw),
-    ("traffic", "Traffic, all to all", traffic.draw),
-)
 _VERDICTS = """\
 {% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
 
@@ -369,14 +323,13 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         _plain("stages", "Stages", slowest),
     ]
     alone = [view_of(comparison.pipeline, plan) for plan in plans]
-    longest_s = max(timeline.length_s(view) for view in alone)
-    for name, title, draw in _DRAWINGS:
-        for i, view in enumerate(alone, 1):
-            body, plan = draw(replace(view, scale_s=longest_s)), view.plan.name
-            if body:
-                short = f"{title.split()[0].strip(',')}: {plan}"
-                title_ = f"{title}: {plan}"
-                blocks.append(Block(name=f"{name}-{i}", title=title_, body=body, short=short))
+    longest_s = max(length_s(view) for view in alone)
+    views = [replace(view, scale_s=longest_s) for view in alone]
+    for (name, part), (i, view) in itertools.product(parts(), enumerate(views, 1)):
+        if drawn := part.draw_view(view):
+            plan = view.plan.name
+            title, short = f"{part.title}: {plan}", f"{part.short}: {plan}"
+            blocks.append(Block(name=f"{name}-{i}", title=title, body=drawn, short=short))
     return tuple(blocks)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,14 +15,12 @@ from costmodels.dense.base import dense_parameters
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED, output_traffic_bytes
-from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
-from costmodels.workload import Workload
 from planner.models import pipeline_of
 from planner.report import figures
 from planner.report.page import fill
 from planner.result import Candidate, PlanningResult
+from planner.solving.prepare import objective_value
 
 IN_USE: Final = "the plan in use"
 
@@ -64,15 +61,15 @@ class Evidence:
 
 def gather(result: PlanningResult) -> Evidence:
     """Compute the traffic of the best plan, TorchRec's rating of all plans, and the rival."""
-    problem = result.problem
-    pipeline = pipeline_of(problem)
+    rated = replace(result.problem, scenarios=())
+    pipeline = pipeline_of(result.problem)
     plans = (result.best, *result.runners_up, *result.baselines)
     rival = _rival(result, pipeline)
     sure = None if rival is None else pipeline.confidence_faster(result.plan, rival.plan)
     return Evidence(
         result=result,
         view=view_of(pipeline, result.best),
-        rated_s=tuple(torchrec_rating_s(p.plan, problem.workload, problem.topology) for p in plans),
+        rated_s=tuple(objective_value(rated, p.plan, "torchrec") for p in plans),
         rival=rival,
         confidence_ratio=sure,
     )
@@ -95,31 +92,6 @@ def view_of(pipeline: CostPipeline, plan: Candidate) -> View:
     """A plan with its forward exchange."""
     traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
     return View(plan=plan, topology=pipeline.topology, traffic_bytes=traffic)
-
-
-def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> float:
-    """The value that TorchRec's planner minimises: the largest sum of estimates over ranks.
-
-    It uses TorchRec's formulas (:mod:`costmodels.torchrec_estimates`) with the system's bandwidths.
-    """
-    machine = TorchrecMachine.of(topology)
-    loads: defaultdict[int, float] = defaultdict(float)
-    tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
-    for placement in plan.placements:
-        known: dict[int, float] = {}
-        for shard in placement.shards:
-            if shard.num_cols not in known:
-                perf = shard_perf(
-                    tables[placement.table],
-                    machine,
-                    placement.sharding_type,
-                    placement.kernel,
-                    num_cols=shard.num_cols,
-                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
-                )
-                known[shard.num_cols] = float(perf.total_s)
-            loads[shard.rank] += known[shard.num_cols]
-    return max(loads.values(), default=0.0)
 
 
 def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
@@ -172,31 +144,23 @@ def family(stage: str) -> str:
     return next((name for name, rule in _RULES if re.search(rule, stage)), "other")
 
 
-def merged_name(stage: str) -> str:
-    """The name of a stage without the number of a gradient bucket."""
-    return re.sub(r"( \d+/\d+| \d+)$", "", stage)
-
-
-def merged_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
-    """Seconds of each stage on every rank, with buckets added up: name -> ``[W]``."""
+def durations_s(
+    estimate: IterationEstimate, name_of: Callable[[str], str]
+) -> dict[str, list[float]]:
+    """Seconds on every rank of the stages that have one name, in order of time: name -> ``[W]``."""
     found: dict[str, list[float]] = {}
     for stage in sorted(estimate.stages, key=lambda s: min(s.start_s, default=0.0)):
         if any(stage.duration_s):
-            _add(found, merged_name(stage.name), stage.duration_s)
+            name = name_of(stage.name)
+            total = found.get(name, [0.0] * len(stage.duration_s))
+            found[name] = [a + b for a, b in zip(total, stage.duration_s, strict=True)]
     return found
 
 
 def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
     """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> ``[W]``."""
-    found: dict[str, list[float]] = {}
-    for stage in estimate.stages:
-        _add(found, family(stage.name), stage.duration_s)
-    return {name: found[name] for name in FAMILIES if any(found.get(name, ()))}
-
-
-def _add(found: dict[str, list[float]], name: str, seconds: Collection[float]) -> None:
-    total = found.get(name, [0.0] * len(seconds))
-    found[name] = [a + b for a, b in zip(total, seconds, strict=True)]
+    found = durations_s(estimate, family)
+    return {name: found[name] for name in FAMILIES if name in found}
 
 
 def family_legend(families: Collection[str]) -> Markup:
@@ -210,9 +174,7 @@ def family_seconds(estimate: IterationEstimate) -> dict[str, float]:
 
     They sum to the iteration time.
     """
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[family(step.stage)] += step.duration_s
+    seconds = figures.path_seconds(estimate, family)
     return {name: seconds[name] for name in FAMILIES if name in seconds}
 
 

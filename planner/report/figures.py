@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
-from planner.report.base import Kind
+from planner.report.base import Cell, Column, Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
-
-_PART = re.compile(r" \d+/\d+$")
-"""Matches the number of a gradient bucket in the name of a stage; buckets are shown together."""
 
 SHORT_NAMES: dict[ShardingType, str] = {
     ShardingType.TABLE_WISE: "TW",
@@ -87,19 +85,41 @@ def _counts(plan: Plan) -> dict[ShardingType, int]:
     return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
 
 
+PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
+    (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
+    (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
+    (Column("exposed", Kind.TIME, optional=True), lambda p: p.estimate.exposed_communication_s),
+    (Column("fullest GiB", Kind.GIB, optional=True), lambda p: p.memory.fullest.used_bytes),
+    (Column("worst/mean", Kind.FACTOR, optional=True), lambda p: p.estimate.imbalance_ratio),
+    (Column("sharding"), lambda p: ", ".join(sharding_kinds(p.plan))),
+)
+"""What tables of plans say of each plan, after its name."""
+
+
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:
     """How many tables run with which compute kernel: ``("fused 14", "dense 2")``."""
     kernels = Counter(p.kernel.value for p in plan.placements)
     return tuple(f"{name} {count}" for name, count in kernels.most_common())
 
 
+def merged_name(stage: str) -> str:
+    """The name of a stage without the number of a gradient bucket; buckets are shown together."""
+    return re.sub(r"( \d+/\d+| \d+)$", "", stage)
+
+
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[_PART.sub("", step.stage)] += step.duration_s
+    seconds = path_seconds(estimate, merged_name)
     total = estimate.time.time_s or 1.0
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
+
+
+def path_seconds(estimate: IterationEstimate, name_of: Callable[[str], str]) -> dict[str, float]:
+    """Seconds that the critical path spends in the stages that have one name."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for step in estimate.critical_path:
+        seconds[name_of(step.stage)] += step.duration_s
+    return seconds
 
 
 def worst_scenario(result: PlanningResult) -> ScenarioTime | None:

@@ -21,7 +21,7 @@ from planner.support.files import (
     write_files,
 )
 from planner.support.text import counted
-from planner.trace import traces
+from planner.trace.kineto import traces
 
 
 def page(result: PlanningResult) -> str:

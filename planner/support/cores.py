@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
@@ -43,25 +44,16 @@ def _quotas(root: Path) -> Iterator[float]:
         for mount in (folder, folder / "cpu", folder / controllers):
             for group in (PurePosixPath(path), *PurePosixPath(path).parents):
                 at = mount / str(group).lstrip("/")
-                quota = _second(at) if controllers == "" else _first(at)
+                quota = _quota(at)
                 if quota is not None:
                     yield quota
 
 
-def _first(group: Path) -> float | None:
-    """The quota of a control group (version 1) in cores; None without one."""
-    try:
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        period = int((group / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 and period > 0 else None
-
-
-def _second(group: Path) -> float | None:
-    """The quota of a control group (version 2) in cores; None without one."""
-    try:
-        quota, period = (group / "cpu.max").read_text().split()
-        return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
-    except (OSError, ValueError):
-        return None
+def _quota(group: Path) -> float | None:
+    """The quota of a control group, of version 2 or 1, in cores; None without one."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            texts = " ".join((group / name).read_text() for name in names)
+            quota, period = map(int, texts.split())
+            return quota / period if quota > 0 and period > 0 else None
+    return None

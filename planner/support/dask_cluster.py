@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Final
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.support.processes import interrupts_blocked
 
-LOCAL: Final = "local"
 _PACKAGE: Final = "shardplan"
 
 
@@ -21,15 +18,14 @@ class WorkerError(PlannerError):
 
 
 @contextmanager
-def dask_client(address: str, jobs: int) -> Iterator[Any]:
+def dask_client(address: str) -> Iterator[Any]:
     """A client of a Dask cluster.
 
     Args:
-        address: of a Dask scheduler, or ``local`` for a cluster of ``jobs`` processes here.
-        jobs: number of processes of a local cluster.
+        address: of its scheduler.
 
     Raises:
-        InvalidInputError: Dask is not installed.
+        InvalidInputError: Dask is not installed, or workers have another version of shardplan.
         WorkerError: no scheduler answers.
     """
     try:
@@ -37,28 +33,17 @@ def dask_client(address: str, jobs: int) -> Iterator[Any]:
     except ImportError as error:
         message = "--dask needs Dask: pip install 'shardplan[dask]'"
         raise InvalidInputError(message) from error
-    if address == LOCAL:
-        with interrupts_blocked():  # the threads of the cluster pass this on to their processes
-            cluster = distributed.LocalCluster(
-                n_workers=jobs,
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=None,
-                silence_logs=logging.CRITICAL,
-            )
-        with cluster, distributed.Client(cluster) as client:
-            yield client
-        return
     try:
         client = distributed.Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         message = f"no Dask scheduler answers at {address!r}: {error}"
         raise WorkerError(message) from error
     with client:
+        _require_same_version(client)
         yield client
 
 
-def require_same_version(client: Any) -> None:
+def _require_same_version(client: Any) -> None:
     """Refuse a cluster whose workers cannot load what they are sent; Dask would wait for ever.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import Any, Literal
@@ -63,10 +63,7 @@ def rank_rows(
     plan: Plan, estimate: IterationEstimate, memory: MemoryLedger
 ) -> list[dict[str, Any]]:
     """One row per rank: its times in seconds, its memory in bytes, and its shards."""
-    shards: defaultdict[int, int] = defaultdict(int)
-    for placement in plan.placements:
-        for rank in ranks_held(placement):
-            shards[rank] += 1
+    shards = Counter(rank for placement in plan.placements for rank in ranks_held(placement))
     return [
         {
             "rank": time.rank,

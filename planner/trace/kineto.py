@@ -24,8 +24,7 @@ from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Str
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
-from planner.trace.reading import WAITED, TraceTimes, times_of, told_wait_s
+from planner.trace.reading import WAITED, TraceTimes, check_ranks, times_of, told_wait_s
 from planner.trace.stages import DENSE_STAGES, OTHER, STAGES
 
 Event = dict[str, Any]
@@ -300,13 +299,7 @@ def compare_traces(
         InvalidInputError: two traces are of one rank, or one of a rank that the plan does not have.
     """
     world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
-    if len(by_rank) < len(measured):
-        message = "two traces are of the same rank; give one file per rank"
-        raise InvalidInputError(message)
-    strange = [rank for rank in by_rank if rank >= world]
-    if strange:
-        message = f"a trace is of rank {strange[0]}, and the plan has ranks 0..{world - 1}"
-        raise InvalidInputError(message)
+    check_ranks(measured, world)
     program, _ = pipeline.simulate(plan)
     host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
     rows: list[TraceRow] = []

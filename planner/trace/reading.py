@@ -201,6 +201,21 @@ class TraceTimes:
         return any(stage in self.kinds_s for stage in DENSE_STAGES)
 
 
+def check_ranks(traces: Sequence[TraceTimes], world_size: int, where: str = "") -> None:
+    """Refuse traces of ranks that are not there, and two of one rank; ``where`` begins the message.
+
+    Raises:
+        InvalidInputError: there are such traces.
+    """
+    ranks = sorted(t.rank for t in traces)
+    if len({*ranks}) < len(ranks) or any(rank >= world_size for rank in ranks):
+        message = (
+            f"{where}the traces are of ranks {ranks}; give one trace per rank, of ranks "
+            f"0..{world_size - 1}"
+        )
+        raise InvalidInputError(message)
+
+
 def read_trace(path: Path) -> TraceTimes:
     """Read the times of one file, plain or gzipped.
 

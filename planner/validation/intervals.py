@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -28,7 +27,7 @@ from planner.io.library import configs_folder
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-from planner.predict.rows import Predicted, parsed, read_table
+from planner.predict.rows import Predicted, read_table
 from planner.validation.cases import Prediction, grouped
 from planner.validation.published import PublishedCase, load_cases, predict
 
@@ -242,8 +241,6 @@ _LARGE_BYTES: Final = 2**20
 _CONSISTENT: Final = 0.05
 """A share outside of :data:`WANTED` is accepted if it could come from true 90 % intervals with more
 than this probability, because there are few rows."""
-_RUN_COLUMNS: Final = ("measured_s", "low_s", "high_s")
-"""The columns of a file of runs that are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,30 +294,20 @@ class PlanPair:
         return self.predicted_ratio / self.measured_ratio - 1.0
 
 
-def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
-    """The coverage of each family, and last that of all counted families together.
-
-    Args:
-        runs: a file that ``validate torchrec -o`` wrote, whose runs are one more family; None for
-            no such family.
-
-    Raises:
-        InvalidInputError: the file cannot be read.
-    """
-    of_runs = None if runs is None else _run_rows(runs)
+def coverages() -> tuple[Coverage, ...]:
+    """The coverage of each family, and last that of all counted families together."""
     records = predicting_records()
     other = never_fitted(records)
     large = (p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
-    families = [
-        ("iteration: published systems", [_told(p) for p in _published()], True),
+    published = [(p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0) for p in _published()]
+    families = (
+        ("iteration: published systems", published, True),
         ("lookup: H100", _lookup_rows(), True),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
         ("collective: other versions", _curve_rows(older_versions(records)), True),
         ("collective: other harness, >= 1 MiB", _curve_rows(large), False),
         ("collective: other clusters", _curve_rows(clusters_never_fitted()), False),
-    ]
-    if of_runs is not None:
-        families.append(("iteration: runs of this machine", of_runs, True))
+    )
     found = [_coverage(name, rows, counted=counted) for name, rows, counted in families]
     together = [row for _, rows, counted in families if counted for row in rows]
     return (*found, _coverage("all but other harnesses and clusters", together, counted=False))
@@ -361,50 +348,24 @@ def _published() -> tuple[Prediction[PublishedCase], ...]:
 
 
 def _lookup_rows() -> list[tuple[bool, float]]:
-    """The rows (:func:`_row`) of the lookups that nothing is fitted to."""
+    """The lookups that nothing is fitted to: whether inside, and the width of the interval."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     found = zip(table.rows, predict_lookups(table, load_system("h100_sxm")), strict=True)
     return [
-        _row(float(row["time_us"]) * 1e-6, p.low_s, p.high_s)
+        (p.low_s <= float(row["time_us"]) * 1e-6 <= p.high_s, p.high_s / p.low_s - 1.0)
         for row, p in found
         if row["device"] == _LOOKUP_DEVICE and row["role"] == "validate"
         if isinstance(p, Predicted)
     ]
 
 
-def _told(p: Prediction[PublishedCase]) -> tuple[bool, float]:
-    return p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0
-
-
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
-    """The rows (:func:`_row`) of points of collective curves."""
+    """The same of points of collective curves."""
     return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in points]
 
 
-def _run_rows(path: Path) -> list[tuple[bool, float]]:
-    """The rows (:func:`_row`) of a file of runs.
-
-    Raises:
-        InvalidInputError: the file has no rows, lacks columns, or has times that are no times.
-    """
-    table = read_table(path, _RUN_COLUMNS)
-    return parsed(table, lambda row: _row(*(float(row[c]) for c in _RUN_COLUMNS)))
-
-
-def _row(measured_s: float, low_s: float, high_s: float) -> tuple[bool, float]:
-    """Whether an interval contains the measurement, and its width, high / low - 1.
-
-    Raises:
-        ValueError: a time is not above 0, or the interval ends before it begins.
-    """
-    if not (low_s > 0 and high_s >= low_s and measured_s > 0):
-        message = f"times must be above 0 and low <= high, got {measured_s}, {low_s}, {high_s}"
-        raise ValueError(message)
-    return low_s <= measured_s <= high_s, high_s / low_s - 1.0
-
-
 def _coverage(family: str, rows: list[tuple[bool, float]], *, counted: bool) -> Coverage:
-    """The coverage of a family with these rows (:func:`_row`)."""
+    """The coverage of a family with these rows: whether inside, and high / low - 1."""
     held = sum(inside for inside, _ in rows)
     return Coverage(
         family=family,

@@ -32,8 +32,6 @@ _DIMS = (8, 16, 32, 64, 128)
 _MODEL_BYTES = 6e8
 """All tables of a model together have less than this many bytes of weights, so that a small machine
 can hold several models."""
-_LARGE_BYTES = 1.2e8
-"""A table that is to be larger than the caches has 0.6 to 1 times this many bytes."""
 _REPLICATED_BYTES = 4e6
 """Tables with more bytes are not replicated in random plans, because the gradients of a replicated
 table are exchanged whole."""
@@ -83,20 +81,6 @@ def random_workload(seed: int) -> Workload:
     batch = int(rng.choice([1024, 2048, 4096]))
     bottom, top = int(rng.choice([16, 32])), int(rng.choice((8, 16, 32)))
     return _with_mlps(f"random-{seed}", tables, batch, bottom, top)
-
-
-def large_workload(seed: int) -> Workload:
-    """A random model in which lookups take longer than all else.
-
-    It has five tables, each larger than the caches, with 15 to 30 indices per bag. Indices are
-    uniform; :func:`with_skew` changes that.
-    """
-    rng = np.random.default_rng([seed, 6007])
-    tables = []
-    for i, dim in enumerate(int(d) for d in rng.choice((16, 32, 64), 5)):
-        rows = int(_LARGE_BYTES * rng.uniform(0.6, 1.0) / (4 * dim))
-        tables.append(_table(i, rows, dim, float(rng.integers(15, 31)), 0.0))
-    return _with_mlps(f"large-{seed}", tables, 2048, 16, 8)
 
 
 def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
@@ -161,18 +145,6 @@ def random_plan(
             for table in workload.tables
         )
     )
-
-
-def with_skew(workload: Workload, exponent: float) -> Workload:
-    """The same model with the indices of all tables drawn from a Zipf law with one exponent."""
-    tables = tuple(
-        replace(
-            t,
-            distribution=Zipf(num_embeddings=t.num_embeddings, exponent=exponent, scattered=True),
-        )
-        for t in workload.tables
-    )
-    return replace(workload, name=f"{workload.name}-{exponent:g}", tables=tables)
 
 
 _HEADS = (1, 2, 4)
@@ -319,8 +291,7 @@ class Outcome:
 
     Attributes:
         task: number of the task.
-        skew: ``random``; or the exponent of a Zipf law that all tables share; or the type in which
-            vectors and gradients travel.
+        skew: ``random``, or the type in which vectors and gradients travel.
         num_tables: number of tables.
         batch_size_per_rank: samples per rank.
         origin: where the plan comes from: searched, a baseline, or random.

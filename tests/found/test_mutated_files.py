@@ -23,7 +23,7 @@ from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TableP
 from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.plan.plan_csv import shards_csv
+from planner.io.plan.plan_file import shards_csv
 from planner.trace.reading import load_trace
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT
 from tests.planner.cli.conftest import run, small_plan  # noqa: F401 - fixtures
@@ -193,8 +193,6 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
                                              "--gpus", "4"]),
         "hugectr plan": ("h.json", json.dumps(samples.hugectr_plan()).encode(),
                          ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
-        "hugectr matrix": ("h.json", json.dumps(samples.hugectr_matrix()).encode(),
-                           ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
         "points": ("c.csv", points, ["predict", "collective", "FILE", "--system", "h100_sxm"]),
         "nvidia": ("f.yaml", spec, ["import", "tables", "OUT", "--list", "FILE", "--dim", "8"]),
         "trace": ("t.json", json.dumps(trace).encode(), fit),

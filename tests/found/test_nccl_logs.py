@@ -9,8 +9,7 @@ import pytest
 from costmodels.measured.curves import Collective
 from costmodels.units import US
 from planner.errors import InvalidInputError
-from planner.io.system.collective_curves import CurveRecord
-from planner.io.system.collective_logs import LogShape, read_logs
+from planner.io.system.collective_curves import CurveRecord, LogShape, read_logs
 
 DATA = Path(__file__).parent / "data"
 ALL_TO_ALL = LogShape(collective=Collective.ALL_TO_ALL)

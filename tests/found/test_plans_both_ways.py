@@ -18,9 +18,8 @@ from costmodels.sharding import (
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.io import load_system, load_workload
-from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
-from planner.io.plan.plan_csv import ranks_csv, shards_csv
-from planner.io.plan.plan_file import load_plan
+from planner.io.importers.hugectr import hugectr_plan_text, import_hugectr_plan
+from planner.io.plan.plan_file import load_plan, ranks_csv, shards_csv
 
 WORKLOAD = load_workload("small_demo")
 TOPOLOGY = load_system("h100_sxm", gpus=16)

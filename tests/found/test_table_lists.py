@@ -10,8 +10,7 @@ import pytest
 
 from costmodels.workload import DataType, Pooling, Workload
 from planner.errors import InvalidInputError
-from planner.io.dataframe import workload_from_dataframe
-from planner.io.workload.starter import read_any_list
+from planner.io.workload.starter import read_any_list, workload_from_dataframe
 from planner.io.workload.workload_file import load_workload_file, workload_file_of
 
 DATA = Path(__file__).parent / "data"

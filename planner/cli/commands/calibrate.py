@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
-    from planner.io.system.calibrated_device import Written
+    from planner.io.system.system_writer import Written
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
 _NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
+_WHICH_SYSTEM: Final = (
+    "needs --system: the system of the GPU, whose numbers stay where nothing is measured, by its "
+    "name or file; 'shardplan systems' lists them"
+)
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
@@ -71,22 +75,13 @@ class _Flags(spec.Flags):
         if self.stored is not None:
             told = "fits stored rows and measures nothing"
             _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
-            spec.refuse(self.system is None, _which_system("--from"))
+            spec.refuse(self.system is None, f"--from {_WHICH_SYSTEM}")
 
 
 def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
     for name in others:
         other = {"stored": "--from"}.get(name, f"--{name}")
         spec.refuse(spec.is_given(name), f"{flag} {told}: drop {other}, or drop {flag}")
-
-
-def _which_system(asking: str) -> str:
-    from planner.io.library import names
-
-    return (
-        f"{asking} needs --system: the system of the GPU, whose numbers stay where nothing is "
-        f"measured (one of {', '.join(names('systems'))}, or a file)"
-    )
 
 
 @spec.command("Measure this machine and write a system file.")
@@ -116,8 +111,8 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
       shardplan plan dlrm.yaml --system my.yaml
     """
+    from planner.cli.environment import require_torchrec
     from planner.cli.output import check_file
-    from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
@@ -139,7 +134,7 @@ def command(settings: Settings, flags: _Flags) -> int:
     if flags.host:
         return _measure_host(settings, flags, kind)
     if kind == "cuda" and flags.output is not None:
-        spec.refuse(flags.system is None, _which_system("a system file of GPUs"))
+        spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
         locate(flags.system or "", "systems")
     return _measure(settings, flags, launch, kind)
 
@@ -197,8 +192,8 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    from planner.io.system.calibrated_device import fit_and_write
-    from planner.io.system.measured_rows import read_rows
+    from planner.io.system.measured_files import read_rows
+    from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)
     written = [rows]
@@ -255,8 +250,8 @@ def _calibrate_ranks(
 ) -> None:
     """Measure CPU ranks; the first one fits their constants and writes their system file."""
     from costmodels.calibration.points import FULL, QUICK
+    from planner.cli.environment import require_torchrec
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 

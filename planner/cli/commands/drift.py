@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
-
-import click
+from typing import TYPE_CHECKING
 
 from planner.cli import flags as spec
 from planner.cli import types as kinds
@@ -28,11 +26,11 @@ EXIT_DRIFTED = 1
 class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for."""
 
-    days: Annotated[
-        tuple[DayFile, ...], kinds.ValueKind(kinds.Parsed("day=file", day_file), "[DAY=]FILE")
-    ] = spec.many(
+    days: tuple[DayFile, ...] = spec.many(
         "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
         "--stats",
+        type=kinds.Parsed("day=file", day_file),
+        metavar="[DAY=]FILE",
         required=True,
     )
     before: kinds.File = spec.option(
@@ -49,18 +47,9 @@ class DriftFlags(spec.Flags):
     output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
 
 
-@click.command(
-    cls=spec.StrictCommand,
-    short_help="Say what new data do to a plan, and whether a new plan pays.",
-)
-@click.argument("workload", type=kinds.FILE)
-@click.argument("plan", type=kinds.FILE)
-@spec.taking(DriftFlags, "asked")
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("Say what new data do to a plan, and whether a new plan pays.")
 def command(
-    settings: Settings, *, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
+    settings: Settings, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> int:
     """Compare the data that a plan was made for with those of today.
 

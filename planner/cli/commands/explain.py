@@ -115,7 +115,6 @@ def command(
     from planner.explain import Explainer
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
-    ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
     told = [explainer.table(name) for name in asked.tables]
     changes = None
     if not asked.tables and not asked.prices:
@@ -124,14 +123,19 @@ def command(
             changes = explainer.changes(limit=asked.limit, progress=step)
     costs = _costs(settings, asked, inputs.problem) if asked.prices else None
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
-    warnings = inputs.warnings + ignored
-    if any(cost.is_cut for cost in costs or ()):
-        warnings += (_CUT,)
+    ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
+    cut = (_CUT,) if any(cost.is_cut for cost in costs or ()) else ()
+    warnings = inputs.warnings + ignored + cut
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
         write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
     else:
-        show.print_all(explainer, told, changes, costs)
+        for explanation in told:
+            show.print_table(explanation)
+        if changes is not None:
+            show.print_changes(explainer, changes)
+        if costs is not None:
+            show.print_costs(costs)
         print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0

@@ -52,7 +52,7 @@ def trace(
     kernel begins when its last rank arrives; its arguments say how long the rank waited.
     """
     from planner.cli.output import write_folder
-    from planner.trace import traces
+    from planner.trace.kineto import traces
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size
@@ -109,7 +109,7 @@ def hugectr(pipeline: CostPipeline, plan: Plan) -> str:
     Such a file can hold whole tables, tables cut by rows, and copies on every GPU. A plan with
     column pieces, host memory or caches is refused.
     """
-    from planner.io.importers.hugectr_plan import hugectr_plan_text
+    from planner.io.importers.hugectr import hugectr_plan_text
 
     return hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
 
@@ -119,7 +119,7 @@ def csv(pipeline: CostPipeline, plan: Plan) -> str:
 
     Commands that take a plan read such a file back, if its name ends in .csv.
     """
-    from planner.io.plan.plan_csv import shards_csv
+    from planner.io.plan.plan_file import shards_csv
 
     del pipeline
     return shards_csv(plan)
@@ -131,7 +131,7 @@ def ranks(pipeline: CostPipeline, plan: Plan) -> str:
     Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
     is whole, and a table on several ranks is cut into equal column pieces.
     """
-    from planner.io.plan.plan_csv import ranks_csv
+    from planner.io.plan.plan_file import ranks_csv
 
     del pipeline
     return ranks_csv(plan)

@@ -177,11 +177,12 @@ def measured_runs(
     from planner.trace.reading import read_trace
 
     runs, notes = [], []
-    paths: dict[Plan, list[Path]] = {}
-    for path, plan in zip(plans_of(given), plans, strict=True):
-        paths.setdefault(plan, []).append(path)
-    for plan, (path, *others) in paths.items():
-        mine = [run for run in given if run.plan in (path, *others)]
+    of_path = dict(zip(plans_of(given), plans, strict=True))
+    by_plan: dict[Plan, list[GivenRun]] = {}
+    for run in given:
+        by_plan.setdefault(of_path[run.plan], []).append(run)
+    for plan, mine in by_plan.items():
+        path, names = mine[0].plan, dict.fromkeys(str(run.plan) for run in mine)
         traces = tuple(read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
         spec.refuse(
@@ -190,11 +191,10 @@ def measured_runs(
         )
         time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
         if len(times) > 1:
-            names = ", ".join(map(str, (path, *others)))
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
             notes.append(
-                f"{names}: one plan, whose {len(times)} times, {low} to {high}, count as one run "
-                f"of {mean}, their mean; intervals do not know how far they lie apart"
+                f"{', '.join(names)}: one plan, whose {len(times)} times, {low} to {high}, count "
+                f"as one run of {mean}, their mean; intervals do not know how far they lie apart"
             )
         runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
     return tuple(runs), tuple(notes)

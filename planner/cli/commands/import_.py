@@ -107,21 +107,17 @@ def tables(
     bare = dim is not None and listed is None
     spec.refuse(bare, "--dim is for the tables of --list; give both")
     from planner import io
-    from planner.errors import InvalidInputError
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
     from planner.options.torchrec_rules import width_remarks
     from planner.support.files import write_text_atomic
 
-    if path.exists():
-        message = f"{path} exists; choose another name, it is not overwritten"
-        raise InvalidInputError(message)
-    if path.suffix.lower() in LIST_ENDINGS:
-        message = (
-            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; "
-            "name a .yaml file, and give a list with --list"
-        )
-        raise InvalidInputError(message)
+    spec.refuse(path.exists(), f"{path} exists; choose another name, it is not overwritten")
+    spec.refuse(
+        path.suffix.lower() in LIST_ENDINGS,
+        f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; name a "
+        ".yaml file, and give a list with --list",
+    )
     if listed is not None:
         text = listed_text(listed, path.stem, dim=dim)
     elif num_tables is not None:
@@ -131,7 +127,8 @@ def tables(
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
     if settings.json:
-        console.write_json({"written": str(path), "warnings": list(warnings)})
+        told = {"warnings": list(warnings)} if warnings else {}
+        console.write_json({"written": str(path), **told})
         return 0
     console.say(f"Wrote {console.shown_paths((path,))}")
     console.warn(settings, warnings)
@@ -156,9 +153,7 @@ def collectives(
     """
     from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
-    from planner.io.system.collective_curves import curves_text
-    from planner.io.system.collective_logs import LogShape, read_logs
-    from planner.support.files import write_text_atomic
+    from planner.io.system.collective_curves import LogShape, curves_text, read_logs
 
     if output is not None:
         refuse_own_input([output], logs)
@@ -166,16 +161,9 @@ def collectives(
     if ranks.collective is not None:
         said["collective"] = Collective(ranks.collective)
     records = read_logs(logs, LogShape(**said, set_name=name))
-    if output is not None:
-        write_text_atomic(output, curves_text(records))
-    if settings.json:
-        console.write_json([{"nodes": r.nodes, **asdict(r.curve)} for r in records])
-    elif output is None:
-        console.write_data(curves_text(records))
-    if output is not None:
-        console.remark(
-            settings, f"{len(records)} curves written to {console.shown_paths((output,))}"
-        )
+    data = [{"nodes": r.nodes, **asdict(r.curve)} for r in records]
+    what = f"{len(records)} curves"
+    console.write_or_print(settings, curves_text(records), data, output, what)
     return 0
 
 
@@ -292,8 +280,7 @@ def hugectr(
     from planner import io
     from planner.errors import InvalidInputError
     from planner.io.documents import read_json
-    from planner.io.importers.hugectr import import_hugectr
-    from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
+    from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 
     if file.suffix.lower() == ".py":
         message = (
@@ -337,7 +324,7 @@ def param(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
-    from planner.io.importers.param import import_param
+    from planner.io.importers.fbgemm import import_param
 
     return finish(settings, import_param(file), flags, read=(file,))
 

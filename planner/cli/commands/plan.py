@@ -138,16 +138,20 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
         InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
     from planner import io
-    from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_stats_of
+    from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_notes
     from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.problem import MoveLimit
+    from planner.profiling.stats import load_stats, with_stats
 
     if more.output is not None:
         named = (source, *more.files, *files_of(flags, source))
         check_folder(more.output, named, force=more.force)
     loaded = load_problem(source, flags)
-    inputs = with_stats_of(with_constraints(loaded, more.constraints), more.stats)
+    inputs = with_constraints(loaded, more.constraints)
     problem, warnings = inputs.problem, inputs.warnings
+    if more.stats is not None:
+        measured, notes = with_stats(problem.workload, load_stats(more.stats), str(more.stats))
+        problem, warnings = replace(problem, workload=measured), with_notes(warnings, notes)
     if more.plan_in_use is not None:
         saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
         limit = MoveLimit(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
+from planner.cli.console import Settings, remark, warn, write_or_print
 from planner.cli.output import check_output
 from planner.cli.types import SYSTEM, File
-from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -129,15 +128,8 @@ def show(
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import predicted_text
 
-    text = predicted_text(table, found)
-    if output is not None:
-        write_text_atomic(output, text)
-    if settings.json:
-        write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
-    elif output is None:
-        write_data(text)
-    if output is not None:
-        remark(settings, f"{len(found)} rows written to {shown_paths((output,))}")
+    data = [_record(row, p) for row, p in zip(table.rows, found, strict=True)]
+    write_or_print(settings, predicted_text(table, found), data, output, f"{len(found)} rows")
     return 0
 
 

@@ -15,7 +15,7 @@ from planner.cli import flags as spec
 from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.progress import bars
-from planner.cli.types import Batches, File, Texts, ValueKind, count, quantity
+from planner.cli.types import Batches, File, Texts, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
     from planner.profiling.stats import Stats, TableStats
 
-Count = Annotated[int | None, ValueKind(count(2**48), "N")]
+Count = Annotated[int | None, count(2**48), "N"]
 _NOT_COUNTED = ("output", "table_map", "empty")
 """The flags that are no options of counting."""
 _HASHED = (
@@ -38,12 +38,12 @@ class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted."""
 
     output: File = spec.option("", "-o --output", default="stats.json")
-    format_name: str = spec.listed(
+    format_name: str = spec.option(
         "Format of the data.  [default: auto, told from names and contents]",
         "--format",
         default="auto",
+        show_default=False,
         type=click.Choice(FORMATS),
-        metavar=None,
     )
     table_map: Texts = spec.many(
         "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
@@ -107,34 +107,28 @@ def command(
       shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
+    from planner.profiling import profiler
+    from planner.profiling import stats as statistics
     from planner.profiling.indices import LEAST_MEMORY_BYTES
-    from planner.profiling.profiler import (
-        find_sources,
-        folders_inside,
-        profile_files,
-        unspread_remark,
-    )
     from planner.profiling.readers import CriteoTsvReader
-    from planner.profiling.stats import left_out_remark, undersampled_remark
 
     options, output = flags.options(), flags.output or Path("stats.json")
     readers = all_readers(empty_is_zero=flags.empty != "skip")
     with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
-        stats = profile_files(data, output, options, readers=readers, progress=progress)
-    remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
+        stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
+    lost = statistics.left_out_remark(stats.source)
+    remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
     if (sampled := options.sample_rows) is not None:
-        sources = find_sources(data, readers, options.format_name)
-        remarks.append(unspread_remark(sources, sampled))
-    told = [*folders_inside(data), *(text for text in remarks if text is not None)]
+        sources = profiler.find_sources(data, readers, options.format_name)
+        remarks.append(profiler.unspread_remark(sources, sampled))
+    told = [text for text in remarks if text is not None]
     if options.memory_bytes < LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
     if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(settings, tuple(told))
     if settings.json:
-        from planner.profiling.stats import stats_text
-
-        console.write_json(json.loads(stats_text(stats)))
+        console.write_json(json.loads(statistics.stats_text(stats)))
         console.remark(settings, f"wrote {console.shown_paths((output,))}")
         return 0
     _print(stats, output)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,7 @@ from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_folder, check_output, files_set
+from planner.cli.output import check_folder, files_set
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -42,26 +42,25 @@ SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort."""
 
-    systems: kinds.Texts = spec.listed(
+    systems: kinds.Texts = spec.option(
         "Systems to choose from, by name or file; the usual one first.",
         "--system",
-        type=kinds.Several(click.STRING),
+        type=kinds.Several(kinds.SYSTEM),
         metavar="A,B",
-        default=None,
         required=True,
-        shell_complete=kinds.complete_system,
     )
-    gpus: kinds.Numbers = spec.listed(
+    gpus: kinds.Numbers = spec.option(
         "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
-        "--smallest-for, all numbers of hosts]"
+        "--smallest-for, all numbers of hosts]",
+        default=(),
     )
-    hosts: kinds.Numbers = spec.listed("Numbers of full hosts, instead of --gpus.")
+    hosts: kinds.Numbers = spec.option("Numbers of full hosts, instead of --gpus.", default=())
     gpus_per_host: kinds.Number = spec.option("GPUs per host.  [default: each system's]")
-    batch_sizes: kinds.Batches = spec.listed(
-        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size"
+    batch_sizes: kinds.Batches = spec.option(
+        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size", default=()
     )
-    global_batch_sizes: kinds.Batches = spec.listed(
-        "Samples of all GPUs in one step.", "--global-batch-size"
+    global_batch_sizes: kinds.Batches = spec.option(
+        "Samples of all GPUs in one step.", "--global-batch-size", default=()
     )
     vary: kinds.Texts = spec.many(
         "Values of a key of the workload (training.pipeline), of the system "
@@ -84,22 +83,29 @@ class StudyFlags(spec.Flags):
     restart_s: kinds.Seconds = spec.option(
         "Time from a failure to the next iteration.", "--restart", default="5min"
     )
-    goals: kinds.Texts = spec.listed(
+    goals: kinds.Texts = spec.option(
         f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
         "unequal batches]",
         "--objective",
         type=kinds.Several(click.Choice(GOALS)),
         metavar="NAME,NAME",
+        default=(),
     )
     is_grid: bool = spec.switch("Search every setup, also those ruled out.", "--grid")
     smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
-    max_gpus: Annotated[int, kinds.ValueKind(kinds.RANKS, "N")] = spec.option(
-        "Largest number of GPUs that --smallest-for tries.", default="512"
+    max_gpus: int = spec.option(
+        "Largest number of GPUs that --smallest-for tries.",
+        default="512",
+        type=kinds.RANKS,
+        metavar="N",
     )
-    trials: Annotated[int, kinds.ValueKind(click.IntRange(1, 100_000), "N")] = spec.option(
-        "Most setups to search; fewer if bounds rule out all others.", default=24
+    trials: int = spec.option(
+        "Most setups to search; fewer if bounds rule out all others.",
+        default=24,
+        type=click.IntRange(1, 100_000),
+        metavar="N",
     )
     evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
     time_limit_s: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}", "--time-limit")
@@ -108,23 +114,25 @@ class StudyFlags(spec.Flags):
         "--within",
         default="0%",
     )
-    sampler: Annotated[str | None, kinds.ValueKind(click.Choice(SAMPLERS))] = spec.option(
+    sampler: kinds.Text = spec.option(
         "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
-        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
+        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]",
+        type=click.Choice(SAMPLERS),
     )
     seed: kinds.Seed = spec.option("Random seed.", default=0)
-    workers: Annotated[int | None, kinds.ValueKind(click.IntRange(1, 1024), "N")] = spec.option(
-        "Processes to use.  [default: one per usable core]"
+    workers: int | None = spec.option(
+        "Processes to use.  [default: one per usable core]",
+        type=click.IntRange(1, 1024),
+        metavar="N",
     )
     dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
-        metavar="local|ADDRESS",
+        metavar="ADDRESS",
     )
-    output: kinds.File = spec.option(
+    output: kinds.Folder = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
-        "goes on; or only the best plan, as FILE.json.",
+        "goes on.",
         "-o --output",
-        metavar="DIR|FILE.json",
     )
 
     @property
@@ -160,20 +168,15 @@ class StudyFlags(spec.Flags):
                 self.hosts and self.gpus
             ),
             "--workers counts processes of this machine, and --dask has its own; drop one": (
-                self.dask not in (None, "local") and self.workers is not None
+                self.dask and self.workers
             ),
         }
         for message, is_wrong in wrong.items():
-            if is_wrong:
-                raise spec.usage(message)
+            spec.refuse(is_wrong, message)
 
 
-@click.command(cls=spec.StrictCommand, short_help="Choose cluster, batch, pipeline and more.")
-@click.argument("workload", type=kinds.FILE)
-@spec.taking(StudyFlags)
-@spec.output_options
-@click.pass_obj
-def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
+@spec.command("Choose cluster, batch, pipeline and more.")
+def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
@@ -234,7 +237,7 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
 
 def _journal(output: Path | None) -> Path | None:
     """The journal in the output folder, which is made; None if there is no such folder."""
-    if output is None or output.suffix == ".json":
+    if output is None:
         return None
     with writing(output):
         behind_links(output).mkdir(parents=True, exist_ok=True)
@@ -244,12 +247,11 @@ def _journal(output: Path | None) -> Path | None:
 @contextmanager
 def _place(dask: str | None, processes: int) -> Iterator[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.dask_cluster import dask_client, require_same_version
+    from planner.support.dask_cluster import dask_client
     from planner.support.processes import WorkerPool
 
     if dask is not None:
-        with dask_client(dask, processes) as client:
-            require_same_version(client)
+        with dask_client(dask) as client:
             yield client
     elif processes == 1:
         yield None
@@ -393,12 +395,8 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """Refuse an output that cannot be written, or that is an input, before a search.
 
     Raises:
-        InvalidInputError: it is one of these; or a folder with the name of a file, or the other way
-            round.
+        InvalidInputError: it is one of these, or a file, or a folder of something else.
     """
-    if output.suffix == ".json":
-        check_output(output, inputs)
-        return
     others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
     if others and JOURNAL_FILE not in others:
         message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
@@ -447,16 +445,11 @@ def _deliver(
 
 
 def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
-    """Write only the best plan if the name ends in .json; otherwise a folder with everything."""
+    """Write the plan, the setups and the page; returns their paths."""
     from planner import io
     from planner.study.page import study_page
     from planner.support.files import csv_text, write_texts_atomic
 
-    if output.suffix == ".json":
-        if result is None:
-            return ()
-        io.save_plan(output, result)
-        return (output,)
     rows = _rows(study)
     names = list(dict.fromkeys(name for row in rows for name in row))
     name = next(study.space.first_problems()).workload.name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, write_data, write_json
+from planner.cli.console import Settings, write_json, write_or_print
 from planner.cli.printing.show import print_items
 from planner.cli.types import SYSTEM
 
@@ -53,10 +53,8 @@ def show(
     path = locate(name, "systems")
     text = read_text(path)
     io.load_smallest(path)  # it is a system
-    if settings.json:
-        write_json({"name": name, "text": text})
-    else:
-        write_data(text if text.endswith("\n") else f"{text}\n")
+    ended = text if text.endswith("\n") else f"{text}\n"
+    write_or_print(settings, ended, {"name": name, "text": text})
     return 0
 
 

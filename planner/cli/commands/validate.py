@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import FILE, File, Folder, ValueKind
+from planner.cli.types import File, Folder, Text
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -31,7 +31,7 @@ KINDS = {
 """The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
 
 
-@click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
+@click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
@@ -49,26 +49,23 @@ def command() -> None:
       shardplan validate published --what memory
       shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
       shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
-      shardplan validate torchrec --system my_cpu.yaml --skew
       shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
       shardplan validate intervals
       shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz
     """
 
 
-@command.command("published", short_help="Systems measured and published by others.")
-@click.option(
-    "--what",
-    type=click.Choice(tuple(KINDS)),
-    default="systems",
-    show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
-    "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
-    "transformers; or kernels of HSTU's attention.",
-)
-@spec.output_options
-@click.pass_obj
-def published(settings: Settings, *, what: str) -> int:
+@spec.command("Systems measured and published by others.", command)
+def published(
+    settings: Settings,
+    what: str = spec.option(
+        "Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and their "
+        "device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
+        "transformers; or kernels of HSTU's attention.",
+        default="systems",
+        type=click.Choice(tuple(KINDS)),
+    ),
+) -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -111,16 +108,8 @@ def published(settings: Settings, *, what: str) -> int:
     return 0
 
 
-@command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs",
-    type=FILE,
-    metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)
-@spec.output_options
-@click.pass_obj
-def intervals(settings: Settings, *, runs: Path | None) -> int:
+@spec.command("How often 90 % intervals hold measurements.", command)
+def intervals(settings: Settings) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
@@ -129,7 +118,7 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     """
     from planner.cli.printing.validate_published import show_intervals
 
-    show_intervals(settings, runs)
+    show_intervals(settings)
     return 0
 
 
@@ -140,75 +129,58 @@ class RunFlags(spec.Flags):
     system: File = spec.option(
         "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
     )
-    tasks: Annotated[int, ValueKind(click.IntRange(1, 1000))] = spec.option(
-        "Number of random models.", default=10
+    tasks: int = spec.option("Number of random models.", default=10, type=click.IntRange(1, 1000))
+    plans: int = spec.option(
+        "Number of plans for each model.", default=8, type=click.IntRange(2, 64)
     )
-    plans: Annotated[int, ValueKind(click.IntRange(2, 64))] = spec.option(
-        "Number of plans for each model.", default=8
+    ranks: int = spec.option("Number of gloo ranks.", default=2, type=click.IntRange(2, 16))
+    seed: int = spec.option(
+        "Of the random models and plans.", default=1000, type=click.IntRange(min=0)
     )
-    ranks: Annotated[int, ValueKind(click.IntRange(2, 16))] = spec.option(
-        "Number of gloo ranks.", default=2
+    models: str = spec.option(
+        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+        default="dlrm",
+        type=click.Choice(["dlrm", "transformer", "sequence"]),
     )
-    seed: Annotated[int, ValueKind(click.IntRange(min=0))] = spec.option(
-        "Of the random models and plans.", default=1000
-    )
-    models: Annotated[str, ValueKind(click.Choice(["dlrm", "transformer", "sequence"]))] = (
-        spec.option(
-            "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-            default="dlrm",
-        )
-    )
-    skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
-    codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
-        "Run each plan with exchanges in fp32, then in this format."
+    codec: Text = spec.option(
+        "Run each plan with exchanges in fp32, then in this format.",
+        type=click.Choice(["fp16", "bf16"]),
     )
     output: Folder = spec.option("Write every run as CSV.", "-o --output")
 
     @property
     def what(self) -> str:
         """What is compared."""
-        return "skew" if self.skew else self.codec or self.models
+        return self.codec or self.models
 
     @property
     def title(self) -> str:
         """The title of what compares two runs of each plan; empty for single runs."""
-        if self.skew:
-            return "Time with exponent 1.2 over time with uniform indices"
         return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
 
     def check(self) -> None:
         """Refuse more than one comparison."""
-        asked = {
-            "--skew": self.skew,
-            f"--codec {self.codec}": self.codec is not None,
-            f"--models {self.models}": self.models != "dlrm",
-        }
-        named = [flag for flag, is_asked in asked.items() if is_asked]
-        if len(named) > 1:
-            message = f"{' and '.join(named)} ask for different comparisons; keep one of them"
-            raise spec.usage(message)
-        if self.skew and spec.is_given("tasks"):
-            message = "--skew trains one model; drop --tasks"
-            raise spec.usage(message)
+        spec.refuse(
+            self.codec is not None and self.models != "dlrm",
+            f"--codec {self.codec} and --models {self.models} ask for different comparisons; keep "
+            "one of them",
+        )
 
 
-@command.command("torchrec", short_help="Train random models here and compare.")
-@spec.taking(RunFlags)
-@spec.output_options
-@click.pass_obj
-def torchrec(settings: Settings, *, flags: RunFlags) -> int:
+@spec.command("Train random models here and compare.", command)
+def torchrec(settings: Settings, flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
     random blocks. Ranks are gloo processes. Measured times are processor times of each rank, joined
     at every collective, so that other jobs disturb little. Predictions rest on what 'shardplan
-    calibrate' measured, stage by stage, and never on a run of one of these plans. -v also prints
-    every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed and
-    written, and the exit code is 4.
+    calibrate' measured, stage by stage, and never on a run of one of these plans; --json and -o
+    have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
+    and written, and the exit code is 4.
     """
+    from planner.cli.environment import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
@@ -232,9 +204,6 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     elif flags.title:
         show.print_pairs(outcomes, flags.title)
     else:
-        if settings.verbose:
-            show.print_runs(outcomes)
-            show.print_stages(outcomes)
         show.print_scores(found)
         show.print_inside(outcomes)
     if flags.output is not None:
@@ -255,11 +224,11 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    ranks, tasks = flags.ranks, 1 if flags.skew else flags.tasks
+    ranks = flags.ranks
 
     def report(found: Sequence[Outcome]) -> None:
         finished.extend(found)
-        progress(f"task {found[-1].task + 1} of {tasks} done")
+        progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
@@ -268,7 +237,7 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
             topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
         validate_tasks(
             topology,
-            num_tasks=tasks,
+            num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
@@ -277,20 +246,13 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
         )
 
 
-@command.command("trace", short_help="A profiler's trace of your own run.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.argument("traces", type=FILE, nargs=-1, required=True)
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("A profiler's trace of your own run.", command)
 def trace(
     settings: Settings,
-    *,
     workload: Path,
     plan: Path,
-    traces: tuple[Path, ...],
     flags: spec.ProblemFlags,
+    traces: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 

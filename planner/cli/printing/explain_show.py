@@ -76,21 +76,6 @@ def where(placement: TablePlacement) -> str:
     return figures.where(ranks_held(placement))
 
 
-def print_all(
-    explainer: Explainer,
-    tables: Sequence[TableExplanation],
-    changes: Sequence[Change] | None,
-    costs: Sequence[ConstraintCost] | None,
-) -> None:
-    """Everything that was asked for."""
-    for explanation in tables:
-        print_table(explanation)
-    if changes is not None:
-        print_changes(explainer, changes)
-    if costs is not None:
-        print_costs(costs)
-
-
 def print_table(explanation: TableExplanation) -> None:
     """The fastest options, with the plan's own among them, and what leaves others out."""
     options = explanation.options

@@ -56,12 +56,12 @@ def print_result(
 
 def print_assumed(assumed: Sequence[Assumed], ours_s: float | None) -> None:
     """One line on what the workload file left open, in the words of ``plan``."""
-    from planner.report.sections.summary import assumed_line
+    from planner.report.base import Fact
+    from planner.report.sections.summary import assumed_words
     from planner.report.terminal import print_facts
 
-    line = assumed_line(assumed, ours_s)
-    if line.parts:
-        print_facts(stdout_console(), (line,))
+    if words := assumed_words(assumed, ours_s):
+        print_facts(stdout_console(), (Fact("Assumed", words),))
 
 
 def _next_steps(

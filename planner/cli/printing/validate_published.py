@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from planner.cli.console import Settings, write_json
@@ -31,8 +30,7 @@ def show_kind(settings: Settings, module: str) -> None:
             _print_cases(part)
         if part.by:
             _print_groups(part)
-        if not part.by or len(part.found[0].predicted) > 1:
-            _print_errors(part)
+        _print_errors(part)
 
 
 def _as_json(part: Part) -> dict[str, Any]:
@@ -169,11 +167,11 @@ def _beside_gb(step: dict[Any, Any], name: str) -> str:
     return f"{(step[name] - step['tables_bytes']) / 1e9:.3f}"
 
 
-def show_intervals(settings: Settings, runs: Path | None) -> None:
+def show_intervals(settings: Settings) -> None:
     """How many held-out measurements are inside their intervals, and pairs of plans."""
     from planner.validation.intervals import coverages, published_pairs
 
-    found, pairs = coverages(runs), published_pairs()
+    found, pairs = coverages(), published_pairs()
     if settings.json:
         write_json(
             {

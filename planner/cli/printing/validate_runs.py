@@ -13,7 +13,7 @@ from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.validation import Ranking, one_scale, rank_tasks
 from planner.cli.console import say
-from planner.cli.printing.show import print_items, print_rows
+from planner.cli.printing.show import print_items
 from planner.support.files import csv_text
 
 if TYPE_CHECKING:
@@ -78,37 +78,6 @@ def print_inside(outcomes: Sequence[Outcome]) -> None:
     say(
         f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times and "
         f"{_percent(iterations)} of all iterations"
-    )
-
-
-def print_stages(outcomes: Sequence[Outcome]) -> None:
-    """Print the measured and the predicted time of every stage, summed over plans."""
-    rows = []
-    for i, stage in enumerate(STAGES):
-        measured = sum(o.stages_measured_s[i] for o in outcomes)
-        predicted = sum(o.stages_predicted_s[i] for o in outcomes)
-        rows.append((stage.replace("_", " "), *(f"{1e3 * s:.1f}" for s in (measured, predicted))))
-    network = sum(o.network_measured_s for o in outcomes)
-    rows.append(("network threads, of any stage", f"{1e3 * network:.1f}", ""))
-    print_rows(
-        "Stages of the slower rank, all plans together", ("stage", "measured ms", "predicted"), rows
-    )
-
-
-def print_runs(outcomes: Sequence[Outcome]) -> None:
-    """Print one line for each plan."""
-    print_items(
-        "Every plan",
-        outcomes,
-        {
-            "task": lambda o: str(o.task),
-            "plan": lambda o: o.origin,
-            "kinds": lambda o: o.kinds,
-            "measured ms": lambda o: f"{1e3 * o.measured_s:.2f}",
-            "predicted": lambda o: f"{1e3 * o.predicted_s:.2f}",
-            "error": lambda o: f"{100 * (o.predicted_s / o.measured_s - 1):+.1f} %",
-            "spread": lambda o: _percent(o.spread_ratio),
-        },
     )
 
 

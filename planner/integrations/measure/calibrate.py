@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 from costmodels.calibration.device import DeviceJob, num_rows
 from costmodels.calibration.fit_machine import fit_machine
@@ -42,7 +41,8 @@ def measure_machine(
         lookups=tuple(p for points in per_rank for p in points.lookups),
         steps=tuple(_joined(p) for p in zip(*(r.steps for r in per_rank), strict=True)),
         collectives=tuple(
-            _slowest(p) for p in zip(*(r.collectives for r in per_rank), strict=True)
+            max(same, key=lambda p: p.time_s)
+            for same in zip(*(r.collectives for r in per_rank), strict=True)
         ),
         operators=tuple(p for points in per_rank for p in points.operators),
         pace_s=geometric_mean(points.pace_s or math.nan for points in per_rank),
@@ -57,10 +57,6 @@ def _measure_rank(
     from planner.integrations.measure.microbench_cpu import measure_rank
 
     return measure_rank(rank, world_size, effort, seed)
-
-
-def _slowest(points: Sequence[Any]) -> Any:
-    return max(points, key=lambda p: p.time_s)
 
 
 def _joined(points: Sequence[StepPoint]) -> StepPoint:

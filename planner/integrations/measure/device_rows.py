@@ -303,7 +303,7 @@ def _kernel_gap(device: Cores, repeats: int) -> Row:
         for _ in range(_IN_A_ROW):
             few.add_(1.0)
 
-    return {"us_each": _typical_us(device, [run], repeats)["us"] / _IN_A_ROW}
+    return {"us_each": _typical_us(device, run, repeats)["us"] / _IN_A_ROW}
 
 
 def _measure_host(device: Cores, rows: _Rows) -> None:
@@ -317,12 +317,10 @@ def _measure_host(device: Cores, rows: _Rows) -> None:
         rows.measured({"block": "ceilings", "what": what}, partial(measured, name))
 
 
-def _typical_us(
-    device: Cores, steps: Sequence[Step], repeats: int, names: Sequence[str] = ("us",)
-) -> Row:
-    """The median microseconds of each step by name, and a remark if the host was in them."""
-    timed = device.timed(steps, repeats=repeats)
-    found: Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
+def _typical_us(device: Cores, step: Step, repeats: int) -> Row:
+    """The median microseconds of a step, and a remark if the host was in them."""
+    timed = device.timed([step], repeats=repeats)
+    found: Row = {"us": _us(median(timed.each_s[0]))}
     return found if timed.is_held else {**found, "held": False}
 
 
@@ -339,8 +337,8 @@ def _copied(device: Cores, row: Row, repeats: int) -> Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
     if row["what"] == "d2d":
-        return _typical_us(device, [lambda _: target.copy_(source)], repeats)
-    return _typical_us(device, [lambda _: torch.add(source, source, out=target)], repeats)
+        return _typical_us(device, lambda _: target.copy_(source), repeats)
+    return _typical_us(device, lambda _: torch.add(source, source, out=target), repeats)
 
 
 def _linked(device: Cores, row: Row, repeats: int) -> Row:
@@ -368,7 +366,7 @@ def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
-        return _typical_us(device, [lambda _: left @ right.t()], repeats)
+        return _typical_us(device, lambda _: left @ right.t(), repeats)
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -437,11 +435,12 @@ def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tens
     """Batches of indices, table by table; each table has hot rows of its own."""
     exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
     law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
-    sampler = IndexSampler(law, np.random.default_rng(point["seed"]))
+    rng = np.random.default_rng(point["seed"])
+    sampler = IndexSampler(law, rng)
     shift = np.arange(point["T"])[:, None] * 977
     shape = point["T"], point["B"] * point["L"]
     drawn = (
-        (sampler.draw(point["N"]).reshape(shape) + shift) % point["rows"] for _ in range(count)
+        (sampler.draw(point["N"], rng).reshape(shape) + shift) % point["rows"] for _ in range(count)
     )
     return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
 

@@ -49,11 +49,8 @@ def measure_rank(
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     repeats = effort.repeats
-    tables = [
-        *lookup_points(effort.num_lookups, CpuKernel.FUSED, own),
-        *lookup_points(effort.num_dense_lookups, CpuKernel.DENSE, own),
-        *lookup_points(effort.num_sequence_lookups, CpuKernel.SEQUENCE, own),
-    ]
+    counts = zip(CpuKernel, effort.num_lookups, strict=True)
+    tables = [point for kernel, count in counts for point in lookup_points(count, kernel, own)]
     steps = step_points(effort.num_steps, world_size, shared)
     raw = collective_points(world_size)
     collectives: list[list[Timed[CollectivePoint]]] = []
@@ -92,8 +89,10 @@ def measure_rank(
     return CalibrationPoints(
         lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
         steps=tuple(steady(p) for p in timed),
+        # The fastest of several passes, because one disturbed moment would spoil the few points.
         collectives=tuple(
-            _quietest([steady(p) for p in same]) for same in zip(*collectives, strict=True)
+            min(map(steady, same), key=lambda p: p.time_s)
+            for same in zip(*collectives, strict=True)
         ),
         operators=tuple(steady(p) for p in operators),
         pace_s=pace.typical_s(_STEPS),
@@ -120,11 +119,6 @@ def _measure_collectives(
     own_s, network_s = np.moveaxis(times[:, _COLLECTIVE_WARM_UP:], -1, 0)
     quiet = np.median(own_s, axis=1) + np.quantile(network_s, NETWORK_QUANTILE, axis=1)
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
-
-
-def _quietest(points: Sequence[CollectivePoint]) -> CollectivePoint:
-    """The fastest of several passes, because one disturbed moment would spoil the few points."""
-    return min(points, key=lambda p: p.time_s)
 
 
 def _typical(points: Sequence[LookupPoint]) -> LookupPoint:

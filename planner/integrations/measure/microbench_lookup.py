@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,8 @@ _OPTIMIZERS = {
 }
 
 
-@dataclass(slots=True)
-class _Resident:
-    """A table in memory with batches of indices."""
-
-    call: Callable[..., torch.Tensor]
-    batches: list[tuple[torch.Tensor, torch.Tensor]]
-    parameters: list[Any]
+_Resident = tuple[Callable[..., torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], list[Any]]
+"""A table in memory with batches of indices, and its parameters that get gradients."""
 
 
 def measure_lookups(
@@ -64,10 +59,10 @@ def measure_lookups(
     for i in range(repeats + 1):
         outputs = []
         pace.read()
-        for k, table in enumerate(tables):
-            indices, offsets = table.batches[i % _NUM_BATCHES]
+        for k, (call, batches, _) in enumerate(tables):
+            indices, offsets = batches[i % _NUM_BATCHES]
             start = time.thread_time()
-            outputs.append(table.call(indices, offsets))
+            outputs.append(call(indices, offsets))
             forward[k, i] = time.thread_time() - start
         gradients = [torch.full_like(output, _GRADIENT) for output in outputs]
         between += 1.0
@@ -75,7 +70,7 @@ def measure_lookups(
             start = time.thread_time()
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
-            for parameter in tables[k].parameters:
+            for parameter in tables[k][-1]:
                 parameter.grad = None
     return [
         replace(
@@ -94,7 +89,7 @@ def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
     for _ in range(_NUM_BATCHES):
         lengths = bag_lengths(case.pooling_factor, case.num_bags, rng)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        indices = sampler.draw(int(lengths.sum()))
+        indices = sampler.draw(int(lengths.sum()), rng)
         batches.append((torch.from_numpy(indices), torch.from_numpy(offsets)))
     shape = (case.num_embeddings, case.embedding_dim)
     module: Any
@@ -108,7 +103,7 @@ def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
         is_pooled = case.kernel is not CpuKernel.SEQUENCE
         module = fused_tables([shape], torch.device("cpu"), is_pooled=is_pooled)
         parameters = []
-    return _Resident(call=module, batches=batches, parameters=parameters)
+    return module, batches, parameters
 
 
 def fused_tables(

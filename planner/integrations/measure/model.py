@@ -232,8 +232,6 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
     draws = np.random.default_rng([seed, rank + 1])
     size = int(workload.batch_size_per_rank)
     samplers = {t.name: IndexSampler(t.distribution, laws) for t in workload.tables}
-    for sampler in samplers.values():
-        sampler.reseed(draws)
     batches = []
     for _ in range(NUM_BATCHES):
         lengths, values = [], []
@@ -241,7 +239,7 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
             for feature in table.features:
                 count = bag_lengths(feature.pooling_factor, size, draws)
                 lengths.append(count)
-                values.append(samplers[table.name].draw(int(count.sum())))
+                values.append(samplers[table.name].draw(int(count.sum()), draws))
         features = [f.name for t in workload.tables for f in t.features]
         sparse = KeyedJaggedTensor(
             keys=features,

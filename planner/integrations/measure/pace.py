@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from costmodels.calibration.points import Point, scaled
-from costmodels.datatypes import BoolArray
+from costmodels.datatypes import FloatArray
 
 _ROWS, _COLUMNS, _BAG = 1_000_000, 8, 10
 _NUM_BATCHES, _LOOKED_UP = 8, 60_000
@@ -59,13 +59,10 @@ class Pace:
         self._few = torch.rand(16, generator=generator)
         self._turn = 0
         self._kind = ""
-        self._at_s: list[float] = []
-        self._log_s: list[float] = []
-        self._beside: list[str] = []
+        self._readings: list[tuple[float, float, str]] = []  # when, its logarithm, beside what
         for _ in range(_NUM_BATCHES):
             self.read()
-        for readings in (self._at_s, self._log_s, self._beside):
-            readings.clear()
+        self._readings.clear()
 
     def read(self) -> None:
         """Do the fixed work (about 2 ms), and note the time and the processor seconds that it took.
@@ -76,9 +73,8 @@ class Pace:
         for work in (self._look_up, self._multiply, self._call):
             work()
             marks.append(time.thread_time())
-        self._at_s.append(time.perf_counter())
-        self._log_s.append(float(np.log(np.diff(marks)).mean()))
-        self._beside.append(self._kind)
+        reading = float(np.log(np.diff(marks)).mean())
+        self._readings.append((time.perf_counter(), reading, self._kind))
 
     def timed(self, beside: str, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
         """The points of ``measure``, dated at the middle of its time; reads before and after.
@@ -99,7 +95,7 @@ class Pace:
 
         A reading is the geometric mean of the seconds of the kinds of work.
         """
-        return float(np.exp(np.median(np.array(self._log_s)[self._of(beside)])))
+        return float(np.exp(np.median(self._beside(beside)[1])))
 
     def sigma_ratio(self) -> float:
         """Log-standard deviation of the pace from one half minute to another.
@@ -107,10 +103,9 @@ class Pace:
         It is taken around the median beside each kind of measurement, which is the pace of
         :meth:`at_typical`.
         """
-        half_minute = (np.array(self._at_s) // _TRIED_S).astype(int)
-        logs = np.array(self._log_s)
-        for beside in set(self._beside):
-            logs[self._of(beside)] -= np.log(self.typical_s(beside))
+        typical = {kind: np.log(self.typical_s(kind)) for _, _, kind in self._readings}
+        logs = np.array([log - typical[kind] for _, log, kind in self._readings])
+        half_minute = np.array([at_s // _TRIED_S for at_s, _, _ in self._readings])
         apart = [logs[half_minute == number].mean() for number in np.unique(half_minute)]
         return float(np.sqrt(np.mean(np.square(apart))))
 
@@ -124,16 +119,16 @@ class Pace:
 
         If there is no such reading, the nearest one of that kind counts.
         """
-        same = self._of(beside)
-        times, logs = np.array(self._at_s)[same], np.array(self._log_s)[same]
+        times, logs = self._beside(beside)
         near = np.abs(times - at_s) <= _AROUND_S
         if not near.any():
             near[np.argmin(np.abs(times - at_s))] = True
         return float(np.exp(logs[near].mean()))
 
-    def _of(self, beside: str) -> BoolArray:
-        """Which readings are beside a kind of measurement."""
-        return np.array([kind == beside for kind in self._beside], dtype=bool)
+    def _beside(self, beside: str) -> tuple[FloatArray, FloatArray]:
+        """When readings beside a kind of measurement were, and their logarithms."""
+        times, logs = np.array([r[:2] for r in self._readings if r[2] == beside]).T
+        return times, logs
 
     def _look_up(self) -> None:
         self._turn = (self._turn + 1) % _NUM_BATCHES

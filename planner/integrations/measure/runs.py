@@ -41,9 +41,7 @@ from planner.validation.tasks import (
     NamedPlan,
     Outcome,
     choose_plans,
-    large_workload,
     random_workload,
-    with_skew,
 )
 
 
@@ -223,9 +221,6 @@ def _busy_seconds() -> tuple[float, float]:
 # ------------------------------------------------------------------ random models, predicted
 
 
-UNIFORM, SKEWED = 0.0, 1.2
-
-
 Progress = Callable[[Sequence[Outcome]], None]
 
 
@@ -251,9 +246,8 @@ def validate_tasks(
         seed: of models and plans.
         settings: how often each plan runs.
         what: the variants of a model: ``dlrm`` and the names of
-            :data:`planner.validation.tasks.BLOCK_TASKS` have one. ``skew`` has uniform indices, and
-            indices of a Zipf law of exponent 1.2, of large tables, so that lookups dominate and
-            caches cannot hide the effect. A precision has exchanges in fp32, and in that precision.
+            :data:`planner.validation.tasks.BLOCK_TASKS` have one. A precision has exchanges in
+            fp32, and in that precision.
         progress: called with the outcomes of each task.
     """
     outcomes: dict[str, list[Outcome]] = {}
@@ -272,34 +266,31 @@ def validate_tasks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """A model as it is trained, and as it is priced."""
+    """A model as it is trained, and as it is priced where that differs."""
 
     trained: Workload
-    priced: Workload
     blocks: Blocks | None = None
+    traced: Workload | None = None
 
-    @classmethod
-    def of(cls, workload: Workload) -> _Task:
-        return cls(trained=workload, priced=workload)
+    @property
+    def priced(self) -> Workload:
+        return self.traced or self.trained
 
 
 def _variants(what: str, seed: int) -> dict[str, _Task]:
     """The variants of a random model by their labels; see :func:`validate_tasks`."""
-    if what == "skew":
-        workload = large_workload(seed)
-        return {f"{x:g}": _Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)}
     if what in BLOCK_TASKS:
         workload, blocks = BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
         dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-        priced = replace(workload, dense=dense)
-        return {"random": _Task(trained=workload, priced=priced, blocks=blocks)}
+        traced = replace(workload, dense=dense)
+        return {"random": _Task(trained=workload, blocks=blocks, traced=traced)}
     workload = random_workload(seed)
     if what not in tuple(Precision):
-        return {"random": _Task.of(workload)}
+        return {"random": _Task(trained=workload)}
     coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
     coded = replace(coded, name=f"{workload.name}-{what}")
-    return {"fp32": _Task.of(workload), what: _Task.of(coded)}
+    return {"fp32": _Task(trained=workload), what: _Task(trained=coded)}
 
 
 def _outcomes(

@@ -17,20 +17,15 @@ class IndexSampler:
         mass = np.cumsum(rows * probability)
         self._mass = mass / mass[-1]
         self._starts = np.concatenate([[0.0], np.cumsum(rows)])
-        self._rng = rng
         self._ids = rng.permutation(law.num_embeddings) if law.scattered else None
         self._last = law.num_embeddings - 1
 
-    def reseed(self, rng: np.random.Generator) -> None:
-        """Use another generator for draws; hot rows stay the same."""
-        self._rng = rng
-
-    def draw(self, count: int) -> IntArray:
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
         """``count`` independent ids."""
-        bins = np.searchsorted(self._mass, self._rng.random(count), side="right")
+        bins = np.searchsorted(self._mass, rng.random(count), side="right")
         bins = np.minimum(bins, len(self._mass) - 1)
         start, end = self._starts[bins], self._starts[bins + 1]
-        ranks = (start + self._rng.random(count) * (end - start)).astype(np.int64)
+        ranks = (start + rng.random(count) * (end - start)).astype(np.int64)
         ranks = np.minimum(ranks, self._last)
         return ranks if self._ids is None else np.asarray(self._ids[ranks], dtype=np.int64)
 

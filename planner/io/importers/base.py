@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.sharding import Plan
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingType,
+    TablePlacement,
+    row_blocks,
+)
 from costmodels.workload import Feature, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
-from planner.io.workload.workload_writer import workload_text
+from planner.io.schemas import made
+from planner.io.workload.workload_schema import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
 MAX_ROWS: Final = 2**48
@@ -64,6 +73,22 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
+def imported_of(path: Path, what: str, values: Mapping[str, Any], **told: Any) -> Imported:
+    """What is in a file, with a workload that has the file's name and the values.
+
+    Args:
+        path: the file.
+        what: its kind in words.
+        values: fields of the workload.
+        told: other fields of :class:`Imported`.
+
+    Raises:
+        InvalidInputError: the values contradict each other.
+    """
+    workload = made(str(path), lambda: Workload(**{"name": path.stem, **values}))
+    return Imported(workload=workload, source=f"the {what} {path.name}", **told)
+
+
 def plain_table(
     name: str, rows: int, columns: int, features: Iterable[tuple[str, float]], **more: Any
 ) -> Table:
@@ -78,6 +103,22 @@ def plain_table(
         embedding_dim=columns,
         features=tuple(Feature(name=n, pooling_factor=float(p)) for n, p in features),
         **{"distribution": Uniform(num_embeddings=rows), **more},
+    )
+
+
+def placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
+    """A placement with one shard on each GPU: a copy, or a block of rows."""
+    rows, width = table.num_embeddings, table.embedding_dim
+    is_copy = kind is ShardingType.DATA_PARALLEL
+    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
+    return TablePlacement(
+        table=table.name,
+        sharding_type=kind,
+        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
+        shards=tuple(
+            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
+            for gpu, (first, count) in zip(gpus, blocks, strict=True)
+        ),
     )
 
 
@@ -107,8 +148,7 @@ def imported_plan_text(imported: Imported) -> str:
         InvalidInputError: the imported file has no plan.
     """
     if imported.plan is None:
-        message = f"{imported.source} says nothing of where tables are; leave --plan out"
-        raise InvalidInputError(message)
+        refuse(f"{imported.source} says nothing of where tables are; leave --plan out")
     local = imported.local_world_size or imported.world_size or 1
     values: dict[str, Any] = {
         "plan": plan_to_json(imported.plan, imported.workload, local),

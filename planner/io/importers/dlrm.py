@@ -14,6 +14,7 @@ import math
 import operator
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from costmodels.workload import (
     Optimizer,
     Workload,
 )
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -43,7 +44,7 @@ from planner.io.importers.base import (
     plain_table,
 )
 from planner.io.library import configs_folder
-from planner.io.schemas import Loose, made, refusal, validate
+from planner.io.schemas import Loose, made, validate
 
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
@@ -93,30 +94,19 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
     """
     words = _split(words)
     script = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] in PROGRAMS), None)
-    if script is None:
-        program = _guess(words)
-        after = words[_first_flag(words, PROGRAMS[program]) :]
-        before = words[: len(words) - len(after)]
-    else:
+    if script is not None:
         program = words[script].rsplit("/", 1)[-1]
         before, after = words[:script], words[script + 1 :]
-    values, switches = PROGRAMS[program]
-    return DlrmCommand(
-        program=program,
-        flags=_flags_of(_without_separator(after), program, values, switches),
-        world_size=_world_size(before),
-    )
-
-
-def _first_flag(words: Sequence[str], known: tuple[frozenset[str], frozenset[str]]) -> int:
-    """Where the flags of the program begin, if a launcher names another script, or none."""
-    if words[0].startswith("--"):
-        return 0
-    if "--" in words:
-        return words.index("--")
-    return next(
-        i for i, w in enumerate(words) if w.startswith("--") and _name(w) in set().union(*known)
-    )
+    else:
+        # A launcher names another script, or there is none.
+        program = _guess(words)
+        every = set().union(*PROGRAMS[program])
+        known = (i for i, w in enumerate(words) if w.startswith("--") and _name(w) in every)
+        first = words.index("--") if "--" in words else next(known)
+        first = 0 if words[0].startswith("--") else first
+        before, after = words[:first], words[first:]
+    flags = _flags_of(after[after[:1] == ["--"] :], program)
+    return DlrmCommand(program=program, flags=flags, world_size=_world_size(before))
 
 
 def _split(words: Sequence[str]) -> list[str]:
@@ -124,13 +114,11 @@ def _split(words: Sequence[str]) -> list[str]:
     try:
         split = shlex.split(text) if text is not None else list(words)
     except ValueError as error:
-        message = f"the command line is not well formed: {error}; check its quotes"
-        raise InvalidInputError(message) from error
+        refuse(f"the command line is not well formed: {error}; check its quotes")
     end = next((i for i, w in enumerate(split) if w in _SHELL_ENDS), len(split))
     kept = [w for w in split[:end] if w.strip() not in {"", "\\"}]
     if not kept:
-        message = "no command line; give one after '--', such as -- python dlrm_main.py ..."
-        raise InvalidInputError(message)
+        refuse("no command line; give one after '--', such as -- python dlrm_main.py ...")
     return kept
 
 
@@ -151,22 +139,17 @@ def _filled_in(text: str) -> str:
 def _computed(expression: str, otherwise: str) -> str:
     """The value of whole-number arithmetic as a shell computes it; ``otherwise`` if it has none."""
     plain = re.sub(r"[${}\s]", "", expression)
-    if not re.fullmatch(r"[0-9+*/%()-]{1,200}", plain) or "**" in plain or "//" in plain:
-        return otherwise
     try:
-        tree = ast.parse(plain.replace("/", "//"), mode="eval").body
-        return str(_value(tree))
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return str(_value(ast.parse(plain.replace("/", "//"), mode="eval").body))
+    except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError, RecursionError):
         return otherwise
 
 
-def _value(tree: ast.expr) -> int:
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
-        return tree.value
-    if isinstance(tree, ast.BinOp) and (operation := _OPERATIONS.get(type(tree.op))):
-        return int(operation(_value(tree.left), _value(tree.right)))
-    message = "no sum, product or quotient of whole numbers"
-    raise ValueError(message)
+def _value(tree: Any) -> int:
+    """The value of a number, or of an operation on two values."""
+    if isinstance(tree, ast.BinOp):
+        return int(_OPERATIONS[type(tree.op)](_value(tree.left), _value(tree.right)))
+    return int(ast.literal_eval(tree))
 
 
 def _guess(words: Iterable[str]) -> str:
@@ -178,11 +161,10 @@ def _guess(words: Iterable[str]) -> str:
     }
     best: str = max(score, key=lambda program: score[program])
     if not score[best]:
-        message = (
+        refuse(
             "neither dlrm_s_pytorch.py nor dlrm_main.py is named, and none of the flags is one of "
             "theirs; paste the whole command line after '--'"
         )
-        raise InvalidInputError(message)
     return best
 
 
@@ -190,45 +172,40 @@ def _name(word: str) -> str:
     return word.lstrip("-").split("=", 1)[0]
 
 
-def _without_separator(words: list[str]) -> list[str]:
-    """The words without the ``--`` that launchers put between a script and its flags."""
-    return words[1:] if words[:1] == ["--"] else words
-
-
-def _flags_of(
-    words: list[str], program: str, values: frozenset[str], switches: frozenset[str]
-) -> dict[str, str]:
+def _flags_of(words: Sequence[str], program: str) -> dict[str, str]:
+    """The value of each flag; "" for a switch that is on."""
+    values, switches = PROGRAMS[program]
     flags: dict[str, str] = {}
     problems: list[str] = []
-    position = 0
-    while position < len(words):
-        word = words[position]
-        position += 1
-        name = _name(word)
-        if not word.startswith("--"):
-            problems.append(f"value {word!r}: belongs to no flag; {program} takes flags only")
-        elif name not in values | switches:
+    left = deque(words)
+    while left:
+        name, given, value = left.popleft().partition("=")
+        follows = bool(left) and not left[0].startswith("--")
+        if not name.startswith("--"):
+            problems.append(
+                f"value {name + given + value!r}: belongs to no flag; {program} takes flags only"
+            )
+            continue
+        name = name[2:]
+        if name in switches:
+            follows = follows and left[0].lower() in _BOOLEANS
+            value = value if given else left.popleft() if follows else "1"
+            if value.lower() not in _BOOLEANS:
+                problems.append(f"--{name}: takes no value but True or False, got {value!r}")
+            elif _BOOLEANS[value.lower()]:
+                flags[name] = ""
+            continue
+        if not given and follows:
+            value = left.popleft()
+        if name not in values:
             near = difflib.get_close_matches(name, values | switches, n=1)
             hint = f"; did you mean --{near[0]}?" if near else "; remove it"
             problems.append(f"--{name}: {program} has no such flag{hint}")
-            position += position < len(words) and not words[position].startswith("--")
-        elif name in switches:
-            follows = position < len(words) and words[position].lower() in _BOOLEANS
-            given = word.split("=", 1)[1] if "=" in word else words[position] if follows else "1"
-            position += follows and "=" not in word
-            if given.lower() not in _BOOLEANS:
-                problems.append(f"--{name}: takes no value but True or False, got {given!r}")
-            elif _BOOLEANS[given.lower()]:
-                flags[name] = ""
-        elif "=" in word:
-            flags[name] = word.split("=", 1)[1]
-        elif position < len(words) and not words[position].startswith("--"):
-            flags[name] = words[position]
-            position += 1
+        elif given or follows:
+            flags[name] = value
         else:
             problems.append(f"--{name}: needs a value")
-    if problems:
-        raise InvalidInputError([f"command line: {p}" for p in problems])
+    refuse_any([f"command line: {p}" for p in problems])
     return flags
 
 
@@ -247,8 +224,7 @@ def _world_size(words: list[str]) -> int | None:
             found[_LAUNCH_COUNTS[name]] = int(value)
     world = found.get("world") or found.get("local", 0) * found.get("hosts", 1)
     if world > MAX_RANKS:
-        message = f"command line: {world:,} ranks: must be at most {MAX_RANKS:,}"
-        raise InvalidInputError(message)
+        refuse(f"command line: {world:,} ranks: must be at most {MAX_RANKS:,}")
     return world or None
 
 
@@ -290,8 +266,7 @@ def _numbers(separator: str) -> BeforeValidator:
     def split(text: Any) -> Any:
         parts = [_whole(part.strip()) for part in text.split(separator)]
         if not all(isinstance(part, int) for part in parts):
-            message = f"must be whole numbers with {separator!r} between them"
-            raise ValueError(message)
+            refuse(f"must be whole numbers with {separator!r} between them")
         return parts
 
     return BeforeValidator(split)
@@ -365,11 +340,10 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Impor
     document, assumed = Document(Path(_WHERE), flags, {}), dict[str, str]()
     if command.program == "dlrm_main.py":
         if world_size is not None:
-            message = (
+            refuse(
                 "--gpus divides the global batch of dlrm_s_pytorch.py; the batch of dlrm_main.py "
                 "is per rank already, leave --gpus out"
             )
-            raise InvalidInputError(message)
         main = validate(_MainFlags, document)
         workload = _main_workload(main, document, assumed)
         is_cut = main.interaction_type == "projection"
@@ -404,7 +378,7 @@ def _main_workload(flags: _MainFlags, document: Document, assumed: dict[str, str
     for name, values in (("num_embeddings_per_feature", rows), ("multi_hot_sizes", hot)):
         if len(values) != NUM_CRITEO_TABLES:
             rule = f"must be {NUM_CRITEO_TABLES} numbers, one per feature, got {len(values)}"
-            raise refusal(document, (f"--{name}",), document.value[f"--{name}"], rule)
+            document.refuse((f"--{name}",), document.value[f"--{name}"], rule)
     _check_end(document, "--dense_arch_layer_sizes", flags.dense_arch_layer_sizes, dim)
     paths = flags.in_memory_binary_criteo_path, flags.synthetic_multi_hot_criteo_path
     if paths != (None, None) or flags.multi_hot_distribution_type == "pareto":
@@ -437,7 +411,7 @@ def _main_workload(flags: _MainFlags, document: Document, assumed: dict[str, str
 def _check_end(document: Document, flag: str, sizes: list[int], dim: int) -> None:
     if sizes[-1] != dim:
         rule = f"must end with the embedding dimension, {dim}"
-        raise refusal(document, (flag,), document.value.get(flag, sizes), rule)
+        document.refuse((flag,), document.value.get(flag, sizes), rule)
 
 
 def _s_workload(
@@ -453,8 +427,7 @@ def _s_workload(
     unable["--md-flag"] = unable["--qr-flag"]
     for name, why in unable.items():
         if name in document.value:
-            message = f"{_WHERE}: {name}: {why}"
-            raise InvalidInputError(message)
+            refuse(f"{_WHERE}: {name}: {why}")
     is_random = flags.data_generation != "dataset"
     bottom, dim = flags.arch_mlp_bot, flags.arch_sparse_feature_size
     rows = _s_rows(flags, assumed, is_random=is_random)
@@ -507,11 +480,10 @@ def _s_rows(flags: _SFlags, assumed: dict[str, str], *, is_random: bool) -> list
         rows = flags.arch_embedding_size
         assume(assumed, "tables", "rows of --arch-embedding-size; training takes the data's")
     elif flags.data_set != "kaggle":
-        message = (
+        refuse(
             f"{_WHERE}: --data-set {flags.data_set}: its row counts are taken from the data; add "
             "--arch-embedding-size with them"
         )
-        raise InvalidInputError(message)
     most = flags.max_ind_range
     return rows if most == "-1" else [min(n, most) for n in rows]
 

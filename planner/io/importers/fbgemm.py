@@ -1,9 +1,14 @@
-"""Imports FBGEMM's TBE data configuration: one or several table-batched lookups, as JSON.
+"""Imports table-batched lookups: FBGEMM's TBE data configuration, and PARAM's (both JSON).
 
 The keys are those of FBGEMM 1.8 ``tbe/bench/tbe_data_config.py``: ``T`` features with rows ``E`` or
 ``Es`` and columns ``D`` or ``Ds``; ``batch_params.B``; ``pooling_params.L`` or ``Ls``;
 ``indices_params`` with the probabilities of the hottest rows and a law (x + q)^-s of the rest; or
 ``embedding_specs`` and ``feature_table_map``.
+
+PARAM's benchmark of operators reads the form ``{"SplitTableBatchedEmbeddingBagsCodegen": {"config":
+[{"build": [{"args", "kwargs"}], "input": [{"args"}]}]}}``. Under ``build`` there are ``num_tables,
+rows, dim, pooling, weighted, weights_precision``, and under ``input`` there are ``batch_size,
+pooling_factor``.
 """
 
 from __future__ import annotations
@@ -18,9 +23,9 @@ from pydantic import AfterValidator, Field
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from costmodels.workload import DataType, Optimizer, Pooling, Table
+from planner.errors import refuse
+from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
     BatchSize,
@@ -28,9 +33,10 @@ from planner.io.importers.base import (
     Imported,
     Rows,
     TableCount,
+    imported_of,
     plain_table,
 )
-from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
+from planner.io.schemas import Loose, PoolingFactor, each, made, present, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _ASSUMED: Final = {
@@ -43,8 +49,7 @@ _ASSUMED: Final = {
 
 def _at_most_all(ratios: list[float]) -> list[float]:
     if sum(ratios) > 1 + 1e-5:
-        message = f"must sum to at most 1, got {sum(ratios):.6g}"
-        raise ValueError(message)
+        refuse(f"must sum to at most 1, got {sum(ratios):.6g}")
     return ratios
 
 
@@ -148,24 +153,19 @@ def import_fbgemm(path: Path) -> Imported:
         read.append(_tbe(document, prefix, read[0].num_samples if read else None))
     tables = [table for part in read for table in part.tables]
     if len(tables) > MAX_IMPORTED_TABLES:
-        message = f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}")
     widths = {part.index_bytes for part in read} - {None}
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
         assumed["training.index_bytes"] = "8; the file does not say one width for all"
-    workload = made(
-        str(path),
-        lambda: Workload(
-            name=path.stem,
-            tables=tuple(tables),
-            batch_size_per_rank=read[0].num_samples,
-            index_bytes=(widths.pop() if len(widths) == 1 else None) or 8,
-        ),
-    )
-    return Imported(
-        workload=workload,
-        source=f"the FBGEMM configuration {path.name}",
+    return imported_of(
+        path,
+        "FBGEMM configuration",
+        {
+            "tables": tuple(tables),
+            "batch_size_per_rank": read[0].num_samples,
+            "index_bytes": (widths.pop() if len(widths) == 1 else None) or 8,
+        },
         assumed=assumed,
         unsaid=tuple(dict.fromkeys(line for part in read for line in part.unsaid)),
     )
@@ -181,8 +181,7 @@ def _parts(path: Path, value: Any) -> list[tuple[Document, str]]:
     else:
         return [(Document(path, value, {}), "")]
     if not named:
-        message = f"{path}: holds no configuration"
-        raise InvalidInputError(message)
+        refuse(f"{path}: holds no configuration")
     return [
         (Document(path, part, {}, above=(key,)), prefix) for key, (prefix, part) in named.items()
     ]
@@ -212,8 +211,7 @@ def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
         features_of[table].append(feature)
     if [] in features_of:
         empty = features_of.index([])
-        rule = f"no feature is looked up in table {empty}"
-        raise refusal(document, ("feature_table_map",), owner, rule)
+        document.refuse(("feature_table_map",), owner, f"no feature is looked up in table {empty}")
     tables = made(
         document.where(()),
         lambda: tuple(
@@ -250,14 +248,13 @@ def _shapes(document: Document, config: _Config) -> tuple[list[tuple[int, int]],
         return each(shapes, num, document, ("embedding_specs",)), list(range(num))
     owner = each(config.feature_table_map, num, document, where)
     if max(owner) >= len(shapes):
-        raise refusal(document, where, owner, f"must be below {len(shapes)}, the number of tables")
+        document.refuse(where, owner, f"must be below {len(shapes)}, the number of tables")
     if specs is not None:
         return shapes, owner
     merged: dict[int, tuple[int, int]] = {}
     for feature, table in enumerate(owner):
         if merged.setdefault(table, shapes[feature]) != shapes[feature]:
-            rule = "features of one table must agree in E and D"
-            raise refusal(document, (*where, feature), table, rule)
+            document.refuse((*where, feature), table, "features of one table must agree in E and D")
     order = sorted(merged)
     return [merged[t] for t in order], [order.index(t) for t in owner]
 
@@ -280,3 +277,139 @@ def _unsaid(config: _Config) -> tuple[str, ...]:
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")
     return tuple(told)
+
+
+# ------------------------------------------------------------------ PARAM
+
+
+OPERATORS: Final = (
+    "SplitTableBatchedEmbeddingBagsCodegen",
+    "SplitTableBatchedEmbeddingBagsCodegenOp",
+)
+_BUILD: Final = ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision")
+_INPUT: Final = ("batch_size", "pooling_factor")
+_POOLING: Final = (Pooling.SUM, Pooling.MEAN, Pooling.NONE)
+_UNSAID_BY_PARAM: Final = {
+    "tables": "uniform indices; the file does not say how they fall on rows",
+    "training.output_dtype": "fp32; the file does not say it",
+    "dense": "none, for the file holds lookups only",
+}
+
+
+class _Argument(Loose):
+    name: str | None = None
+    value: Any = None
+    swept: Any = Field(default=None, validation_alias="__range__")
+    listed: Any = Field(default=None, validation_alias="__list__")
+
+
+class _Part(Loose):
+    args: list[_Argument]
+    kwargs: dict[str, _Argument] = Field(default_factory=dict)
+
+
+class _Setup(Loose):
+    build: Annotated[list[_Part], Field(min_length=1, max_length=1)]
+    input: Annotated[list[_Part], Field(min_length=1, max_length=1)]
+
+
+class _Benchmark(Loose):
+    config: Annotated[list[_Setup], Field(min_length=1, max_length=1)]
+
+
+class _Values(Loose):
+    """The arguments by their names."""
+
+    num_tables: TableCount
+    rows: Rows | list[Rows]
+    dim: Columns | list[Columns]
+    pooling: Annotated[int, Field(ge=0, lt=len(_POOLING))]
+    weighted: bool
+    weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+    batch_size: BatchSize
+    pooling_factor: PoolingFactor | list[PoolingFactor]
+
+
+def import_param(path: Path) -> Imported:
+    """Import the tables of one configured lookup.
+
+    Raises:
+        InvalidInputError: there is no such operator, there are several configurations, or a value
+            is missing, a range, or out of range; the message names the key path.
+    """
+    top = read_json(path)
+    names = list(top) if isinstance(top, dict) else []
+    operator = next((name for name in OPERATORS if name in names), None)
+    if operator is None:
+        refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
+    document = Document(path, top[operator], {}, above=(operator,))
+    setup = validate(_Benchmark, document).config[0]
+    found = Document(path, {}, {})
+    _add_named(found, document, "build", setup.build[0], _BUILD)
+    _add_named(found, document, "input", setup.input[0], _INPUT)
+    values = validate(_Values, found)
+    assumed = dict(_UNSAID_BY_PARAM)
+    optimizer: Any = Optimizer.ROWWISE_ADAGRAD
+    if "optimizer" in setup.build[0].kwargs:
+        given = setup.build[0].kwargs["optimizer"].value
+        optimizer = str(given).removeprefix("exact_").replace("row_wise", "rowwise")
+        if optimizer not in list(Optimizer):
+            keys = ("config", 0, "build", 0, "kwargs", "optimizer")
+            document.refuse(keys, given, f"must be one of {', '.join(Optimizer)}")
+    else:
+        assumed["training.optimizer"] = "the file does not name it"
+    others = [name for name in names if name != operator]
+    return imported_of(
+        path,
+        "PARAM configuration",
+        {
+            "tables": _tables(values, found),
+            "batch_size_per_rank": values.batch_size,
+            "optimizer": optimizer,
+        },
+        assumed=assumed,
+        unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
+        law_is_known=False,
+    )
+
+
+def _tables(values: _Values, found: Document) -> tuple[Table, ...]:
+    rows, columns, factors = (
+        each(getattr(values, key), values.num_tables, found, (key,))
+        for key in ("rows", "dim", "pooling_factor")
+    )
+    return tuple(
+        plain_table(
+            f"t{i}",
+            rows[i],
+            columns[i],
+            [(f"t{i}", factors[i])],
+            dtype=DataType(values.weights_precision),
+            pooling=_POOLING[values.pooling],
+            is_weighted=values.weighted,
+        )
+        for i in range(values.num_tables)
+    )
+
+
+def _add_named(
+    found: Document, document: Document, section: str, part: _Part, names: tuple[str, ...]
+) -> None:
+    """Add each argument by its name; arguments without names are taken in order."""
+    where: Keys = ("config", 0, section, 0, "args")
+    for position, argument in enumerate(part.args):
+        place = (*where, position)
+        if argument.swept is not None or argument.listed is not None:
+            document.refuse(place, argument.value, "sweeps over values; write one")
+        name = argument.name or (names[position] if position < len(names) else None)
+        if name not in names or name in found.value:
+            document.refuse((*place, "name"), name, f"must be one of {', '.join(names)}, once")
+        value = argument.value
+        if isinstance(value, list):
+            value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
+        found.value[name] = value
+        found.origins[name,] = document.where((*place, "value"))
+    for name in names:
+        if name not in found.value:
+            given = [a.name for a in part.args]
+            document.refuse(where, given, f"argument {name!r} is missing; add it")

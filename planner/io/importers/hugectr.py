@@ -1,19 +1,27 @@
-"""Imports HugeCTR's JSON configuration: tables, dense part, and the plan that follows from it.
+"""Imports HugeCTR's JSON configuration, and reads and writes its plan files.
 
-A localized slot is whole on GPU ``slot % gpus``; a distributed embedding spreads its rows over all
-GPUs by key (HugeCTR, "Embedding" in its layer documentation). Batches are global.
+A configuration has tables, a dense part, and the plan that follows from it. A localized slot is
+whole on GPU ``slot % gpus``; a distributed embedding spreads its rows over all GPUs by key
+(HugeCTR, "Embedding" in its layer documentation). Batches are global.
+
+A plan file has a list with an entry for each GPU, which is a list of groups
+``{local_embedding_list, global_embedding_list, sharding_id, num_sharding,
+table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, AliasChoices, Field
 
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import (
     DataType,
     DenseArch,
@@ -26,7 +34,7 @@ from costmodels.workload import (
     Table,
     Workload,
 )
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -38,9 +46,11 @@ from planner.io.importers.base import (
     Size,
     TableCount,
     assume,
+    imported_of,
+    placed,
     plain_table,
 )
-from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
+from planner.io.schemas import Count, Loose, PoolingFactor, each, made, present, validate
 
 _OPTIMIZERS: Final = {
     "SGD": (Optimizer.SGD, DenseOptimizer.SGD, 0),
@@ -66,8 +76,7 @@ def _as_many_on_each_host(gpus: list[Any]) -> list[Any]:
     sizes = {len(host) for host in gpus if isinstance(host, list)} or {len(gpus)}
     hosts = len(gpus) if isinstance((*gpus, 0)[0], list) else 1
     if len(sizes) != 1 or not 1 <= hosts * max(sizes) <= MAX_RANKS:
-        message = "must name as many GPUs on each host, at least 1"
-        raise ValueError(message)
+        refuse("must name as many GPUs on each host, at least 1")
     return gpus
 
 
@@ -201,7 +210,7 @@ class _Model:
         self.unsaid: list[str] = []
         kinds = [layer.type for layer in self.layers]
         if "Data" not in kinds:
-            raise refusal(document, ("layers",), kinds, "has no layer of type Data")
+            document.refuse(("layers",), kinds, "has no layer of type Data")
         self.data = kinds.index("Data")
 
     def imported(self) -> Imported:
@@ -210,27 +219,22 @@ class _Model:
         tables, plan = self._embeddings()
         dense = self._dense()
         wire = DataType.FP16 if solver.precision is DataType.FP16 else DataType.FP32
-        path = self.document.path
-        workload = made(
-            str(path),
-            lambda: Workload(
-                name=path.stem,
-                tables=tables,
-                batch_size_per_rank=math.ceil(solver.batchsize / world),
-                dense=dense,
-                optimizer=self._optimizer(),
-                dense_optimizer=_OPTIMIZERS[self.default.type][1],
-                output_dtype=wire,
-                gradient_dtype=wire,
-                index_bytes=solver.index_bytes,
-                pipeline=Pipeline.HUGECTR if solver.enable_overlap else Pipeline.NONE,
-                cuda_graph=solver.cuda_graph or solver.holistic_cuda_graph,
-                reserved_bytes=self._hash_bytes(tables),
-            ),
-        )
-        return Imported(
-            workload=workload,
-            source=f"the HugeCTR configuration {path.name}",
+        return imported_of(
+            self.document.path,
+            "HugeCTR configuration",
+            {
+                "tables": tables,
+                "batch_size_per_rank": math.ceil(solver.batchsize / world),
+                "dense": dense,
+                "optimizer": self._optimizer(),
+                "dense_optimizer": _OPTIMIZERS[self.default.type][1],
+                "output_dtype": wire,
+                "gradient_dtype": wire,
+                "index_bytes": solver.index_bytes,
+                "pipeline": Pipeline.HUGECTR if solver.enable_overlap else Pipeline.NONE,
+                "cuda_graph": solver.cuda_graph or solver.holistic_cuda_graph,
+                "reserved_bytes": self._hash_bytes(tables),
+            },
             assumed=self.assumed,
             unsaid=tuple(self.unsaid),
             law_is_known=False,
@@ -356,7 +360,8 @@ class _Model:
 
     def _embeddings(self) -> tuple[tuple[Table, ...], Plan | None]:
         tables: list[Table] = []
-        options: list[tuple[ShardingOption, tuple[int, ...]]] = []
+        placements: list[TablePlacement] = []
+        gpus = range(self.solver.world_size)
         for number, layer in enumerate(self.layers):
             if not layer.is_embedding:
                 continue
@@ -365,39 +370,35 @@ class _Model:
             kind = str(sparse.type if layer.type == "SparseEmbeddingHash" else layer.type)
             found = self._tables(layer, keys, sparse, where, kind)
             if len(tables) + len(found) > MAX_IMPORTED_TABLES:
-                rule = f"more than {MAX_IMPORTED_TABLES:,} slots"
-                raise refusal(self.document, keys, len(found), rule)
+                self.document.refuse(keys, len(found), f"more than {MAX_IMPORTED_TABLES:,} slots")
             tables += found
-            if kind.startswith(("Localized", "Distributed")):
-                options += self._options(found, is_localized=kind.startswith("Localized"))
+            if kind.startswith("Localized"):
+                ranks = [[slot % len(gpus)] for slot in range(len(found))]
+                placements += map(placed, found, repeat(ShardingType.TABLE_WISE), ranks)
+            elif kind.startswith("Distributed"):
+                placements += [placed(table, ShardingType.ROW_WISE, gpus) for table in found]
             else:
                 self.unsaid.append(f"where {layer.title} of type {layer.type} lies, so no plan")
         if not tables:
             kinds = [layer.type for layer in self.layers]
-            rule = "has no layer of a type ...SparseEmbedding..."
-            raise refusal(self.document, ("layers",), kinds, rule)
-        if len(options) < len(tables):
+            self.document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
+        if len(placements) < len(tables):
             return tuple(tables), None
-        if any(option.sharding_type is ShardingType.ROW_WISE for option, _ in options):
+        if any(p.sharding_type is ShardingType.ROW_WISE for p in placements):
             self.unsaid.append(
                 "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
             )
-        world, local = self.solver.world_size, len(self.solver.hosts[0])
-        placements = tuple(
-            place(option, table.num_embeddings, ranks, world_size=world, local_world_size=local)
-            for table, (option, ranks) in zip(tables, options, strict=True)
-        )
-        return tuple(tables), Plan(placements=placements)
+        return tuple(tables), Plan(placements=tuple(placements))
 
     def _input(self, layer: _Layer, keys: Keys) -> tuple[_SparseInput, Keys]:
         """The sparse input that an embedding reads, and its place."""
         where: Keys = ("layers", self.data, "sparse")
         inputs = present(self.layers[self.data].sparse, self.document, where)
-        for index, sparse in enumerate(inputs):
-            if layer.bottom in _names(sparse.top):
-                return sparse, (*where, index)
-        rule = "is not the top of a sparse input of layer Data"
-        raise refusal(self.document, (*keys, "bottom"), layer.bottom, rule)
+        found = next((i for i, x in enumerate(inputs) if layer.bottom in _names(x.top)), None)
+        if found is None:
+            rule = "is not the top of a sparse input of layer Data"
+            self.document.refuse((*keys, "bottom"), layer.bottom, rule)
+        return inputs[found], (*where, found)
 
     def _tables(
         self, layer: _Layer, keys: Keys, sparse: _SparseInput, where: Keys, kind: str
@@ -445,11 +446,10 @@ class _Model:
         if hparam.max_vocabulary_size_per_gpu:
             return hparam.max_vocabulary_size_per_gpu * world
         if hparam.workspace_size_per_gpu_in_mb is None:
-            message = (
+            refuse(
                 f"{self.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
                 "max_vocabulary_size_global or workspace_size_per_gpu_in_mb"
             )
-            raise InvalidInputError(message)
         states = (layer.optimizer or self.default).states
         row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
         return max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1) * world
@@ -469,26 +469,206 @@ class _Model:
         assume(self.assumed, "tables", f"{key} / slot_num indices per sample and slot")
         return [total / slots] * slots
 
-    def _options(
-        self, tables: Sequence[Table], *, is_localized: bool
-    ) -> list[tuple[ShardingOption, tuple[int, ...]]]:
-        """How each table of an embedding is sharded, and on which rank it is if it is whole."""
-        kind = ShardingType.TABLE_WISE if is_localized else ShardingType.ROW_WISE
-        return [
-            (
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=kind,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                (slot % self.solver.world_size,) if is_localized else (),
-            )
-            for slot, table in enumerate(tables)
-        ]
-
 
 def _names(value: object) -> list[str]:
     """Names of tops or bottoms: one, or a list."""
     listed = value if isinstance(value, list) else [value]
     return [name for name in listed if isinstance(name, str)]
+
+
+# ------------------------------------------------------------------ plan files
+
+
+_GPUS_PER_HOST: Final = 8
+
+
+class _Group(Loose):
+    local_embedding_list: list[Count]
+    global_embedding_list: list[list[int]] | None = None
+    table_placement_strategy: Literal["localized", "dp"]
+    num_sharding: Annotated[
+        int,
+        Field(ge=1, le=MAX_RANKS, validation_alias=AliasChoices("num_sharding", "shards_count")),
+    ] = 1
+    sharding_id: Annotated[
+        Count, Field(validation_alias=AliasChoices("sharding_id", "shard_id"))
+    ] = 0
+
+
+class _Groups(Loose):
+    gpus: Annotated[list[list[_Group]], Field(min_length=1, max_length=MAX_RANKS)]
+
+
+class _Piece(NamedTuple):
+    """What one GPU holds of a table: part number ``part`` of ``parts``, or a copy."""
+
+    part: int
+    gpu: int
+    parts: int
+    is_copy: bool
+
+
+def is_plan(value: object) -> bool:
+    """Whether the content of a file is a plan rather than a configuration."""
+    return isinstance(value, list)
+
+
+def import_hugectr_plan(
+    path: Path, workload: Workload, value: object = None, *, local_world_size: int | None = None
+) -> Imported:
+    """The plan of a file for the tables of a workload.
+
+    Args:
+        path: the file.
+        workload: the tables, in the order in which HugeCTR numbers them.
+        value: the content of the file, if it has been read already.
+        local_world_size: GPUs per host; if not given, 8 if the file has a multiple of 8 GPUs, and
+            otherwise all of them.
+
+    Raises:
+        InvalidInputError: names the key path of what is missing, unknown or contradictory.
+    """
+    content = read_json(path) if value is None else value
+    world, placements = _placements(Document(path, {"gpus": content}, {}), workload)
+    assumed = {}
+    if local_world_size is None:
+        local_world_size = world if world % _GPUS_PER_HOST else _GPUS_PER_HOST
+        assumed["gpus_per_host"] = f"{local_world_size}; a plan does not say it"
+    if world % local_world_size:
+        refuse(f"{path}: {world} GPUs are no multiple of {local_world_size} per host")
+    placements = [_on_one_host(p, world, local_world_size) for p in placements]
+    by_key = any(p.sharding_type is ShardingType.ROW_WISE for p in placements)
+    return Imported(
+        workload=workload,
+        source=f"the HugeCTR plan {path.name}",
+        assumed=assumed,
+        unsaid=("rows go to GPUs by key; the plan cuts them into blocks",) if by_key else (),
+        plan=Plan(placements=tuple(placements)),
+        world_size=world,
+        local_world_size=local_world_size,
+    )
+
+
+def _on_one_host(placement: TablePlacement, world: int, local: int) -> TablePlacement:
+    """A table whose rows lie on all GPUs of one host, in order, as TorchRec calls it."""
+    ranks = list(placement.ranks)
+    first = ranks[0] - ranks[0] % local
+    is_host = ranks == list(range(first, first + local)) and local < world
+    if placement.sharding_type is ShardingType.ROW_WISE and is_host:
+        return replace(placement, sharding_type=ShardingType.TABLE_ROW_WISE)
+    return placement
+
+
+def _placements(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
+    gpus = validate(_Groups, document).gpus
+    pieces: list[list[_Piece]] = [[] for _ in workload.tables]
+    for gpu, groups in enumerate(gpus):
+        for number, group in enumerate(groups):
+            keys: Keys = ("gpus", gpu, number)
+            for i, table in enumerate(group.local_embedding_list):
+                if table >= len(pieces):
+                    where = (*keys, "local_embedding_list", i)
+                    document.refuse(where, table, f"must be 0 to {len(pieces) - 1}")
+            _check_group(document, group, keys, gpu, len(gpus))
+            is_copy = group.table_placement_strategy == "dp"
+            for table in group.local_embedding_list:
+                pieces[table].append(_Piece(group.sharding_id, gpu, group.num_sharding, is_copy))
+    return len(gpus), [
+        _placement(f"{document.path}: table {table.name!r}", table, sorted(pieces[i]), len(gpus))
+        for i, table in enumerate(workload.tables)
+    ]
+
+
+def _check_group(document: Document, group: _Group, keys: Keys, gpu: int, num_gpus: int) -> None:
+    if group.global_embedding_list is not None:
+        where = (*keys, "global_embedding_list")
+        listed = each(group.global_embedding_list, num_gpus, document, where)[gpu]
+        if listed != group.local_embedding_list:
+            rule = f"must be this GPU's own list, {group.local_embedding_list}"
+            document.refuse((*where, gpu), listed, rule)
+    most = 1 if group.table_placement_strategy == "dp" else num_gpus
+    if group.num_sharding > most:
+        rule = f"must be at most {most}; a dp table is not cut"
+        document.refuse((*keys, "num_sharding"), group.num_sharding, rule)
+    if group.sharding_id >= group.num_sharding:
+        rule = f"must be below {group.num_sharding}"
+        document.refuse((*keys, "sharding_id"), group.sharding_id, rule)
+
+
+def _placement(where: str, table: Table, pieces: Sequence[_Piece], num_gpus: int) -> TablePlacement:
+    """The placement of a table from its pieces, in the order of their parts."""
+    if not pieces:
+        refuse(f"{where}: is on no GPU; the plan has to place every table")
+    gpus = [p.gpu for p in pieces]
+    if len({(p.is_copy, p.parts) for p in pieces}) > 1 or len(set(gpus)) < len(gpus):
+        refuse(f"{where}: is placed twice, in ways that do not agree")
+    if pieces[0].is_copy:
+        if len(gpus) != num_gpus:
+            refuse(f"{where}: dp needs a copy on each of {num_gpus} GPUs")
+        return placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
+    count = pieces[0].parts
+    if [p.part for p in pieces] != list(range(count)):
+        found = [p.part for p in pieces][:8]
+        refuse(f"{where}: parts {found} are there, must be each of 0..{count - 1} once")
+    return placed(table, ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE, gpus)
+
+
+# ------------------------------------------------------------------ writing
+
+
+def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
+    """The plan as a list of groups of tables for each GPU.
+
+    HugeCTR's files have no column pieces, no host memory and no caches; rows go to GPUs by key.
+
+    Raises:
+        InvalidInputError: names each table that such a file cannot place.
+    """
+    numbers = {t.name: i for i, t in enumerate(workload.tables)}
+    groups: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    whole: dict[int, list[int]] = {}
+    problems = []
+    for placement in plan.placements:
+        number, is_copy = numbers[placement.table], placement.kernel is ComputeKernel.DENSE
+        held = tuple(s.rank for s in placement.shards if s.num_rows)
+        cut = any(s.num_cols != workload.tables[number].embedding_dim for s in placement.shards)
+        if cut or placement.kernel not in (ComputeKernel.FUSED, ComputeKernel.DENSE):
+            what = "column pieces" if cut else f"kernel {placement.kernel}"
+            problems.append(
+                f"table {placement.table!r}: HugeCTR's plan file cannot say {what}; plan with "
+                "sharding types table_wise, row_wise, table_row_wise, data_parallel and kernels "
+                "fused, dense"
+            )
+        elif is_copy or len(held) > 1:
+            groups.setdefault((is_copy, held), []).append(number)
+        else:
+            whole.setdefault(held[0], []).append(number)
+    refuse_any(problems)
+    listed: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
+    _append(listed, {g: sorted(t) for g, t in whole.items()}, {}, 1, "localized")
+    for (is_copy, held), tables in groups.items():
+        parts = {} if is_copy else {gpu: part for part, gpu in enumerate(held)}
+        local = {gpu: sorted(tables) for gpu in held}
+        _append(listed, local, parts, len(parts) or 1, "dp" if is_copy else "localized")
+    return json.dumps(listed, indent=1) + "\n"
+
+
+def _append(
+    listed: list[list[dict[str, Any]]],
+    local: Mapping[int, list[int]],
+    parts: Mapping[int, int],
+    num_parts: int,
+    strategy: str,
+) -> None:
+    """Add one group to every GPU that has a part in it."""
+    everywhere = [local.get(gpu, []) for gpu in range(len(listed))]
+    for gpu in sorted(local):
+        listed[gpu].append(
+            {
+                "local_embedding_list": local[gpu],
+                "global_embedding_list": everywhere,
+                "sharding_id": parts.get(gpu, 0),
+                "num_sharding": num_parts,
+                "table_placement_strategy": strategy,
+            }
+        )

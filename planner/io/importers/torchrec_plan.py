@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
-from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
-from planner.io.importers.base import DEFAULT_BATCH, MAX_COLUMNS, MAX_ROWS, Imported, plain_table
-from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
-from planner.io.schemas import collect, made
+from costmodels.workload import Table
+from planner.errors import refuse, refuse_any
+from planner.io.importers.base import (
+    DEFAULT_BATCH,
+    MAX_COLUMNS,
+    MAX_ROWS,
+    Imported,
+    imported_of,
+    plain_table,
+)
+from planner.io.plan.plan_file import ParameterSchema, entries_of, read_plan_schema, shards_of
+from planner.io.schemas import collect
 
 Shape = tuple[int, int]
 
@@ -39,39 +45,26 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     """
     given = dict(shapes or {})
     schema = read_plan_schema(path)
-    counts = Counter(name for entries in schema.plan.values() for name in entries)
     problems: list[str] = []
     tables: list[Table] = []
-    for module, entries in schema.plan.items():
-        for parameter, entry in entries.items():
-            unique = counts[parameter] == 1 or not module
-            name = parameter if unique else f"{module}.{parameter}"
-            build = partial(_table, name, module, entry, given.pop(name, None))
-            table = collect(problems, f"{path}", build)
-            tables += [table] if table is not None else []
+    for (module, _), name, entry, _ in entries_of(schema):
+        build = partial(_table, name, module, entry, given.pop(name, None))
+        table = collect(problems, f"{path}", build)
+        tables += [table] if table is not None else []
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     batch = schema.batch_size_per_rank
     assumed = dict(_ASSUMED)
     if batch is None:
         assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
-    workload = made(
-        str(path),
-        lambda: Workload(
-            name=schema.workload or path.stem,
-            tables=tuple(tables),
-            batch_size_per_rank=batch or DEFAULT_BATCH,
-        ),
-    )
-    return Imported(
-        workload=workload,
-        source=f"the TorchRec plan {path.name}",
-        assumed=assumed,
-        law_is_known=False,
-    )
+    values: dict[str, Any] = {
+        "tables": tuple(tables),
+        "batch_size_per_rank": batch or DEFAULT_BATCH,
+    }
+    values |= {"name": schema.workload} if schema.workload else {}
+    return imported_of(path, "TorchRec plan", values, assumed=assumed, law_is_known=False)
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
@@ -79,8 +72,7 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
     rows, columns = _shape(name, entry, given)
     for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
         if not 1 <= value <= most:
-            message = f"table {name!r}: value {value} {what}: must be 1 to {most}"
-            raise InvalidInputError(message)
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
     table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
     if entry.shards:
         replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
@@ -97,17 +89,15 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
 def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
     if not entry.shards:
         if given is None:
-            message = (
+            refuse(
                 f"table {name!r}: has no shards, so that its shape is not known; give it with "
                 f"--shape {name}=ROWSxCOLUMNS"
             )
-            raise InvalidInputError(message)
         return given
     ends = [
         [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
     ]
     rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
     if given is not None and given != (rows, columns):
-        message = f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}"
-        raise InvalidInputError(message)
+        refuse(f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}")
     return rows, columns

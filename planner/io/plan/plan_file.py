@@ -1,9 +1,16 @@
-"""Reads plan files: TorchRec's serialized form, with further keys of this package."""
+"""Reads plan files: TorchRec's serialized form, with further keys of this package, and CSV.
+
+CSV has a row for each shard, or only the columns ``table`` and ``rank``. In the short form a table
+on one rank is whole there; a table on several ranks is cut into as many equal column pieces, in the
+order of its rows.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +32,19 @@ from costmodels.sharding import (
 )
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
-from planner.io.documents import PLAN, Document, dotted, read_json, read_yaml, refuse_other_kind
-from planner.io.nouns import noun_of
-from planner.io.plan.plan_csv import read_plan_csv
-from planner.io.schemas import Loose, collect, validate
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.io.documents import (
+    PLAN,
+    Document,
+    dotted,
+    parse_scalar,
+    read_json,
+    read_text,
+    read_yaml,
+    refuse_other_kind,
+)
+from planner.io.schemas import Loose, collect, noun_of, validate
+from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
 SCHEMA_VERSION: Final = 1
@@ -193,12 +208,10 @@ def shards_of(
         )
         placed = [s.rank for s in shards]
         if entry.ranks is not None and placed != entry.ranks:
-            msg = f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}"
-            raise InvalidInputError(msg)
+            refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
         return shards
     if table is None:
-        msg = "has no shards; its shape is only known with the workload"
-        raise InvalidInputError(msg)
+        refuse("has no shards; its shape is only known with the workload")
     everywhere = SPREAD[entry.sharding_type] is Spread.UNIFORM
     all_ranks = list(range(world_size or 0)) if everywhere else []
     ranks = all_ranks if entry.ranks is None else entry.ranks
@@ -209,18 +222,17 @@ def _laid_out(
     entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
 ) -> Sequence[Shard]:
     if not ranks:
-        msg = "has neither shards nor ranks; give one of them"
-        raise InvalidInputError(msg)
+        refuse("has neither shards nor ranks; give one of them")
     kind = entry.sharding_type
     if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
-        msg = f"ranks: value {ranks[:8]}: a table_wise table lives on one rank"
-        raise InvalidInputError(msg)
+        refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
     local, where = _column_places(kind, ranks, local_world_size)
     pieces = max(len(where), 1)
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
-        msg = f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
-        raise InvalidInputError(msg)
+        refuse(
+            f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
+        )
     option = ShardingOption(
         table=table.name,
         sharding_type=kind,
@@ -232,8 +244,7 @@ def _laid_out(
         option, table.num_embeddings, where, world_size=len(ranks), local_world_size=local
     )
     if list(placed.ranks) != ranks:
-        msg = f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards"
-        raise InvalidInputError(msg)
+        refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
     return placed.shards
 
 
@@ -245,8 +256,7 @@ def _column_places(
         return 1, tuple(ranks) if SPREAD[kind] is Spread.RANKS else ()
     local = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
     if local is None:
-        msg = "has no shards; which ranks share a host is not known, give local_world_size"
-        raise InvalidInputError(msg)
+        refuse("has no shards; which ranks share a host is not known, give local_world_size")
     return local, tuple(rank // local for rank in ranks[::local])
 
 
@@ -354,15 +364,13 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     path = document.path
     schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
-        message = (
+        refuse(
             f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
             "update shardplan"
         )
-        raise InvalidInputError(message)
     local = topology.local_world_size if topology else schema.local_world_size
     whole = schema.whole
-    names = _Names(schema, workload)
-    placements, warnings = _placements(schema, names, path, local)
+    placements, warnings = _placements(schema, workload, path, local)
     plan = Plan(placements=placements)
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
@@ -418,37 +426,31 @@ def parameter_name(table: Table) -> str:
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
 
-class _Names:
-    """Finds the table of the workload that an entry of the file means.
+def entries_of(
+    schema: PlanSchema, workload: Workload | None = None
+) -> Iterator[tuple[tuple[str, str], str, ParameterSchema, Table | None]]:
+    """Each entry of a plan: module and parameter, the name of its table, its values, and the table.
 
     Module paths can differ, because a workload written by hand often has not those of the model.
-    The name then decides, if only one table has it.
+    The name then decides which table of the workload is meant, if only one table has it. Without
+    one, a name is made from the file's.
     """
-
-    def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
-        tables = workload.tables if workload else ()
-        counts = Counter(parameter_name(t) for t in tables)
-        self._exact = {(t.module, parameter_name(t)): t for t in tables}
-        self._unique = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
-        self._planned = Counter(name for entries in schema.plan.values() for name in entries)
-
-    def table(self, module: str, name: str) -> Table | None:
-        """The table of the workload, if there is one."""
-        unique = self._unique.get(name) if self._planned[name] == 1 else None
-        return self._exact.get((module, name), unique)
-
-    def name(self, module: str, name: str) -> str:
-        """The name of the table in the workload; without one, a name made from the file's."""
-        table = self.table(module, name)
-        if table is not None:
-            return table.name
-        return name if self._planned[name] == 1 or not module else f"{module}.{name}"
+    tables = workload.tables if workload else ()
+    exact = {(t.module, parameter_name(t)): t for t in tables}
+    counts = Counter(map(parameter_name, tables))
+    alone = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
+    planned = Counter(name for entries in schema.plan.values() for name in entries)
+    for module, entries in schema.plan.items():
+        for parameter, entry in entries.items():
+            is_alone = planned[parameter] == 1
+            table = exact.get((module, parameter), alone.get(parameter) if is_alone else None)
+            name = parameter if is_alone or not module else f"{module}.{parameter}"
+            yield (module, parameter), table.name if table else name, entry, table
 
 
 def _document(path: Path, value: object) -> Document:
     if not isinstance(value, dict) or not value:
-        message = f"{path}: must hold a plan: an object with the key 'plan'"
-        raise InvalidInputError(message)
+        refuse(f"{path}: must hold a plan: an object with the key 'plan'")
     refuse_other_kind(path, value, PLAN)
     if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
@@ -482,12 +484,11 @@ def _is_module(value: object) -> bool:
 
 
 def _placements(
-    schema: PlanSchema, names: _Names, path: Path, local_world_size: int | None
+    schema: PlanSchema, workload: Workload | None, path: Path, local_world_size: int | None
 ) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
-    def placement(module: str, name: str, entry: ParameterSchema) -> TablePlacement:
-        table = names.table(module, name)
+    def placement(name: str, entry: ParameterSchema, table: Table | None) -> TablePlacement:
         return TablePlacement(
-            table=names.name(module, name),
+            table=name,
             sharding_type=entry.sharding_type,
             kernel=entry.compute_kernel,
             shards=shards_of(entry, table, schema.world_size, local_world_size),
@@ -497,14 +498,12 @@ def _placements(
         )
 
     problems: list[str] = []
-    listed = [(m, n, entry) for m, entries in schema.plan.items() for n, entry in entries.items()]
-    found = [
-        collect(problems, f"{path}: {dotted(('plan', *one[:2]))}", partial(placement, *one))
-        for one in listed
-    ]
-    if problems:
-        raise InvalidInputError(_shortened(path, problems))
-    bare = sum(entry.is_cached and entry.load_factor is None for _, _, entry in listed)
+    found, bare = [], 0
+    for keys, name, entry, table in entries_of(schema, workload):
+        where = f"{path}: {dotted(('plan', *keys))}"
+        found.append(collect(problems, where, partial(placement, name, entry, table)))
+        bare += entry.is_cached and entry.load_factor is None
+    refuse_any(_shortened(path, problems))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     return tuple(filter(None, found)), (note,) if bare else ()
 
@@ -514,11 +513,10 @@ def _check(
 ) -> None:
     made_for, world = schema.world_size, topology.world_size
     if made_for is not None and made_for != world:
-        message = (
+        refuse(
             f"{path}: world_size: value {made_for}: made for {made_for} ranks, not for {world}; "
             f"plan again, or use --gpus {made_for}"
         )
-        raise InvalidInputError(message)
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in workload.tables}
     problems = [
@@ -534,8 +532,7 @@ def _check(
     for name, placement in planned.items():
         if name in expected:
             _check_table(problems, path, placement, workload, world)
-    if problems:
-        raise InvalidInputError(_shortened(path, problems))
+    refuse_any(_shortened(path, problems))
 
 
 def _check_table(
@@ -568,3 +565,108 @@ def _shortened(path: Path, problems: list[str]) -> list[str]:
     if len(problems) <= _MOST_LINES:
         return problems
     return [*problems[:_MOST_LINES], f"{path}: and {len(problems) - _MOST_LINES} more"]
+
+
+# ------------------------------------------------------------------ CSV
+
+_SHORT: Final = ("table", "rank")
+_CELLS: Final = ("row_offset", "num_rows", "col_offset", "num_cols")
+COLUMNS: Final = (
+    "table", "sharding_type", "compute_kernel", "cache_load_factor", "rank", *_CELLS,
+)  # fmt: skip
+
+
+def shards_csv(plan: Plan) -> str:
+    """The shards of all tables in the plan's order, with the columns of :data:`COLUMNS`."""
+    rows = [
+        (
+            placement.table,
+            placement.sharding_type.value,
+            placement.kernel.value,
+            placement.cache_load_factor_ratio,
+            *(getattr(shard, key) for key in ("rank", *_CELLS)),
+        )
+        for placement in plan.placements
+        for shard in placement.shards
+    ]
+    return csv_text(COLUMNS, rows)
+
+
+def ranks_csv(plan: Plan) -> str:
+    """Table and rank of each shard, for plans that the short form can hold.
+
+    Raises:
+        InvalidInputError: names each table that is neither whole nor cut into equal column pieces,
+            or not in device memory.
+    """
+    kinds = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    problems = [
+        f"table {p.table!r}: {p.sharding_type} with kernel {p.kernel} and pieces of "
+        f"{sorted({s.num_cols for s in p.shards})} columns is more than columns table and rank can "
+        "say; use 'export csv', or plan with table_wise, column_wise and kernel fused"
+        for p in plan.placements
+        if p.sharding_type not in kinds
+        or p.kernel is not ComputeKernel.FUSED
+        or len({s.num_cols for s in p.shards}) > 1
+    ]
+    refuse_any(problems)
+    return csv_text(_SHORT, [(p.table, s.rank) for p in plan.placements for s in p.shards])
+
+
+def read_plan_csv(path: Path) -> dict[str, Any]:
+    """The values of a plan file, from CSV with either set of columns.
+
+    Raises:
+        InvalidInputError: a column is unknown or missing, or a cell is no number.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    tables: dict[str, dict[str, Any]] = {}
+    try:
+        columns = tuple(name.strip() for name in reader.fieldnames or ())
+        reader.fieldnames = list(columns)
+        if set(columns) not in (set(_SHORT), set(COLUMNS)) or len(set(columns)) < len(columns):
+            refuse(
+                f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
+                f"{', '.join(COLUMNS)}"
+            )
+        for row in reader:
+            _add(tables, row, f"{path}:{reader.line_num}", is_short=len(columns) == len(_SHORT))
+    except csv.Error as error:
+        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
+    for entry in tables.values():
+        if "sharding_type" not in entry:
+            is_whole = len(entry["ranks"]) == 1
+            kind = ShardingType.TABLE_WISE if is_whole else ShardingType.COLUMN_WISE
+            entry |= {"sharding_type": kind.value, "compute_kernel": ComputeKernel.FUSED.value}
+    return {"plan": {"": tables}}
+
+
+def _add(
+    tables: dict[str, dict[str, Any]], row: dict[Any, Any], where: str, *, is_short: bool
+) -> None:
+    if None in row or None in row.values():
+        refuse(f"{where}: has more or fewer cells than the first line has columns")
+    name = unguarded(row["table"])
+    numbers = {key: _whole(row[key], f"{where}: {key}") for key in ("rank", *_CELLS) if key in row}
+    if is_short:
+        tables.setdefault(name, {"ranks": []})["ranks"].append(numbers["rank"])
+        return
+    said = {key: row[key] for key in ("sharding_type", "compute_kernel")}
+    if row["cache_load_factor"]:
+        said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
+    entry = tables.setdefault(name, {**said, "shards": []})
+    if {key: entry[key] for key in said} != said:
+        refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
+    rows, num_rows, cols, num_cols = (numbers[key] for key in _CELLS)
+    shard = {
+        "shard_offsets": [rows, cols],
+        "shard_sizes": [num_rows, num_cols],
+        "placement": f"rank:{numbers['rank']}/cuda:{numbers['rank']}",
+    }
+    entry["shards"].append(shard)
+
+
+def _whole(text: str, where: str) -> int:
+    if not (text.isascii() and text.strip().isdigit() and len(text) < 19):
+        refuse(f"{where}: value {text[:40]!r}: must be a whole number")
+    return int(text)

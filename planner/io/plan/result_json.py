@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+from pydantic_core import to_jsonable_python
 
 import costmodels
 from costmodels.estimates import IterationEstimate
@@ -158,11 +156,10 @@ def inputs_hash(problem: PlanningProblem) -> str:
     Files that a system names count with their contents, because a new calibration can have the name
     of the old one.
     """
-    text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
-    text += measured_hash(problem.topology)
-    if problem.models is not None:
-        text += problem.models.description or repr(problem.models)
-    return hashlib.sha256(text.encode()).hexdigest()
+    models = problem.models
+    own = "" if models is None else models.description or repr(models)
+    values = _canonical(replace(problem, models=None))
+    return _digest(values, measured_hash(problem.topology), own)
 
 
 def workload_hash(workload: Workload) -> str:
@@ -171,9 +168,7 @@ def workload_hash(workload: Workload) -> str:
     It tells a file that has changed since, and laws that came from statistics.
     """
     flags = {"name": "", "batch_size_per_rank": 1, "reserved_bytes": 0.0}
-    values = _canonical(workload)
-    text = json.dumps({**values, **flags, "pipeline": "", "lookahead_batches": 0}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _digest({**_canonical(workload), **flags, "pipeline": "", "lookahead_batches": 0})
 
 
 def system_hash(topology: Topology) -> str:
@@ -187,8 +182,12 @@ def system_hash(topology: Topology) -> str:
     parts = [topology.device, topology.host, *links, topology.fitted, shipped]
     is_wide = topology.domain_size > topology.local_world_size
     seldom = (is_wide and topology.domain_size, topology.speed_by_rank_ratio)
-    text = json.dumps(_canonical([*parts, *filter(None, seldom)]), sort_keys=True)
-    text += measured_hash(topology)
+    return _digest(_canonical([*parts, *filter(None, seldom)]), measured_hash(topology))
+
+
+def _digest(values: object, *texts: str) -> str:
+    """SHA-256 over plain values and texts."""
+    text = json.dumps(values, sort_keys=True) + "".join(texts)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -204,19 +203,7 @@ def _canonical(value: object) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value in the types of JSON."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=lambda other: other.item())
 
 
 def _render(value: Any, indent: str) -> str:

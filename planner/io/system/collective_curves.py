@@ -6,6 +6,10 @@ The columns are ``set`` (a system has the curves of the sets that it names), ``c
 ``version``, ``harness``, ``role``, ``source``, ``licence``, ``notes`` and ``points_bytes_us``
 (``size:time`` pairs, with the size as nccl-tests states it). Predictions use only rows with the
 role ``calibrate`` or ``calibrate-optional`` (another class of device).
+
+Curves also come from logs of nccl-tests, rccl-tests (text, JSON) and PARAM comms. Columns are found
+by their headers; times are those of out-of-place operations. The environment that nccl-tests writes
+into its JSON is not kept, nor are the names of hosts.
 """
 
 from __future__ import annotations
@@ -13,20 +17,27 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import json
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from costmodels.errors import CostModelError
 from costmodels.fabrics import fabric_named
 from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
-from planner.errors import InvalidInputError
-from planner.io.documents import read_text
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import configs_folder
-from planner.support.files import csv_text, unguarded, write_text_atomic
+from planner.io.schemas import Loose, validate
+from planner.support.files import csv_text, unguarded
 
 COLUMNS: Final = (
     "set", "collective", "nodes", "gpus_per_node", "ranks", "domain_gpus", "device", "network",
@@ -114,8 +125,7 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
     if missing:
-        message = f"{path}:1: columns missing: {', '.join(missing)}"
-        raise InvalidInputError(message)
+        refuse(f"{path}:1: columns missing: {', '.join(missing)}")
     records, problems = [], []
     for row in reader:
         try:
@@ -123,11 +133,9 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
             records.append(_record(cells))
         except (ValueError, CostModelError) as error:
             problems.append(f"{path}:{reader.line_num}: {error}")
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     if not records:
-        message = f"{path}: no rows"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no rows")
     return tuple(records)
 
 
@@ -136,16 +144,10 @@ def curves_text(records: Iterable[CurveRecord]) -> str:
     return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
 
 
-def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:
-    """Write a file of curves, completely or not at all."""
-    write_text_atomic(path, curves_text(records))
-
-
 def _record(row: dict[str, str]) -> CurveRecord:
     for column, known in (("role", ROLES), ("collective", [*Collective])):
         if row[column] not in known:
-            message = f"{column} {row[column]!r} is not one of {', '.join(known)}"
-            raise ValueError(message)
+            refuse(f"{column} {row[column]!r} is not one of {', '.join(known)}")
     nodes, ranks, domain = (_whole(row, c) for c in ("nodes", "ranks", "domain_gpus"))
     points = [_point(text) for text in row["points_bytes_us"].split()]
     curve = CollectiveCurve(
@@ -184,8 +186,7 @@ def _row(record: CurveRecord) -> dict[str, str]:
 def _whole(row: dict[str, str], column: str) -> int:
     text = row[column]
     if not text.isdecimal() or int(text) < 1:
-        message = f"{column} must be a whole number of at least 1, got {text!r}"
-        raise ValueError(message)
+        refuse(f"{column} must be a whole number of at least 1, got {text!r}")
     return int(text)
 
 
@@ -194,5 +195,358 @@ def _point(text: str) -> tuple[float, float]:
     try:
         return float(size), float(time if separator else "")
     except ValueError:
-        message = f"points_bytes_us: {text!r} is not size:time"
-        raise ValueError(message) from None
+        refuse(f"points_bytes_us: {text!r} is not size:time")
+
+
+# ------------------------------------------------------------------ logs
+
+_NAMES: Final = {
+    name: c
+    for c in (
+        Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
+        Collective.ALL_TO_ALL,
+    )
+    for name in (c.value, c.value.replace("_", ""))
+}  # fmt: skip
+_OTHERS: Final = ("alltoallv", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
+"""Programs of nccl-tests whose operations no training step here has."""
+_BINARY: Final = re.compile(
+    rf"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|{'|'.join(_OTHERS)})_perf"
+)
+_PREFIX: Final = re.compile(
+    r"^\s*(?:(?:\[[^\]]*\]:?|<\w+>:?|\d{4}-\d\d-\d\d[T ][\d:.,Z+-]+|[^\s#\[<]+:(?=[\s#\[]|$)"
+    r"|[^\s#\[<]*:\d+(?=[\s#]|$))\s*)+"
+)
+"""What launchers put before a line: ``[1,0]<stdout>:``, ``0: ``, ``[0] ``, ``host:pid ``, times."""
+_PARAM_ROW: Final = re.compile(r"^COMMS-RES-(?P<name>[a-z_0-9]+)(?P<dtype>-\w+)*$")
+_RANK: Final = re.compile(r"^#?\s*Rank\s+(?P<rank>\d{1,6})\b.*?\bon\s+(?P<host>\S+)\s+device\b")
+_VERSION: Final = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d+(?:\.\d+)+)|nccl-library=(\d+)")
+_TIME_UNITS: Final = {"(ns)": 1e-3, "(us)": 1.0, "(ms)": 1e3, "(s)": 1e6}
+_OLD_VERSION_CODES: Final = 10_000
+_OTHERS_MOST: Final = 1.1
+"""busbw / algbw is at most 1 for all operations but an all-reduce; with room for rounding."""
+_LEAST_RATE: Final = 0.5
+"""GB/s; below it, the two decimals of a log say little about the ratio of two rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogShape:
+    """Values that a log may lack, from flags of the command line; None to take those of the log.
+
+    A collective or a number of ranks that is not the log's is refused.
+    """
+
+    collective: Collective | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    domain_gpus: int | None = None
+    network_bytes_per_s: float = 0.0
+    set_name: str = "imported"
+
+
+@dataclass(slots=True)
+class _Table:
+    """One table of a log: its program, the host of each rank that is listed, and its rows.
+
+    ``program`` is empty where the log does not say it; ``ratios`` are busbw / algbw of the rows.
+    """
+
+    program: str = ""
+    hosts: dict[int, str] = field(default_factory=dict)
+    points: list[tuple[float, float]] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Log:
+    """What was read from one log."""
+
+    harness: str
+    tables: list[_Table]
+    library: str = "NCCL"
+    version: str = ""
+
+
+def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
+    """Read one curve for each collective of each log.
+
+    Raises:
+        InvalidInputError: logs lack something or are broken; the message lists all of them.
+    """
+    records: list[CurveRecord] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            records.extend(_records(path, shape))
+        except (ValueError, CostModelError) as error:
+            text = str(error)
+            problems.append(text if text.startswith(str(path)) else f"{path}: {text}")
+    refuse_any(problems)
+    return tuple(records)
+
+
+def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
+    text = read_text(path)
+    log = _read_json(text, path) if text.lstrip().startswith("{") else _read_text(text)
+    points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for collective, table in _named(log.tables, path.name, shape.collective):
+        ranks, nodes = _shape(table.hosts, shape)
+        _check_bus_rate(collective, ranks, table.ratios)
+        points[collective, ranks, nodes] += table.points
+    for (collective, ranks, nodes), rows in points.items():
+        sizes, times = _averaged(rows)
+        domain = min(shape.domain_gpus or ranks // nodes, ranks)
+        curve = CollectiveCurve(
+            collective=collective,
+            ranks=ranks,
+            domains=-(-ranks // domain),
+            size_bytes=sizes,
+            time_s=times,
+            network_bytes_per_s=shape.network_bytes_per_s,
+            version=log.version,
+            source=path.name,
+        )
+        yield CurveRecord(
+            set_name=shape.set_name,
+            role="calibrate",
+            nodes=nodes,
+            curve=curve,
+            library=log.library,
+            harness=log.harness,
+        )
+
+
+def _named(
+    tables: list[_Table], file_name: str, asked: Collective | None
+) -> list[tuple[Collective, _Table]]:
+    """Each table that is of use with its collective.
+
+    The name of the file, or the flag, names the one table whose program the log does not say.
+    Without them it is an all-reduce where busbw is above algbw, as no other operation has it.
+    """
+    unnamed = [t for t in tables if not t.program]
+    named = [(c, t) for t in tables if t.program and (c := _NAMES.get(t.program))]
+    for name, _ in named:
+        if not unnamed and asked not in (None, name):
+            refuse(f"the log times {name}, --collective says {asked}; leave it out")
+    if not unnamed:
+        if not named:
+            others = ", ".join(sorted({t.program for t in tables}))
+            refuse(f"the log times {others}, which no training step here has")
+        return named
+    collective = asked or _NAMES.get(_program_in(file_name))
+    if collective is None and all(t.ratios and min(t.ratios) > _OTHERS_MOST for t in unnamed):
+        collective = Collective.ALL_REDUCE
+    if collective is None:
+        refuse("the log does not name its collective; add --collective")
+    if len(unnamed) > 1:
+        refuse(
+            f"{len(unnamed)} tables do not name their collective, and one name is not taken for "
+            "several; split the log, one table each"
+        )
+    return [*named, (collective, unnamed[0])]
+
+
+def _shape(hosts: dict[int, str], shape: LogShape) -> tuple[int, int]:
+    """(ranks, nodes) from the flags, or else from the ranks that the log lists.
+
+    A list with holes, of which only some lines were kept, says no more than the highest rank.
+    """
+    is_whole = bool(hosts) and len(hosts) == max(hosts) + 1
+    listed = len(hosts) if is_whole else None
+    nodes = shape.nodes or (len(set(hosts.values())) if is_whole else None)
+    ranks = (nodes or 1) * shape.gpus_per_node if shape.gpus_per_node else listed
+    if hosts and not is_whole and (shape.gpus_per_node is None or nodes is None):
+        refuse(
+            f"the log lists rank {max(hosts)} but not all ranks before it; add --nodes and "
+            "--gpus-per-node"
+        )
+    if ranks is None:
+        refuse("the log does not say how many ranks took part; add --gpus-per-node (and --nodes)")
+    nodes = nodes or 1
+    if listed not in (None, ranks) or ranks <= max(hosts, default=0):
+        told = f"{listed} ranks" if listed else f"rank {max(hosts)}"
+        refuse(
+            f"the log lists {told}, {nodes} nodes of {shape.gpus_per_node} GPUs have "
+            f"{ranks}; correct --nodes or --gpus-per-node"
+        )
+    if ranks % nodes:
+        refuse(f"{ranks} ranks do not divide over {nodes} nodes; add --nodes, --gpus-per-node")
+    return ranks, nodes
+
+
+def _check_bus_rate(collective: Collective, ranks: int, ratios: list[float]) -> None:
+    """Refuse a table of another collective, which its ratio of bus to algorithm bandwidth tells.
+
+    nccl-tests (doc/PERFORMANCE.md): 2 (n - 1) / n for an all-reduce, (n - 1) / n for the others.
+    """
+    if not ratios or ranks < 2:
+        return
+    found = statistics.median(ratios)
+    expected = (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
+    if abs(found - expected) > 0.05 * expected:
+        refuse(
+            f"busbw is {found:.3g} times algbw, where {collective} over {ranks} ranks has "
+            f"{expected:.3g}; the table is of another collective or another number of ranks"
+        )
+
+
+def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Rising sizes with mean times in seconds; empty messages and zero times are left out."""
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, time_us in points:
+        if size > 0 and time_us > 0:
+            by_size[size].append(time_us * US)
+    if len(by_size) < 2:
+        refuse("fewer than two sizes with a time")
+    sizes = tuple(sorted(by_size))
+    return sizes, tuple(sum(by_size[s]) / len(by_size[s]) for s in sizes)
+
+
+class _Device(Loose):
+    hostname: str
+
+
+class _Timing(Loose):
+    time: Annotated[float, Field(strict=False)]
+
+
+class _Result(Loose):
+    size: Annotated[float, Field(strict=False)]
+    out_of_place: _Timing
+
+
+class _JsonLog(Loose):
+    results: list[_Result]
+    devices: list[_Device] | None = None
+    args: Any = ""
+    nccl_version: Any = None
+
+
+def _read_json(text: str, path: Path) -> _Log:
+    """Read the JSON that ``nccl-tests -J`` writes."""
+    log = validate(_JsonLog, Document(path, parse_json(text, path), {}))
+    table = _Table(
+        program=_program_in(json.dumps(log.args)),
+        hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
+        points=[(result.size, result.out_of_place.time) for result in log.results],
+    )
+    version = _version_text(log.nccl_version)
+    return _Log(harness="nccl-tests, JSON", tables=[table], version=version)
+
+
+def _read_text(text: str) -> _Log:
+    lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
+    param = _read_param(lines)
+    if param:
+        return _Log(harness="PARAM comms", tables=param)
+    version = _VERSION.search(text)
+    found = version and (version[1] or version[2])
+    return _Log(
+        harness="nccl-tests",
+        tables=_read_tables(lines),
+        library="RCCL" if "rccl" in text.lower() else "NCCL",
+        version=_version_text(found),
+    )
+
+
+def _read_tables(lines: list[str]) -> list[_Table]:
+    """The tables of nccl-tests, each with the program and the ranks that stand before it.
+
+    A program names the next table only. A table without ranks of its own has those of the last.
+    """
+    tables: list[_Table] = []
+    program, hosts, fresh = "", dict[int, str](), True
+    columns: list[str] = []
+    scale = 1.0
+    for line in lines:
+        words = line.lstrip("# \t").split()
+        found = _program_in(line)
+        if found and "concluded" not in line:
+            program = found
+        if listed := _RANK.match(line):
+            hosts = hosts if fresh else {}
+            hosts[int(listed["rank"])] = listed["host"]
+            fresh = True
+        elif {"size", "time"} <= set(words):
+            columns, fresh = words, False
+            tables.append(_Table(program=program, hosts=hosts))
+            program = ""
+        elif line.lstrip().startswith("#") or words[:1] == ["(B)"]:
+            scale = next((_TIME_UNITS[w] for w in words if w in _TIME_UNITS), scale)
+        elif columns and words and words[0].isdecimal():
+            _read_row(words, columns, scale, tables[-1])
+    if not any(t.points for t in tables):
+        refuse("no table of nccl-tests or PARAM found (a header with size and time, and rows)")
+    return [t for t in tables if t.points]
+
+
+def _read_row(words: list[str], columns: list[str], scale: float, table: _Table) -> None:
+    """One row. Cells that are left empty, such as redop, are those between type and time."""
+    time = columns.index("time")
+    empty = max(len(columns) - len(words), 0)
+    if empty > max(time - 3, 0):
+        return
+    time -= empty
+    size_bytes, time_us = float(words[columns.index("size")]), _time(words[time]) * scale
+    table.points.append((size_bytes, time_us))
+    rates = columns[time + empty + 1 : time + empty + 3]
+    if rates == ["algbw", "busbw"]:
+        algorithm, bus = _time(words[time + 1]), _time(words[time + 2])
+        if algorithm >= _LEAST_RATE and bus >= _LEAST_RATE:
+            table.ratios.append(bus / algorithm)
+
+
+def _read_param(lines: list[str]) -> list[_Table]:
+    """The rows ``COMMS-RES-<collective>``, of which the median over ranks is taken."""
+    tables: dict[str, _Table] = {}
+    columns: list[str] = []
+    for line in lines:
+        words = line.split()
+        if not words or not words[0].startswith("COMMS-RES"):
+            continue
+        labels = re.split(r"\s{2,}|\t", line.strip())[1:]
+        if any(label.endswith("size (B)") for label in labels):
+            columns = labels
+            continue
+        row = _PARAM_ROW.match(words[0])
+        program = re.sub(r"_(base|v)$|(?<=all)v$", "", row["name"]) if row else ""
+        if program in _NAMES and columns and len(words) > len(columns):
+            size = _column(columns, "size (B)")
+            time = _column(columns, "Latency(us):p50")
+            table = tables.setdefault(program, _Table(program=program))
+            table.points.append((_time(words[1 + size]), _time(words[1 + time])))
+    return list(tables.values())
+
+
+def _column(labels: list[str], wanted: str) -> int:
+    found = [position for position, label in enumerate(labels) if label.endswith(wanted)]
+    if not found:
+        refuse(f"PARAM header without {wanted!r}")
+    return found[0]
+
+
+def _time(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        refuse(f"time {text!r} is not a number")
+
+
+def _program_in(text: str) -> str:
+    """The last program of nccl-tests that a text names, without ``_perf``; empty for none."""
+    found = _BINARY.findall(text.lower())
+    return found[-1] if found else ""
+
+
+def _version_text(value: object) -> str:
+    """A version such as ``2.27.3``, from text or from NCCL's number 22703; empty for others."""
+    text = str(value or "")
+    found = re.match(r"\d+(?:\.\d+)+", text)
+    if found:
+        return found[0]
+    if not text.isdecimal():
+        return ""
+    code = int(text)
+    major, rest = divmod(code, 10_000 if code >= _OLD_VERSION_CODES else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"

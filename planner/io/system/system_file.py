@@ -1,22 +1,28 @@
-"""System files: a kind of machine, sized by the number of GPUs."""
+"""System files: their keys, files that start from another one (``base: h100_sxm``), and sizes.
+
+A number is written with its unit and where it comes from.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
-from costmodels.fabrics import FABRICS, fabric_link
-from costmodels.measured.fbgemm_constants import FbgemmConstants
+from costmodels.fabrics import FABRICS, STATES, fabric_link
+from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from costmodels.topology import (
     Device,
     FittedFactors,
@@ -27,18 +33,337 @@ from costmodels.topology import (
     Topology,
     with_host_factor,
 )
-from planner.errors import InvalidInputError
-from planner.io.documents import Document, override
-from planner.io.library import locate, names
-from planner.io.schemas import Sourced, Strict, validate
+from costmodels.workload import DataType
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.io.documents import Document, Keys, as_yaml, override, read_text
+from planner.io.library import is_file, locate, names
+from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
 from planner.io.system.measured_files import load_constants
-from planner.io.system.system_schema import FabricSchema, LinkSchema, SystemSchema, read_system
+
+Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
+Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
+Bandwidth = Annotated[Sourced, Quantity(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
+Latency = Annotated[Sourced, Quantity(dimension="s", example="10 us", high=10.0)]
+Rate = Annotated[Sourced, Quantity(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
+Share = Annotated[Sourced, Quantity(dimension=None, example="0.7", low=0.01, high=1.0)]
+Speed = Annotated[Sourced, Quantity(dimension=None, example="0.8", low=0.01, high=100.0)]
+Slowdown = Annotated[Sourced, Quantity(dimension=None, example="0.1", high=1.0)]
+KeysPerSecond = Annotated[Sourced, Quantity(dimension=None, example="5e9", low=1.0)]
+Number = Annotated[Sourced, Quantity(dimension=None, example="132", high=1e6, is_whole=True)]
+Price = Annotated[Sourced, Quantity(dimension="usd_per_hour", example="3.9 USD/h")]
+
+
+class DeviceSchema(Strict):
+    """One accelerator."""
+
+    name: Annotated[
+        Name,
+        Field(description="Device; 'cpu' where ranks are CPU cores, which have fewer kernels."),
+    ]
+    hbm_capacity: Capacity
+    hbm_bandwidth: Bandwidth
+    l2_capacity: Size
+    l2_bandwidth: Bandwidth
+    flops: Annotated[dict[Annotated[DataType, Field(strict=False)], Rate], Field(min_length=1)]
+    flops_efficiency: Share
+    kernel_latency: Latency
+    row_half: Size
+    update_efficiency: Share
+    sort_rate: KeysPerSecond
+    overlap_slowdown: Slowdown | None = None
+    num_multiprocessors: Number | None = None
+
+
+class HostSchema(Strict):
+    """One machine."""
+
+    ddr_capacity: Size
+    ddr_bandwidth: Bandwidth = Field(
+        description="The rate of TorchRec's topology for CPU ranks; no model of GPUs reads it."
+    )
+    device_link_bandwidth: Bandwidth
+    eager_call: Latency = Field(
+        description="Time of an eager call of a tiny kernel; calibrate --host measures it."
+    )
+    eager_pass: Latency | None = None
+    """Time of a tiny forward and backward pass; 15 eager calls if it is not given."""
+
+
+class LinkSchema(Strict):
+    """One link level, per rank and direction, as achieved."""
+
+    latency: Latency
+    bandwidth: Bandwidth
+
+
+class HostLinkSchema(LinkSchema):
+    """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
+
+    mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
+
+
+class PodsSchema(Strict):
+    """Hosts that share a rack or pod, and how far the links above it fall short.
+
+    ``oversubscription`` is the rate of a pod's cards together over that of its links to other pods.
+    """
+
+    hosts: Positive
+    oversubscription: Annotated[float, Field(ge=1, le=1000)]
+
+
+class NetworkLinkSchema(LinkSchema):
+    """The network by rate and latency."""
+
+    pods: PodsSchema | None = None
+
+
+def _one_of(known: Iterable[str]) -> tuple[AfterValidator, Any]:
+    """Allows only words that are known."""
+    words = [*known]
+
+    def check(word: str) -> str:
+        if word not in words:
+            refuse(f"must be one of {', '.join(words)}")
+        return word
+
+    return AfterValidator(check), Field(json_schema_extra={"enum": [*words]})
+
+
+class FabricSchema(Strict):
+    """A network by its kind and the network cards of a host.
+
+    ``latency`` (start-up of one step of a collective from host to host), ``efficiency`` (share of
+    the cards' rate that large messages reach) and ``half_size`` (message of an exchange that
+    reaches half of it) are those of the kind unless given. ``state`` says that it is not tuned, or
+    that bytes pass through the memory of the host.
+    """
+
+    fabric: Annotated[str, *_one_of(FABRICS)]
+    nic: Bandwidth
+    nics_per_host: Positive
+    latency: Latency | None = None
+    efficiency: Share | None = None
+    half_size: Size | None = None
+    state: Annotated[str, *_one_of(STATES)] = "tuned"
+    pods: PodsSchema | None = None
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> FabricSchema:
+        """Refuse a state beside the efficiency that it would change."""
+        if self.efficiency is not None and "state" in self.model_fields_set:
+            refuse("state contradicts efficiency, which says what the network reaches; keep one")
+        return self
+
+
+def _way(network: Any) -> str:
+    """By kind, or by rate and latency; files that give a key of the kind mean the kind."""
+    keys = network if isinstance(network, dict) else {}
+    return "fabric" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "link"
+
+
+NetworkSchema = Annotated[
+    Annotated[NetworkLinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
+    Discriminator(_way),
+]
+
+
+class LinksSchema(Strict):
+    """Three levels; ``domain`` joins hosts of one scale-up domain and defaults to ``host``."""
+
+    host: HostLinkSchema
+    domain: LinkSchema | None = None
+    network: NetworkSchema
+
+
+class LayoutSchema(Strict):
+    """Ranks per host, and ranks per scale-up domain (defaults to one host).
+
+    A list has the ranks of each domain of the job, in the order of the ranks.
+    """
+
+    gpus_per_host: Positive = 8
+    domain_size: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _whole_hosts(self) -> LayoutSchema:
+        """Refuse a domain that ends inside a host."""
+        given, host = self.domain_size, self.gpus_per_host
+        sizes = given if isinstance(given, list) else [given or host]
+        if any(size % host for size in sizes):
+            refuse(
+                f"domain_size {given} must be a multiple of gpus_per_host {host}: a domain joins "
+                "whole hosts; change one of them"
+            )
+        return self
+
+
+class RankSchema(Strict):
+    """Ranks that differ from the device: less memory, or slower."""
+
+    ranks: Annotated[list[Count], Field(min_length=1)]
+    hbm_capacity: Capacity | None = None
+    speed: Speed | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> RankSchema:
+        """Refuse an entry that leaves its ranks as they are."""
+        if self.hbm_capacity is None and self.speed is None:
+            refuse("says nothing about its ranks; give hbm_capacity or speed, or remove the entry")
+        return self
+
+
+class DifferentHostSchema(Strict):
+    """Hosts with another size of memory."""
+
+    hosts: Annotated[list[Count], Field(min_length=1)]
+    ddr_capacity: Size
+
+
+LEAST_FACTOR: Final = 0.001
+MOST_FACTOR: Final = 1000.0
+Factor = Annotated[
+    Sourced, Quantity(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
+]
+
+
+class FittedSchema(Strict):
+    """Factors on kinds of time, from runs of one's own (``shardplan fit``).
+
+    ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
+    """
+
+    lookup: Factor
+    collective: Factor
+    dense: Factor
+    host: Factor
+    spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
+
+
+Constant = Annotated[Sourced, Quantity(dimension=None, example="1.3e-5")]
+LookupConstants = dict[Annotated[str, *_one_of(MOST)], Constant]
+
+
+class SystemSchema(Strict):
+    """A kind of machine, without its number; keys that are missing are those of ``base``."""
+
+    base: Name | None = None
+    name: Name
+    description: str = ""
+    device: DeviceSchema
+    host: HostSchema
+    links: LinksSchema
+    layout: LayoutSchema = LayoutSchema()
+    price: Price | None = None
+    different_ranks: list[RankSchema] = Field(default_factory=list)
+    different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
+    collective_curves: list[Name] = Field(default_factory=list)
+    calibration: Name | None = None
+    lookup: LookupConstants = Field(default_factory=dict)
+    """Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are the shipped
+    ones."""
+    fitted: FittedSchema | None = None
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> SystemSchema:
+        """Refuse keys that another key, or its absence, would leave without effect."""
+        if self.links.domain is not None and self.layout.domain_size is None:
+            refuse(
+                "links.domain needs layout.domain_size, the ranks that share it; without it a "
+                "domain is one host"
+            )
+        for key, held in (("lookup", "lookups"), ("collective_curves", "collectives")):
+            if self.calibration is not None and getattr(self, key):
+                refuse(
+                    f"{key} contradicts calibration, which holds measured {held} of CPU cores; "
+                    "remove one of them"
+                )
+        return self
+
+
+_WHOLE: Final = (("links", "network"), ("device", "flops"))
+"""Keys that replace those of the base as a whole, because a network is of one kind only."""
+
+
+def read_system(path: Path) -> Document:
+    """Read a system file; keys that it does not have are those of its base.
+
+    A base is a shipped system or a file beside this one, and can have a base itself.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or is its own base through others.
+    """
+    return system_of(path, read_text(path))
+
+
+def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
+    """The system of a file with this text, which need not be written yet; it is a base of others.
+
+    Raises:
+        InvalidInputError: as for :func:`read_system`.
+    """
+    document = as_yaml(path, text)
+    base = document.value.get("base")
+    if base is None:
+        return document
+    if not isinstance(base, str):
+        refuse(f"{document.where(('base',))}: must be the name or file of a system, got {base!r}")
+    found = _beside_or_shipped(path, base)
+    seen = [p.resolve() for p in (*above, path)]
+    if found.resolve() in seen:
+        refuse(
+            f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
+            "stands for itself"
+        )
+    below = _with_full_paths(system_of(found, read_text(found), (*above, path)))
+    own = {key: value for key, value in document.value.items() if key != "base"}
+    lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
+    origins = {k: v for k, v in (lines | below.origins).items() if not _is_own(k, own)}
+    return Document(path, _merged_values(below.value, own, ()), document.lines, origins)
+
+
+def _is_own(keys: Keys, own: Any) -> bool:
+    """Whether a file's own values say what is at a place, so that nothing of its base is there."""
+    for i, key in enumerate(keys):
+        if not isinstance(own, dict) or keys[:i] in _WHOLE:
+            return True
+        if key not in own:
+            return False
+        own = own[key]
+    return True
+
+
+def _beside_or_shipped(path: Path, base: str) -> Path:
+    beside = path.parent / base
+    return beside if is_file(beside) else locate(base, "systems")
+
+
+def _with_full_paths(base: Document) -> Document:
+    """The base with full paths of the files that it names, because they are beside the base."""
+    value, folder = dict(base.value), base.path.parent.absolute()
+    curves = value.get("collective_curves")
+    if isinstance(curves, list):
+        value["collective_curves"] = [
+            str(folder / c) if isinstance(c, str) and c.endswith(".csv") else c for c in curves
+        ]
+    if isinstance(value.get("calibration"), str):
+        value["calibration"] = str(folder / value["calibration"])
+    return Document(base.path, value, base.lines, base.origins)
+
+
+def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
+    if not isinstance(below, dict) or not isinstance(own, dict) or keys in _WHOLE:
+        return own
+    both = {k: _merged_values(below[k], v, (*keys, k)) if k in below else v for k, v in own.items()}
+    return {**below, **both}
+
+
+# ------------------------------------------------------------------ schema to nouns
 
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
 """The unit at the end of a field's name, which the key of a file has in its value."""
-_CSV = ".csv"
 
 
 def load_system(
@@ -90,8 +415,7 @@ def _named_system(
         f"{document.where(('collective_curves', i))}: {unknown}"
         for i, unknown in unknown_sets(schema.collective_curves)
     ]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = _domain(document, schema, num_hosts * local, local)
     try:
@@ -99,8 +423,7 @@ def _named_system(
         if schema.calibration is not None:
             topology = replace(topology, device=replace(topology.device, single_stream=True))
     except CostModelError as error:
-        message = f"{path}: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: {error}")
     curves = tuple(_beside(name, path) for name in schema.collective_curves)
     topology = replace(_corrected(schema, path, topology), collective_curves=curves)
     if schema.calibration is None:
@@ -133,27 +456,22 @@ def links_measured(topology: Topology) -> Links | None:
         The links. None if the system has curves of its own file, which hold for its own links, or
         if no shipped system has such sets.
     """
-    sets = topology.collective_curves
-    if not sets or any(name.endswith(_CSV) for name in sets):
+    sets, local = topology.collective_curves, topology.local_world_size
+    if not sets or any(name.endswith(".csv") for name in sets):
         return None
     shipped = names("systems")
-    local = topology.local_world_size
     if topology.name in shipped:
         known = _shipped(topology.name, local)
         if known.collective_curves in (sets, ()):
             return known.links
-    every = (_shipped(name, local) for name in shipped)
+    every = [_shipped(name, local) for name in shipped]
     alike = [s for s in every if s.collective_curves == sets]
-    alike.sort(
-        key=lambda s: (
-            s.device.name != topology.device.name,
-            s.network_link.fabric != topology.network_link.fabric,
-            s.name != sets[0],
-        )
-    )
-    if not alike and sets[0] in shipped:
-        alike = [_shipped(sets[0], local)]
-    return alike[0].links if alike else None
+    alike = alike or [s for s in every if s.name == sets[0]]
+    device, fabric = topology.device.name, topology.network_link.fabric
+    rank = [
+        (s.device.name != device, s.network_link.fabric != fabric, s.name != sets[0]) for s in alike
+    ]
+    return alike[rank.index(min(rank))].links if alike else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -192,8 +510,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
             **_numbers(FittedFactors, given), spread_ratio=tuple(tuple(row) for row in given.spread)
         )
     except CostModelError as error:
-        message = f"{path}: fitted.spread: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: fitted.spread: {error}")
     return replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
 
 
@@ -202,17 +519,14 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
 
     A rank or host that gets the same key from two entries is refused: one would have no effect.
     """
-    values = {
-        "hbm_capacity": topology.hbm_capacities(),
-        "speed": topology.speeds(),
-        "ddr_capacity": topology.ddr_capacities(),
-    }
-    given: Counter[tuple[str, str, int]] = Counter()
+    memory, speeds, ddr = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
     sections = (
-        ("different_ranks", "ranks", topology.world_size),
-        ("different_hosts", "hosts", topology.num_hosts),
+        ("different_ranks", "ranks", {"hbm_capacity": memory, "speed": speeds}),
+        ("different_hosts", "hosts", {"ddr_capacity": ddr}),
     )
-    for section, places, count in sections:
+    for section, places, values in sections:
+        given: Counter[tuple[str, int]] = Counter()
+        count = len(next(iter(values.values())))
         for entry in getattr(schema, section):
             at = getattr(entry, places)
             if max(at) >= count:
@@ -222,19 +536,20 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
                 )
                 raise InvalidValueError(message)
             for key, numbers in values.items():
-                if (number := getattr(entry, key, None)) is not None:
+                if (number := getattr(entry, key)) is not None:
                     numbers[at] = number.value
-                    given.update((section, key, place) for place in set(at))
-    for (section, key, place), times in given.items():
-        if times > 1:
-            message = f"{section}: {times} entries give {key} of {place}; keep one"
-            raise InvalidValueError(message)
-    device, speeds, host = (tuple(numbers.tolist()) for numbers in values.values())
+                    given.update((key, place) for place in set(at))
+        for (key, place), times in given.items():
+            if times > 1:
+                message = f"{section}: {times} entries give {key} of {place}; keep one"
+                raise InvalidValueError(message)
+    own: dict[str, Any] = {}
     if schema.different_ranks:
-        topology = replace(topology, hbm_capacity_by_rank_bytes=device, speed_by_rank_ratio=speeds)
+        own["hbm_capacity_by_rank_bytes"] = tuple(memory.tolist())
+        own["speed_by_rank_ratio"] = tuple(speeds.tolist())
     if schema.different_hosts:
-        topology = replace(topology, ddr_capacity_by_host_bytes=host)
-    return topology
+        own["ddr_capacity_by_host_bytes"] = tuple(ddr.tolist())
+    return replace(topology, **own)
 
 
 def _beside(name: str, path: Path) -> str:
@@ -244,20 +559,13 @@ def _beside(name: str, path: Path) -> str:
 
 def system_json_schema() -> dict[str, Any]:
     """JSON Schema of a system file, for editors; a file with a base may leave any key out."""
-    schema: dict[str, Any] = _without_required(SystemSchema.model_json_schema())
+
+    def optional(part: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in part.items() if k != "required" or not isinstance(v, list)}
+
+    text = json.dumps(SystemSchema.model_json_schema())
+    schema: dict[str, Any] = json.loads(text, object_hook=optional)
     return schema
-
-
-def _without_required(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_required(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _without_required(value)
-        for key, value in schema.items()
-        if key != "required" or not isinstance(value, list)
-    }
 
 
 def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[int, int]:
@@ -267,20 +575,16 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     given: tuple[object, ...] = (total, per_host)
     are_whole = all(isinstance(number, Integral) for number in given)
     if not are_whole or not 1 <= total <= _MOST_RANKS or per_host < 1:
-        message = (
+        refuse(
             f"--gpus {total!r} with {per_host!r} per host: both must be whole numbers from 1 to "
             f"{_MOST_RANKS}"
         )
-        raise InvalidInputError(message)
-    if total < per_host:
-        per_host = total
-    if total % per_host:
-        below = total - total % per_host
-        message = (
+    per_host = min(per_host, total)
+    if rest := total % per_host:
+        refuse(
             f"--gpus {total} is not a multiple of {per_host} GPUs per host; use "
-            f"{below} or {below + per_host}, or --gpus-per-host"
+            f"{total - rest} or {total - rest + per_host}, or --gpus-per-host"
         )
-        raise InvalidInputError(message)
     return total // per_host, per_host
 
 
@@ -294,11 +598,10 @@ def _domain(document: Document, schema: SystemSchema, ranks: int, local: int) ->
     sizes = given if isinstance(given, list) else [given]
     if isinstance(given, list):
         if ranks > sum(sizes):
-            message = (
+            refuse(
                 f"{document.where(('layout', 'domain_size'))}: the domains have {sum(sizes)} GPUs, "
                 f"which is less than --gpus {ranks}; add a domain, or use fewer GPUs"
             )
-            raise InvalidInputError(message)
         starts = [0, *itertools.accumulate(sizes)]
         sizes = [min(n, ranks - first) for n, first in zip(sizes, starts, strict=False)]
         sizes = [n for n in sizes if n > 0]
@@ -310,7 +613,7 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
     flops = tuple((dtype, rate.value) for dtype, rate in device.flops.items())
     # Constants of FBGEMM's lookups that the file does not give are shipped.
     constants = {name: number.value for name, number in schema.lookup.items()}
-    host_link = replace(_link(links.host), mesh_ranks=links.host.mesh or 0)
+    host_link = Link(**_numbers(Link, links.host), mesh_ranks=links.host.mesh or 0)
     return Topology(
         name=schema.name,
         device=Device(name=device.name, flops_per_s=flops, **_numbers(Device, device)),
@@ -319,16 +622,12 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         local_world_size=local,
         domain_size=domain,
         host_link=host_link,
-        domain_link=_link(links.domain or links.host),
+        domain_link=Link(**_numbers(Link, links.domain or links.host)),
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=FbgemmConstants(**constants) if constants else None,
         provenance=(*_provenance(schema), *_fabric_provenance(schema, local)),
     )
-
-
-def _link(schema: LinkSchema) -> Link:
-    return Link(**_numbers(Link, schema))
 
 
 def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -> dict[str, Any]:
@@ -338,31 +637,30 @@ def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -
 
 
 def _network(schema: SystemSchema, local: int) -> Link:
-    """The network link of each of ``local`` ranks on a host."""
+    """The network link of each of ``local`` ranks on a host.
+
+    To a network of a kind it is the rank's share of the cards of its host. It uses no more cards
+    than the link of its device can feed, and one at least: where few of the devices of a host run,
+    those are the cards beside them.
+    """
     network = schema.links.network
-    link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema, local)
     pods = network.pods
+    if isinstance(network, LinkSchema):
+        link = Link(**_numbers(Link, network))
+    else:
+        fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
+        link = fabric_link(
+            network.fabric,
+            nic_bytes_per_s=network.nic.value,
+            nics_per_gpu=min(network.nics_per_host / local, fed),
+            startup_s=network.latency.value if network.latency else None,
+            efficiency_ratio=network.efficiency.value if network.efficiency else None,
+            half_size_bytes=network.half_size.value if network.half_size else None,
+            state=network.state,
+        )
     if pods is None:
         return link
     return replace(link, pod_hosts=pods.hosts, oversubscription_ratio=pods.oversubscription)
-
-
-def _of_kind(network: FabricSchema, schema: SystemSchema, local: int) -> Link:
-    """The link of a rank to a network of a kind: its share of the cards of its host.
-
-    It uses no more cards than the link of its device can feed, and one at least: where few of the
-    devices of a host run, those are the cards beside them.
-    """
-    fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
-    return fabric_link(
-        network.fabric,
-        nic_bytes_per_s=network.nic.value,
-        nics_per_gpu=min(network.nics_per_host / local, fed),
-        startup_s=network.latency.value if network.latency else None,
-        efficiency_ratio=network.efficiency.value if network.efficiency else None,
-        half_size_bytes=network.half_size.value if network.half_size else None,
-        state=network.state,
-    )
 
 
 def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]:

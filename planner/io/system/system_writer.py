@@ -1,32 +1,78 @@
-"""Writes system files: fitted factors, calibrated CPU ranks, and calls of a host."""
+"""Writes system files: fitted factors, calibrated CPU ranks, calls of a host, and measured devices.
+
+A file names its base, and has the numbers that replace those of the base.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from costmodels.calibration.device import HostCalls
-from costmodels.calibration.fitting import Calibration
+from costmodels.calibration.device import (
+    LOOKUP_BLOCKS,
+    HostCalls,
+    Rates,
+    collective_curves,
+    fit_rates,
+    host_calls_of,
+    uneven_error,
+)
+from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
+from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.dense import memory_s
+from costmodels.datatypes import DataType
+from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
-from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
-from planner.errors import InvalidInputError
+from costmodels.measured.curves import CollectiveCurve
+from costmodels.measured.fbgemm_constants import FITTED
+from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
+from costmodels.units import GB, GIB, US
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
-from planner.io.system.measured_files import load_constants, write_calibration
-from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
+from planner.io.schemas import validate
+from planner.io.system.collective_curves import CurveRecord, curves_text
+from planner.io.system.measured_files import MeasuredRows, load_constants, write_calibration
+from planner.io.system.system_file import (
+    LEAST_FACTOR,
+    MOST_FACTOR,
+    DeviceSchema,
+    SystemSchema,
+    load_system,
+    read_system,
+    system_of,
+)
 from planner.support.files import write_text_atomic, write_texts_atomic
 
+_NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
+"""Characters that end the source of a number in a file."""
+_TFLOP: Final = 1e12
+Sections = Mapping[str, Any]
+_EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.FP32)
+"""The type whose measured rate is the base's peak rate times the written efficiency: the first of
+these that was measured."""
+
+
+_NUMBERS: Final = (
+    ("device", "hbm_capacity", "hbm_capacity_bytes", GIB, ".2f", " GiB", ""),
+    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", GB, ".5g", " GB/s",
+     "large copies and additions on "),
+    ("device", "num_multiprocessors", "num_multiprocessors", 1, ".0f", "", ""),
+    ("device", "kernel_latency", "kernel_latency_s", US, ".3f", " us",
+     "one tiny kernel to the next on "),
+    ("host", "device_link_bandwidth", "host_link_bytes_per_s", GB, ".2f", " GB/s",
+     "large pinned copies on "),
+    ("links.host", "latency", "exchange_latency_s", US, ".2f", " us", "smallest all-to-all on "),
+    ("links.host", "bandwidth", "exchange_bytes_per_s", GB, ".2f", " GB/s",
+     "largest all-to-all on "),
+)  # fmt: skip
+"""Section and key of a system file, the measured rate, how it is written, and how measured."""
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""
-_FITTED_BLOCK: Final = re.compile(
-    r"^(?:# Fitted by .*\n)?fitted:.*\n(?:(?:#.*\n|\n)*[ ].*\n)*", re.MULTILINE
-)
-"""Matches the factors of a file up to their last line; later comments belong to what follows."""
-_BASE: Final = re.compile(r"^base:.*$", re.MULTILINE)
 
 
 def write_fitted_system(
@@ -38,12 +84,13 @@ def write_fitted_system(
     settled_ratio: Sequence[float],
     num_runs: int,
 ) -> tuple[Path, ...]:
-    """Write ``path``, and beside it copies of the files that ``source`` names.
+    """Write ``path``, a system with the fitted factors whose base is ``source``.
 
     Args:
         path: the system file to write.
         source: the system that was fitted: a shipped name, or a file.
-        topology: the same system, loaded; factors that it has already are multiplied.
+        topology: the same system, loaded; factors that it has already are multiplied. Where it has
+            a calibration that ``source`` does not name, a copy of that is written beside ``path``.
         found: the fitted factors.
         settled_ratio: for each factor, by what share the runs reduce its variance, 0..1.
         num_runs: number of plans that were run.
@@ -52,111 +99,58 @@ def write_fitted_system(
         All files that were written.
 
     Raises:
-        InvalidInputError: a factor is out of range, a file cannot be read, the folder cannot be
-            written, or it holds another file by the name of one that the system needs beside it;
-            nothing is written then.
+        InvalidInputError: a factor is out of range, a file cannot be read, or the folder cannot be
+            written; nothing is written then.
     """
     base = locate(source, "systems")
-    if path.exists() and path.samefile(base):
-        message = f"{path} is the system that was fitted; name another file to write"
-        raise InvalidInputError(message)
-    text = _FITTED_BLOCK.sub("", read_text(base).rstrip("\n") + "\n")
-    if topology.calibration and read_system(base).value.get("calibration") is None:
-        text, copies = _on_calibrated_cores(path, base, text, topology)
-    else:
-        text, copies = _with_copies(path, base, text, topology)
-    before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
-    ratios = [old * new for old, new in zip(before, found.ratios, strict=True)]
-    _check_ratios(ratios)
+    _refuse_itself(path, base, "was fitted")
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     lines = [
         f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
-        "numbers above.",
-        "fitted:",
+        "base.",
+        f"base: {yaml_text(_base_name(path, base))}",
     ]
-    for kind, ratio, settled in zip(FITTED_KINDS, ratios, settled_ratio, strict=True):
-        origin = "calibrated" if settled >= _SETTLED else "default"
-        told = f"own runs of {plans} settle {100 * settled:.0f} % of it"
-        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
-    rows = (", ".join(f"{v:.6g}" for v in row) for row in found.spread_ratio)
-    lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
-    whole = text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
-    write_texts_atomic({**copies, path: whole})
-    return (path, *copies)
-
-
-def _check_ratios(ratios: Sequence[float]) -> None:
-    """Refuse factors that a system file may not hold, which would be refused where it is read."""
-    for kind, ratio in zip(FITTED_KINDS, ratios, strict=True):
+    copies: dict[Path, str] = {}
+    if topology.calibration and read_system(base).value.get("calibration") is None:
+        beside = path.with_suffix(".calibration.json")
+        copies[beside] = read_text(Path(topology.calibration))
+        lines += _other_cores(path.stem, beside.name, topology)
+    lines.append("fitted:")
+    before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    for i, kind in enumerate(FITTED_KINDS):
+        ratio = before[i] * found.ratios[i]
         if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
-            message = (
+            refuse(
                 f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
                 f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
             )
-            raise InvalidInputError(message)
+        origin = "calibrated" if settled_ratio[i] >= _SETTLED else "default"
+        told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
+        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
+    rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
+    lines.append(f"  spread: {yaml_text(rows)}")
+    write_texts_atomic({**copies, path: "\n".join(lines) + "\n"})
+    return (path, *copies)
 
 
-def _on_calibrated_cores(
-    path: Path, base: Path, text: str, topology: Topology
-) -> tuple[str, dict[Path, str]]:
-    """The text of a system based on ``base`` with the calibration of ``topology``, and files."""
-    calibration = path.with_suffix(".calibration.json")
-    copies, name = {calibration: read_text(Path(topology.calibration))}, base.stem
-    if base.parent.resolve() != (configs_folder() / "systems").resolve():
-        copy = path.with_suffix(".base.yaml")
-        text, more = _with_copies(copy, base, text, replace(topology, calibration=""))
-        copies |= {copy: text, **more}
-        name = copy.name
+def _other_cores(name: str, calibration: str, topology: Topology) -> tuple[str, ...]:
+    """The lines of a system whose cores have the calibration of another machine."""
+    machine = _note(load_constants(topology.calibration).machine)
     latency_us = 1e6 * topology.device.kernel_latency_s
-    machine = load_constants(topology.calibration).machine.replace(",", "")
-    lines = (
-        f"# The cores of one machine over gloo, by the calibration of another ({machine}), which",
-        "# the factors below correct; rates of the base that are no memory sizes are not used.",
-        f"name: {yaml_text(path.stem)}",
-        f"base: {yaml_text(name)}",
+    return (
+        f"# By the calibration of another machine ({machine}), which the factors correct;",
+        "# rates of the base that are no memory sizes are not used.",
+        f"name: {yaml_text(name)}",
         "device:",
         f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {yaml_text(calibration.name)}",
+        f"calibration: {yaml_text(calibration)}",
     )
-    return "\n".join(lines) + "\n", copies
 
 
-def _with_copies(
-    path: Path, base: Path, text: str, topology: Topology
-) -> tuple[str, dict[Path, str]]:
-    """The text with the names of copies beside ``path``, and the texts of these copies.
-
-    If the system starts from a file of the user, that file is copied too, with the files it names.
-
-    Raises:
-        InvalidInputError: a copy would replace another file.
-    """
-    if path.parent.resolve() == base.parent.resolve():
-        return text, {}
-    copies: dict[Path, str] = {}
-    below = own_base(base)
-    if below is not None:
-        copy = path.with_suffix(".base.yaml")
-        inner, more = _with_copies(copy, below, read_text(below), topology)
-        text = _BASE.sub(lambda _: f"base: {yaml_text(copy.name)}", text)
-        copies |= {copy: inner, **more}
-    named = (topology.calibration, *topology.collective_curves)
-    origins = [Path(name) for name in named if name.endswith((".json", ".csv"))]
-    for origin in origins:
-        copy, told = path.with_name(origin.name), read_text(origin)
-        there = read_text(copy) if copy.exists() else told
-        if copies.setdefault(copy, there) != told:
-            message = (
-                f"{copy}: is another file than {origin}, which the system needs beside it; name an "
-                "output in another folder"
-            )
-            raise InvalidInputError(message)
-        text = re.sub(rf"[^\s,\[\"']*{re.escape(copy.name)}", copy.name, text)
-    return text, copies
-
-
-_NOT_IN_NOTES: Final = re.compile(r"[,:#\"']")
-"""Characters that separate the parts of a value in the file, or end it."""
+def _refuse_itself(path: Path, base: Path, what: str) -> None:
+    """Refuse to write the file that is read."""
+    if path.exists() and path.samefile(base):
+        refuse(f"{path} is the system that {what}; name another file to write")
 
 
 def write_calibrated_system(
@@ -176,7 +170,7 @@ def write_calibrated_system(
 
 def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
     ranks = constants.world_size
-    note = f"(calibrated, {_NOT_IN_NOTES.sub('', constants.machine)})"
+    note = f"(calibrated, {_note(constants.machine)})"
     return read_template("cpu_system").format(
         name=yaml_text(name),
         machine=yaml_text(constants.machine),
@@ -205,7 +199,6 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
 
 
 _HOST = re.compile(r"^host:[ \t]*(#.*)?$", re.MULTILINE)
-_NEXT_BLOCK = re.compile(r"^\S", re.MULTILINE)
 
 
 def write_host_calls(path: Path, calls: HostCalls) -> None:
@@ -217,22 +210,270 @@ def write_host_calls(path: Path, calls: HostCalls) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: cannot be read as a system file; -o names one that exists ({error})"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: cannot be read as a system file; -o names one that exists ({error})")
     block = _HOST.search(text)
     if block is None:
-        message = f"{path}: no block 'host:' with a key on each line; write these lines into it"
-        raise InvalidInputError(message)
-    after = _NEXT_BLOCK.search(text, block.end())
-    end = after.start() if after else len(text)
-    body = text[block.end() : end]
-    indent = re.search(r"^([ \t]+)\S", body, re.MULTILINE)
-    for line in calls.lines():
-        key = line.partition(":")[0]
-        written = f"{indent.group(1) if indent else '  '}{line}"
-        old = re.search(rf"^[ \t]+{key}:.*$", body, re.MULTILINE)
-        if old is None:
-            body = f"{body.rstrip()}\n{written}\n"
+        refuse(f"{path}: no block 'host:' with a key on each line; write these lines into it")
+    indent = re.match(r"(?:\s*\n)*([ \t]+)\S", text[block.end() :])
+    for line in reversed(calls.lines()):
+        old = re.search(rf"^([ \t]+){line.partition(':')[0]}:.*$", text, re.MULTILINE)
+        if old is not None:
+            text = f"{text[: old.start()]}{old[1]}{line}{text[old.end() :]}"
         else:
-            body = body[: old.start()] + written + body[old.end() :]
-    write_text_atomic(path, text[: block.end()] + body + text[end:])
+            own = f"\n{indent[1] if indent else '  '}{line}"
+            text = text[: block.end()] + own + text[block.end() :]
+    write_text_atomic(path, text)
+
+
+# ------------------------------------------------------------------ devices that were measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a calibration from rows has written.
+
+    Attributes:
+        written: the files.
+        replaced: keys of the system, with the number of the base and the measured one.
+        errors: how well each law fits.
+        lookup_errors: those of lookups, each predicted by a fit to others.
+        kept: what the rows do not say, so that the numbers of the base stay.
+        other_card: how the measured card differs from that of the base; empty if it does not.
+    """
+
+    written: tuple[Path, ...]
+    replaced: tuple[tuple[str, str, str], ...]
+    errors: tuple[FitError, ...]
+    lookup_errors: tuple[BlockError, ...]
+    kept: tuple[str, ...]
+    other_card: str
+
+
+def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Written:
+    """Fit what the rows of a GPU hold, and write its system file.
+
+    Args:
+        path: the system file to write.
+        base: the system whose numbers stay where nothing was measured: a shipped name, or a file.
+        measured: rows of a GPU.
+
+    Raises:
+        InvalidInputError: the rows are those of CPU cores or give a number that no system has, or
+            the base or a file is not usable. Nothing is written then.
+    """
+    if not measured.environment.get("gpu"):
+        refuse(
+            f"{measured.path}:1: gpu: is missing, so these are rows of CPU cores, which a system "
+            "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
+        )
+    start = locate(base, "systems")
+    _refuse_itself(path, start, "the rows start from")
+    schema = validate(SystemSchema, read_system(start))
+    if schema.calibration is not None:
+        refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
+    topology = load_system(start)
+    rates = fit_rates(measured.environment, measured.rows)
+    curves = collective_curves(
+        measured.rows,
+        version=measured.environment.get("nccl", ""),
+        source=f"own measurement on {measured.machine()}",
+    )
+    lookups = _fit_lookups(topology, rates, measured)
+    calls = _calls(measured)
+    sections = _sections(schema.device, rates, calls, lookups, measured)
+    written = _write(path, start, topology, sections, calls, curves, measured)
+    before = {p.name: p.value for p in topology.provenance}
+    uneven = uneven_error(measured.rows)
+    said = {
+        "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
+        "rates of matrix products": rates.products_flops or None,
+        "time of a kernel": rates.kernel_latency_s,
+        "link to the host": rates.host_link_bytes_per_s,
+        "calls of the host": calls,
+        "lookups": lookups,
+        "collectives (they need two ranks)": rates.exchange_bytes_per_s,
+    }
+    return Written(
+        written=written,
+        replaced=tuple(
+            (p.name, before.get(p.name, ""), p.value)
+            for p in load_system(path).provenance
+            if before.get(p.name) != p.value
+        ),
+        errors=(uneven,) if uneven is not None else (),
+        lookup_errors=lookups.errors if lookups else (),
+        kept=tuple(what for what, value in said.items() if value is None),
+        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
+    )
+
+
+def _other_card(base: Device, rates: Rates, card: str) -> str:
+    """How a measured card differs from the base's, by the first word of its name or its size."""
+    told = f"the rows are of {card!r}"
+    if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
+        return f"{told}, the base has {base.name}"
+    counts = rates.num_multiprocessors, base.num_multiprocessors
+    if all(counts) and counts[0] != counts[1]:
+        return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
+    return ""
+
+
+def _calls(measured: MeasuredRows) -> HostCalls | None:
+    """What calls take the host; None if the rows do not say it."""
+    try:
+        calls = host_calls_of(measured.rows)
+    except InvalidValueError:
+        return None
+    return replace(calls, machine=_note(f"host of {measured.machine()}"))
+
+
+def _note(text: str) -> str:
+    """Text as the source of a number in a file."""
+    return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
+
+
+def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
+    """The constants of lookups on a device with the measured rates; None without lookups.
+
+    Raises:
+        InvalidInputError: a row describes a call that no table can have.
+    """
+    found = measured.of_block(*LOOKUP_BLOCKS)
+    if not found:
+        return None
+    device, host = topology.device, topology.host
+    if rates.hbm_bandwidth_bytes_per_s is not None:
+        device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
+    if rates.host_link_bytes_per_s is not None:
+        host = replace(host, device_link_bandwidth_bytes_per_s=rates.host_link_bytes_per_s)
+    try:
+        rows = [LookupRow.of(row) for row in found]
+        return fit_fbgemm(rows, replace(topology, device=device, host=host))
+    except CostModelError as error:
+        refuse(f"{measured.path}: {error}")
+
+
+def _sections(
+    base: DeviceSchema,
+    rates: Rates,
+    calls: HostCalls | None,
+    fit: FbgemmFit | None,
+    measured: MeasuredRows,
+) -> Sections:
+    """All sections that have measured numbers."""
+    note = _note(measured.machine())
+    found: dict[str, Any] = {"device": {}, "host": {}, "links": {"host": {}}, "lookup": {}}
+    for section, key, field, size, form, unit, how in _NUMBERS:
+        value = getattr(rates, field)
+        if value:
+            holder = found[section] if section in found else found["links"]["host"]
+            holder[key] = f"{value / size:{form}}{unit} (measured, {how}{note})"
+    found["device"] |= _products(base, rates, note)
+    found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
+    if fit is not None:
+        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
+        rest = "default, of the base, for these seconds"
+        found["lookup"] = {
+            name: f"{value:.6g} ({how if name in FITTED else rest})"
+            for name, value in asdict(fit.constants).items()
+        }
+    return found
+
+
+def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
+    """The lines of sections that are not empty."""
+    for key, value in sections.items():
+        if isinstance(value, str):
+            yield f"{indent}{key}: {value}"
+        elif inner := list(_lines(value, f"{indent}  ")):
+            yield from (f"{indent}{key}:", *inner)
+
+
+def _write(
+    path: Path,
+    base: Path,
+    start: Topology,
+    sections: Sections,
+    calls: HostCalls | None,
+    curves: Sequence[CollectiveCurve],
+    measured: MeasuredRows,
+) -> tuple[Path, ...]:
+    """Write ``path``, and beside it the measured curves of collectives if there are any.
+
+    Raises:
+        InvalidInputError: the rows give no system, or a file cannot be written.
+    """
+    described = yaml_text(f"{start.device.name}, measured")
+    values = {"name": yaml_text(path.stem), "description": described, **sections}
+    texts: dict[Path, str] = {}
+    if curves:
+        beside = path.with_suffix(".curves.csv")
+        texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
+        kept = [_relative(path, name) for name in start.collective_curves]
+        names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
+        values["collective_curves"] = f"[{names}]"
+    try:
+        whole = _lines({**values, "base": yaml_text(str(base.resolve()))})
+        validate(SystemSchema, system_of(path, "\n".join(whole)))
+        if calls is not None:
+            replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+    except (InvalidInputError, CostModelError) as error:
+        refuse(f"{measured.path}: the rows give a number that no system has: {error}")
+    lines = [
+        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
+        "# Keys that are not here are those of the base.",
+        *_lines({"name": values["name"], "base": yaml_text(_base_name(path, base)), **values}),
+    ]
+    write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
+    return (path, *texts)
+
+
+def _base_name(path: Path, base: Path) -> str:
+    """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
+    is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
+    return base.stem if is_shipped else os.path.relpath(base.resolve(), path.parent.resolve())
+
+
+def _relative(path: Path, curves: str) -> str:
+    """The name of a set of curves, or the way from ``path`` to a file of them."""
+    if not curves.endswith(".csv"):
+        return curves
+    return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
+
+
+def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
+    """Rates of products: a rate times the efficiency is what was measured.
+
+    The efficiency is the measured share of the base's rate of one type. So this type keeps its
+    peak, and the others get the peak at which the same efficiency gives their measured rate. Types
+    that were not measured keep what the base says.
+    """
+    measured = dict(rates.products_flops)
+    reference = next((t for t in _EFFICIENCY_OF if t in measured and t in base.flops), None)
+    if reference is None:
+        return {}
+    efficiency = min(1.0, max(0.01, measured[reference] / base.flops[reference].value))
+    told = f"large {reference.value} products on {note}"
+    flops = {}
+    for kind, kept in base.flops.items():
+        source = ", ".join(part for part in (kept.source.value, kept.reference) if part)
+        flops[kind.value] = f"{kept.text} ({source})"
+    for kind, rate in measured.items():
+        what = f"large products on {note} reach {rate / _TFLOP:.1f} TFLOP/s"
+        flops[kind.value] = f"{rate / efficiency / _TFLOP:.5g} TFLOP/s (measured, {what})"
+    return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
+
+
+def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
+    return [
+        CurveRecord(
+            set_name=name,
+            role="calibrate",
+            nodes=1,
+            curve=curve,
+            device=device,
+            library="NCCL",
+            harness="shardplan calibrate",
+        )
+        for curve in curves
+    ]

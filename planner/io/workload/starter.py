@@ -5,21 +5,35 @@ FuxiCTR writes ``feature_map.json``, NVIDIA's recommenders ``feature_spec.yaml``
 and EasyRec read configurations in the text form of protocol buffers. In all of them a feature is a
 group of keys, one of which says how many rows its table has. Every value that the user has not
 given has a comment that asks for it.
+
+:func:`workload_from_dataframe` makes a workload from a table of tables in memory.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from planner.errors import InvalidInputError
-from planner.io.documents import Document, parse_json, parse_yaml, read_text
-from planner.io.workload.table_list import ASSUMED, document_of, entry_of, read_table_list
+from costmodels.errors import InvalidValueError
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError, refuse
+from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
+from planner.io.workload.table_list import (
+    ASSUMED,
+    document_of,
+    entry_of,
+    joined,
+    known_column,
+    named_columns,
+    read_table_list,
+)
 from planner.io.workload.workload_file import workload_file_of
-from planner.io.workload.workload_writer import workload_text
+from planner.io.workload.workload_schema import workload_text
 
 _KEYS: Final = {
     "num_embeddings": "vocab_size cardinality num_buckets hash_bucket_size zch_size max_capacity",
@@ -68,11 +82,10 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
     tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
     bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
     if bare and dim is None:
-        message = (
+        refuse(
             f"{path}: {len(bare)} features have no embedding dimension, such as {bare[0]!r}; add "
             "--dim with that of the model"
         )
-        raise InvalidInputError(message)
     for entry in tables:
         entry.setdefault("embedding_dim", dim)
     document = document_of(path, tables, {})
@@ -127,8 +140,7 @@ def _protobuf(text: str, path: Path) -> dict[str, Any]:
         found = _TOKEN.match(text, position)
         line = text.count("\n", 0, position) + 1
         if found is None:
-            message = f"{path}:{line}: not well-formed: {text[position : position + 20]!r}"
-            raise InvalidInputError(message)
+            refuse(f"{path}:{line}: not well-formed: {text[position : position + 20]!r}")
         position = found.end()
         mark, word = found["mark"], found["word"] or found["text"]
         if mark in ("{", "<") and key and len(open_groups) < _MOST_DEPTH:
@@ -142,16 +154,14 @@ def _protobuf(text: str, path: Path) -> dict[str, Any]:
             in_list = mark == "["
             key = key if in_list else ""
         elif mark and mark not in ":,;":
-            message = f"{path}:{line}: not well-formed: {mark!r} has no place here"
-            raise InvalidInputError(message)
+            refuse(f"{path}:{line}: not well-formed: {mark!r} has no place here")
         elif word and key:
-            _add(open_groups[-1], key, _scalar(word))
+            _add(open_groups[-1], key, parse_scalar(word) if found["word"] else word[1:-1])
             key = key if in_list else ""
         elif word:
             key = word
     if len(open_groups) > 1:
-        message = f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?")
     return top
 
 
@@ -162,17 +172,6 @@ def _add(group: dict[str, Any], key: str, value: Any) -> None:
         group[key].append(value)
     else:
         group[key] = [group[key], value]
-
-
-def _scalar(word: str) -> Any:
-    if word[0] in "\"'":
-        return word[1:-1]
-    if re.fullmatch(r"[0-9]{1,18}", word):
-        return int(word)
-    try:
-        return float(word)
-    except ValueError:
-        return word
 
 
 _NOTES: Final = {
@@ -251,3 +250,121 @@ def placeholder_text(num_tables: int, name: str) -> str:
     return workload_text(
         whole, header=header, notes=notes, law_is_known=False, assumed=dict.fromkeys(ASSUMED, ())
     )
+
+
+# ------------------------------------------------------------------ tables in memory
+
+
+def workload_from_dataframe(
+    frame: Any,
+    *,
+    batch_size_per_rank: int,
+    name: str = "dataframe",
+    **changes: Any,
+) -> Workload:
+    """Make a workload whose tables are the rows of a DataFrame.
+
+    The columns are those of a CSV list of tables: ``name``, ``num_embeddings`` (or ``rows``),
+    ``embedding_dim`` (or ``dim``). Optional columns are ``features`` (a list of names),
+    ``pooling_factor`` (a number, or a list with one number for each feature), ``zipf_exponent``,
+    ``zipf_shift``, ``dtype``, ``pooling``, ``is_weighted``, ``module``, ``count``. Missing values
+    (None, NaN) mean the default. A table without a Zipf exponent has uniform indices.
+
+    Args:
+        frame: a DataFrame, or a list of mappings from column to value.
+        batch_size_per_rank: samples per rank.
+        name: name of the workload.
+        **changes: other fields of :class:`costmodels.workload.Workload`.
+
+    Raises:
+        InvalidInputError: unknown columns, or values that no table can have; lists all of them.
+            Or a value of ``changes`` that no workload can have, or tables beside the rows.
+
+    Example:
+        >>> rows = [{"name": "item", "rows": 1000, "dim": 64, "pooling_factor": 2.0}]
+        >>> workload_from_dataframe(rows, batch_size_per_rank=512).tables[0].embedding_dim
+        64
+    """
+    _check_changes(changes)
+    rows = _rows_of(frame)
+    if not rows:
+        refuse("DataFrame: no rows; give one row for each table")
+    present = [_present(row) for row in rows]
+    columns = list(dict.fromkeys(column for row in present for column in row))
+    renamed = dict(zip(columns, named_columns(columns, "DataFrame"), strict=True))
+    entries = [entry_of({renamed[k]: v for k, v in row.items()}, "DataFrame") for row in present]
+    value = {
+        "name": name,
+        "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
+        "tables": joined(entries),
+    }
+    found = workload_file_of(Document(Path("DataFrame"), value, {}))
+    if found.constraints.tables:
+        refuse(
+            "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
+            "planner.plan(..., constraints=planner.Constraints(...))"
+        )
+    try:
+        return replace(found.workload, **changes)
+    except InvalidValueError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+def _check_changes(changes: Mapping[str, Any]) -> None:
+    if "tables" in changes:
+        refuse("workload_from_dataframe takes the tables from the rows; drop tables=...")
+    unknown = changes.keys() - {f.name for f in fields(Workload)}
+    if unknown:
+        refuse(f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload")
+
+
+def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
+    """The rows, each a mapping from column to value.
+
+    Raises:
+        InvalidInputError: it is neither a DataFrame nor rows, or has a column twice.
+    """
+    if isinstance(frame, Workload):
+        refuse("workload_from_dataframe takes a DataFrame or rows; this is a Workload already")
+    columns = [str(c) for c in getattr(frame, "columns", ())]
+    twice = [c for c, n in Counter(columns).items() if n > 1]
+    if twice:
+        refuse(f"DataFrame: column {twice[0]!r} is there twice; drop one")
+    rows: list[Any] | None = None
+    if hasattr(frame, "columns") and hasattr(frame, "to_dict"):
+        rows = frame.to_dict("records")
+    elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
+        rows = list(frame)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        refuse(
+            "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
+            f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
+        )
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    """A number or array of numpy as plain Python values; any other value as it is."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
+
+
+def _present(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row that are not missing, as plain values, by the keys of a workload file.
+
+    Raises:
+        InvalidInputError: two columns mean the same key.
+    """
+    cells: dict[str, Any] = {}
+    by_name: dict[str, str] = {}
+    for column, cell in row.items():
+        value = _plain(cell)
+        # The marks of pandas are known by name, so that it is not imported for them.
+        is_mark = value is None or type(value).__name__ in ("NAType", "NaTType")
+        if is_mark or (isinstance(value, float) and math.isnan(value)):
+            continue
+        name = known_column(str(column))
+        first = by_name.setdefault(name, str(column))
+        if name in cells:
+            refuse(f"DataFrame: columns {first!r} and {column!r} both mean {name}; drop one")
+        cells[name] = list(value) if isinstance(value, tuple) else value
+    return cells

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, parse_scalar, read_text
 from planner.io.schemas import nearest
 from planner.io.workload.workload_schema import TableSchema
@@ -82,8 +82,7 @@ def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEE
         f"{where}: column {key!r} is missing; it may also be called {_SYNONYMS[key].split()[0]}"
         for key in lacking
     ]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return columns
 
 
@@ -104,8 +103,7 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
         *((law, "distribution", law in cells and "distribution" in cells) for law in LAW_COLUMNS),
     ):
         if clash:
-            message = f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one"
-            raise InvalidInputError(message)
+            refuse(f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one")
     entry: dict[str, Any] = {}
     law: dict[str, Any] = {}
     for column, cell in cells.items():
@@ -221,18 +219,20 @@ def read_table_list(path: Path, *, dim: int | None = None) -> Document:
             if not any(cell.strip() for cell in row):
                 continue
             if len(row) != len(columns) + dropped:
-                message = (
+                refuse(
                     f"{path}:{line}: {len(row)} cells, the first line names "
                     f"{len(columns) + dropped} columns; give one cell for each"
                 )
-                raise InvalidInputError(message)
             lines["tables", len(tables)] = line
-            cells = dict(zip(columns, row[dropped:], strict=True))
-            entry = _entry(cells, f"{path}:{line}", separator)
+            cells = {
+                column: _value(column, cell.strip(), separator)
+                for column, cell in zip(columns, row[dropped:], strict=True)
+                if cell.strip() and cell.strip().lower() not in _MISSING
+            }
+            entry = entry_of(cells, f"{path}:{line}")
             tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
     except csv.Error as error:
-        message = f"{path}:{reader.line_num}: not well-formed CSV: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
     return document_of(path, tables, lines)
 
 
@@ -243,8 +243,7 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
         InvalidInputError: there are no tables.
     """
     if not tables:
-        message = f"{path}: no tables; below the line of column names, give one table per line"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no tables; below the line of column names, give one table per line")
     whole = joined(tables)
     value: dict[str, Any] = {"name": path.stem, "training": {}, "memory": {}, "tables": whole}
     for key, assumed in ASSUMED.items():
@@ -276,16 +275,6 @@ def _without_index(header: list[str]) -> tuple[list[str], int]:
             return header[1:], 1
         return ["name", *header[1:]], 0
     return header, 0
-
-
-def _entry(cells: dict[str, str], where: str, separator: str) -> dict[str, Any]:
-    """The table of one line of a CSV file."""
-    read = {
-        column: _value(column, cell.strip(), separator)
-        for column, cell in cells.items()
-        if cell.strip() and cell.strip().lower() not in _MISSING
-    }
-    return entry_of(read, where)
 
 
 def _value(column: str, text: str, separator: str) -> Any:

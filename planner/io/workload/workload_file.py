@@ -15,7 +15,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.constraints import (
     TableConstraintSchema,
     constraints_of,
@@ -23,10 +23,9 @@ from planner.io.constraints import (
     table_constraint,
     unmatched,
 )
-from planner.io.documents import Document, override, read_yaml
+from planner.io.documents import Document, override, read_yaml, show
 from planner.io.library import locate
-from planner.io.nouns import as_noun, noun_of
-from planner.io.schemas import collect, made, show, validate
+from planner.io.schemas import as_noun, collect, made, noun_of, validate
 from planner.io.system.system_file import load_system
 from planner.io.workload.table_list import (
     ASSUMED,
@@ -80,22 +79,19 @@ def law_of(
     if stats is not None:
         return stats.distribution(num_embeddings)
     if entry.kind is None:
-        msg = "distribution: value None of kind: must be uniform or zipf (or bins), or give stats"
-        raise InvalidInputError(msg)
+        refuse("distribution: value None of kind: must be uniform or zipf (or bins), or give stats")
     known = LAW_FIELDS[entry.kind]
     given = {key: getattr(entry, key) for key in sorted(entry.model_fields_set - {"kind"})}
     for key, value in given.items():
         if key not in known:
             others = [other for other, keys in LAW_FIELDS.items() if key in keys]
-            msg = (
+            refuse(
                 f"distribution.{key}: value {show(value)}: a {entry.kind} law has none; remove it "
                 f"or use kind: {' or '.join(others)}"
             )
-            raise InvalidInputError(msg)
     needed, told = _NEEDED_KEYS[entry.kind]
     if any(given.get(key) is None for key in needed):
-        msg = f"distribution.kind: value {entry.kind!r}: needs {told}"
-        raise InvalidInputError(msg)
+        refuse(f"distribution.kind: value {entry.kind!r}: needs {told}")
     values: dict[str, Any] = {known[key]: as_noun(value) for key, value in given.items()}
     law: Any = LAWS[entry.kind]
     found: AbstractIndexDistribution = law(num_embeddings=num_embeddings, **values)
@@ -121,8 +117,7 @@ def _repeating(
     said = [key for field, key in own.items() if getattr(law, field, ()) not in ((), 1)]
     said += ["scattered: false"] * law.is_ordered
     if said:
-        msg = f"distinct_per_batch goes with no distribution that has {said[0]}; keep one of them"
-        raise InvalidInputError(msg)
+        refuse(f"distinct_per_batch goes with no distribution that has {said[0]}; keep one of them")
     if isinstance(law, Empirical):
         found = replace(law, num_unique_curve=curve)
     else:
@@ -131,11 +126,10 @@ def _repeating(
     for indices, distinct in curve:
         given = found.expected_unique_rows(indices)
         if abs(given - distinct) > _DISTINCT_RATIO * distinct:
-            msg = (
+            refuse(
                 f"distinct_per_batch: {distinct:,.6g} distinct rows in {indices:,.6g} indices: by "
                 f"the distribution there are {given:,.6g} at most; correct one of the two"
             )
-            raise InvalidInputError(msg)
     return found
 
 
@@ -151,18 +145,16 @@ def stats_of(
     if entry is None or entry.stats is None:
         return None
     if entry.model_fields_set != {"stats"}:
-        msg = (
+        refuse(
             f"distribution.stats: value {entry.stats!r}: distribution takes either stats, or kind "
             "and exponent, not both"
         )
-        raise InvalidInputError(msg)
     path = folder / entry.stats
     try:
         path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        msg = f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}"
-        raise InvalidInputError(msg) from error
+        refuse(f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}")
     return load_stats(path).table(table, features)
 
 
@@ -208,12 +200,11 @@ def load_workload(source: str | Path) -> Workload:
     """
     file = load_workload_file(source)
     if file.constraints != Constraints():
-        msg = (
+        refuse(
             f"{source}: key 'constraints': load_workload returns the workload alone, and these "
             "constraints would be lost; call load_problem(workload, system, gpus=N) and solve that "
             "problem, or load_workload_file(workload) and pass its constraints on"
         )
-        raise InvalidInputError(msg)
     return file.workload
 
 
@@ -242,11 +233,10 @@ def load_workload_file(
         document = read_table_list(path) if is_list else read_yaml(path)
         for pair in overrides:
             if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
-                message = (
+                refuse(
                     f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
                     "value, such as ('tables.3.embedding_dim', '64')"
                 )
-                raise InvalidInputError(message)
             override(document, *pair)
         return workload_file_of(_without_assumed(document, [key for key, _ in overrides]))
 
@@ -280,14 +270,15 @@ def workload_json_schema() -> dict[str, Any]:
 def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     total = sum(entry.count for entry in schema.tables)
     if total > MAX_TABLES:
-        msg = (
+        refuse(
             f"{document.where(('tables',))}: value {total:,} tables: must be at most {MAX_TABLES:,}"
         )
-        raise InvalidInputError(msg)
     problems: list[str] = []
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
+    counts = Counter(name for entry in schema.tables for name in _names(entry))
+    twice: list[str] = []
     for index, entry in enumerate(schema.tables):
         where = document.where(("tables", index))
         for name in _names(entry):
@@ -296,9 +287,11 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
             tables += [table] if table is not None else []
             if entry.constraints != _NO_LIMITS:
                 limits.append(table_constraint(_literal(name), entry.constraints))
-    problems += _duplicates(schema, document)
-    names = [name for entry in schema.tables for name in _names(entry)]
-    problems += unmatched(schema.constraints, document, names)
+            if counts[name] > 1:
+                place = document.where(("tables", index, "name"))
+                told = f"{counts[name]} tables have this name; give each its own"
+                twice.append(f"{place}: value {name!r}: {told}")
+    problems += [*twice, *unmatched(schema.constraints, document, list(counts))]
     layers = layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
@@ -326,17 +319,6 @@ def _names(entry: TableSchema) -> Iterator[str]:
         yield entry.name
     else:
         yield from (f"{entry.name}_{number}" for number in range(entry.count))
-
-
-def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
-    counts = Counter(name for entry in schema.tables for name in _names(entry))
-    return [
-        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
-        "this name; give each its own"
-        for index, entry in enumerate(schema.tables)
-        for name in _names(entry)
-        if counts[name] > 1
-    ]
 
 
 def _assumed(
@@ -400,16 +382,14 @@ def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
     if schema.ops is None:
         return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
-        msg = "operators and ops both list the operators; keep one of them"
-        raise InvalidInputError(msg)
+        refuse("operators and ops both list the operators; keep one of them")
     return read_operators(document.path.parent / schema.ops)
 
 
 def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
     training, shares = schema.training, schema.training.batch_shares
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
-        msg = "pipeline lookahead needs lookahead, the number of batches; add lookahead: 8"
-        raise InvalidInputError(msg)
+        refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
     return noun_of(
         Workload,
         training,
@@ -441,11 +421,10 @@ def _table(
     if stats is not None and "pooling_factor" not in entry.model_fields_set:
         factors = [stats.features.get(f, stats.pooling).mean for f in features]
     if len(factors) != len(features):
-        msg = (
+        refuse(
             f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
             "features; give one for each, or a single number"
         )
-        raise InvalidInputError(msg)
     law = law_of(entry.distribution, entry.num_embeddings, stats)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
@@ -479,8 +458,7 @@ def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
         return (name,)
     twice = [f for f, count in Counter(entry.features).items() if count > 1]
     if twice:
-        msg = f"features: value {twice[0]!r}: is there twice; name each feature once"
-        raise InvalidInputError(msg)
+        refuse(f"features: value {twice[0]!r}: is there twice; name each feature once")
     number = name.removeprefix(entry.name)
     return tuple(f"{feature}{number}" for feature in entry.features)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, final
 
 from markupsafe import Markup
@@ -30,13 +30,19 @@ from planner.report.base import (
 from planner.report.evidence import Evidence
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import OPTIMAL_GAP, Assumed, Candidate, PlanningResult, SolverReport
+from planner.result import (
+    OPTIMAL_GAP,
+    TORCHREC_BASELINE,
+    Assumed,
+    PlanningResult,
+    SolverReport,
+)
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
 _BODY = """\
 {% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
-{% for fact in verdict %}<p class="verdict">{{ fact.parts|join("; ") }}.</p>{% endfor %}
+{% for words in verdict %}<p class="verdict">{{ words[:1]|upper }}{{ words[1:] }}.</p>{% endfor %}
 <dl class="cards">
 {%- for label, value, note in cards -%}
 <div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
@@ -56,24 +62,8 @@ class SummarySection(AbstractReportSection):
 
     def build(self, result: PlanningResult) -> Section:
         """Facts only; warnings come as notes."""
-        _, others = figures.split_baselines(result)
-        facts = [
-            _headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            _verdict(result),
-            _predicted(result),
-            _bottleneck(result.best),
-            _memory(result.best),
-            _cost_line(result),
-            move(result),
-            _checkpoints(result),
-            _scenarios(result),
-            assumed_line(result.assumed, result.estimate.time.time_s),
-            _baselines(result, others),
-            _solver_line(result.solver, result.best.plan),
-            Fact(label="Searched", parts=result.searched, num_first=0),
-            _kinds(result.best),
-            _inputs(result.best),
-        ]
+        facts = [_headline(result.problem.workload, figures.cluster(result.problem.topology))]
+        facts += [Fact(label, tuple(make(result)), first) for label, first, make in _LINES]
         return Section(
             title=self.title,
             facts=tuple(fact for fact in facts if fact.parts),
@@ -81,12 +71,17 @@ class SummarySection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Markup:
-        """The verdict, the figures, and the lines."""
+        """The verdict, the figures, and the lines; the advice may compare with TorchRec's plan."""
         summary = self.build(evidence.result)
+        told = {fact.label: fact.parts for fact in summary.facts}
+        advised = advice(evidence)
+        compared = advised and evidence.rival and evidence.rival.name == TORCHREC_BASELINE
+        proof = told["Verdict"][-1:] if compared else told["Verdict"]
+        shown = (proof, told.get("Scenarios", ()))
         return fill(
             _BODY,
-            advice=advice(evidence),
-            verdict=[fact for fact in summary.facts if fact.label in ("Verdict", "Scenarios")],
+            advice=advised,
+            verdict=["; ".join(parts) for parts in shown if parts],
             cards=_cards(evidence),
             notes=summary.notes,
             facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
@@ -106,30 +101,24 @@ def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
     usd, paid = result.usd_per_billion_samples, []
     if usd is not None and price is not None:
         at = f"per billion samples, at {significant(price, 6)} USD per device and hour"
-        paid.append(("Cost", Kind.USD, usd, at))
-    priced = f"{counted(solver.evaluations, 'plan')} priced"
-    found: list[tuple[str, Kind, float | None, str]] = [
-        ("Iteration", Kind.TIME, time.time_s, f"{interval.strip('[]').replace('..', 'to')} (90 %)"),
-        ("Throughput", Kind.RATE, estimate.samples_per_s, "samples per second"),
-        *paid,
-        ("Proven bound", kind, solver.bound, ended),
-        ("Gap to the bound", Kind.GAP, solver.gap_ratio, priced),
-        (
-            "Exposed communication",
-            Kind.SHARE,
-            exposed_s / (time.time_s or 1.0),
-            f"{units.format_time(exposed_s)} that no compute hides",
-        ),
-        (
-            "Fullest device",
-            Kind.BYTES,
-            fullest.used_bytes,
-            f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}",
-        ),
-    ]
+        paid.append(("Cost", written(Kind.USD, usd), at))
+    exposed = written(Kind.SHARE, exposed_s / (time.time_s or 1.0))
+    bound, gap = (
+        "unproven" if value is None else written(unit, value)
+        for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
+    )
+    hidden = f"{units.format_time(exposed_s)} that no compute hides"
+    used = written(Kind.BYTES, fullest.used_bytes)
+    capacity = units.format_bytes(fullest.capacity_bytes)
+    spread = interval.strip("[]").replace("..", "to")
     return [
-        (label, "unproven" if value is None else written(kind, value), note)
-        for label, kind, value, note in found
+        ("Iteration", written(Kind.TIME, time.time_s), f"{spread} (90 %)"),
+        ("Throughput", written(Kind.RATE, estimate.samples_per_s), "samples per second"),
+        *paid,
+        ("Proven bound", bound, ended),
+        ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
+        ("Exposed communication", exposed, hidden),
+        ("Fullest device", used, f"rank {fullest.rank}, of {capacity}"),
     ]
 
 
@@ -154,7 +143,7 @@ def _headline(workload: Workload, cluster: str) -> Fact:
     )
 
 
-def _verdict(result: PlanningResult) -> Fact:
+def _verdict(result: PlanningResult) -> list[str]:
     """Whether the plan fits, its ratio to TorchRec's own plan, and how good it is proven to be.
 
     The ratio compares both plans under the workload itself, not under a scenario.
@@ -178,7 +167,7 @@ def _verdict(result: PlanningResult) -> Fact:
     else:
         more = f"no plan in the search space is better by more{of}"
         parts.append(f"{status}, gap {format_gap(gap)}: {more}")
-    return Fact(label="Verdict", parts=tuple(parts))
+    return parts
 
 
 _WIDTH_OF: Final = {
@@ -198,7 +187,7 @@ def _width_reason(result: PlanningResult) -> str:
     return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
 
 
-def _predicted(result: PlanningResult) -> Fact:
+def _predicted(result: PlanningResult) -> list[str]:
     """Iteration time with its 90 % interval and what widens it, and throughput.
 
     With scenarios it is the time in that for which the plan was made.
@@ -211,12 +200,12 @@ def _predicted(result: PlanningResult) -> Fact:
     if worst is not None:
         parts.append(printable(f"in {worst.name}, the slowest scenario"))
     parts.append(_width_reason(result))
-    return Fact(label="Predicted", parts=tuple(parts))
+    return parts
 
 
-def _bottleneck(best: Candidate) -> Fact:
+def _bottleneck(result: PlanningResult) -> list[str]:
     """The rank with most of the critical path, the stages of that path, exposed communication."""
-    estimate = best.estimate
+    estimate = result.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
     rank = f"rank {figures.bottleneck_rank(estimate)}"
@@ -226,11 +215,12 @@ def _bottleneck(best: Candidate) -> Fact:
     exposed = estimate.exposed_communication_s
     share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
     parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
-    return Fact(label="Bottleneck", parts=tuple(parts), num_first=1)
+    return parts
 
 
-def _memory(best: Candidate) -> Fact:
+def _memory(result: PlanningResult) -> list[str]:
     """The fullest rank with its capacity, and the fullest host if a table is in host memory."""
+    best = result.best
     rank = best.memory.fullest
     used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
     reserve = format_gib(rank.reserved_bytes)
@@ -242,24 +232,22 @@ def _memory(best: Candidate) -> Fact:
         parts.append(f"host {host.host}: {used} of {capacity} GiB")
     if not best.memory.fits:
         parts.append("DOES NOT FIT")
-    return Fact(label="Memory", parts=tuple(parts))
+    return parts
 
 
-def _kinds(best: Candidate) -> Fact:
+def _kinds(result: PlanningResult) -> tuple[str, ...]:
     """How many tables are cut in which way, and with which kernels."""
-    if not best.plan.placements:
-        return Fact(label="Sharding", parts=("no tables",), num_first=0)
-    kernels = ", ".join(figures.kernel_kinds(best.plan))
-    parts = (*figures.kinds_in_words(best.plan), f"kernels: {kernels}")
-    return Fact(label="Sharding", parts=parts, num_first=0)
+    if not result.plan.placements:
+        return ("no tables",)
+    kernels = ", ".join(figures.kernel_kinds(result.plan))
+    return (*figures.kinds_in_words(result.plan), f"kernels: {kernels}")
 
 
-def _inputs(best: Candidate) -> Fact:
+def _inputs(result: PlanningResult) -> list[str]:
     """How many numbers of the system come from each kind of source, the strongest first."""
-    counts = Counter(p.source for p in best.estimate.provenance)
+    counts = Counter(p.source for p in result.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
-    weakest = f"weakest input: {best.estimate.time.source.value}"
-    return Fact(label="Inputs", parts=(*parts, weakest), num_first=0)
+    return [*parts, f"weakest input: {result.estimate.time.source.value}"]
 
 
 def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,7 +256,9 @@ def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"warning: {text}" for text in unique)
 
 
-def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
+def _baselines(result: PlanningResult) -> list[str]:
+    """How fast the plan is beside baselines, and which baselines found none."""
+    _, others = figures.split_baselines(result)
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
     names = [printable(name) for name in result.unfit_baselines]
     one = len(names) == 1
@@ -276,7 +266,7 @@ def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     if figures.has_unknown_rules(result):
         words += " or breaks a constraint" if one else " or break a constraint"
     unfit = [f"{', '.join(names)} {words}"] if names else []
-    return Fact(label="Speed-up", parts=(*ratios, *unfit), num_first=0)
+    return [*ratios, *unfit]
 
 
 _WORTH_EXPLAINING = 0.03
@@ -298,24 +288,22 @@ def _few_shards(plan: Plan) -> str | None:
     return f"only {mean:.1f} shards per rank to place: with so few, the bound is weak"
 
 
-def _solver_line(solver: SolverReport, plan: Plan) -> Fact:
+def _search(result: PlanningResult) -> list[str]:
+    """How the search ended, what its gap is made of, and what it did."""
+    solver = result.solver
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
     parts = figures.gap_parts(solver)
     proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
     wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
-    reason = _few_shards(plan) if wide else None
+    reason = _few_shards(result.plan) if wide else None
     status = STATUS_WORDS[solver.status]
-    return Fact(
-        label="Solver",
-        parts=(
-            f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
-            f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
-            f"seed {solver.seed}",
-            *([] if reason is None else [reason]),
-        ),
-        num_first=0,
-    )
+    return [
+        f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
+        f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
+        f"seed {solver.seed}",
+        *([] if reason is None else [reason]),
+    ]
 
 
 def _other_work(solver: SolverReport) -> str:
@@ -330,29 +318,27 @@ _MOST_SCENARIOS = 5
 _MOST_ASSUMED = 3
 
 
-def _cost_line(result: PlanningResult) -> Fact:
+def _cost(result: PlanningResult) -> tuple[str, ...]:
     """Dollars per billion samples, and the source of the price."""
     usd, topology = result.usd_per_billion_samples, result.problem.topology
     price = topology.price_per_device_usd_per_hour
     if usd is None or price is None:
-        return Fact(label="Cost", parts=())
+        return ()
     origin = next((p for p in topology.provenance if p.name == "price"), None)
     words = [] if origin is None else [origin.source.value, origin.reference]
     source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
-    parts = (
+    return (
         f"{significant(usd)} USD per billion samples",
         printable(f"{_devices(topology)} at {significant(price, 6)} USD/h{source}"),
     )
-    return Fact(label="Cost", parts=parts)
 
 
-def _checkpoints(result: PlanningResult) -> Fact:
+def _checkpoints(result: PlanningResult) -> tuple[str, ...]:
     """How often to write checkpoints, by Young and Daly, where hosts fail."""
     every_s = result.checkpoint_interval_s
     if every_s is None:
-        return Fact("Checkpoints", ())
-    parts = (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
-    return Fact(label="Checkpoints", parts=parts)
+        return ()
+    return (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
 
 
 def _devices(topology: Topology) -> str:
@@ -361,13 +347,13 @@ def _devices(topology: Topology) -> str:
     return counted(topology.trainers.world_size, kind)
 
 
-def move(result: PlanningResult) -> Fact:
+def move(result: PlanningResult) -> list[str]:
     """What moves away from the plan in use, how long that takes, and when it pays back."""
     reshard = result.reshard
     if reshard is None:
-        return Fact(label="Move", parts=())
+        return []
     if not reshard.moved_tables and not reshard.recut_tables:
-        return Fact(label="Move", parts=("none: stay with the plan in use, no move pays",))
+        return ["none: stay with the plan in use, no move pays"]
     tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
     recut = (
         [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
@@ -389,10 +375,10 @@ def move(result: PlanningResult) -> Fact:
             f"saves {gain} of each iteration: {verdict}, paid back after "
             f"{reshard.payback_iterations:,} iterations"
         )
-    return Fact(label="Move", parts=tuple(parts))
+    return parts
 
 
-def assumed_line(assumed: Sequence[Assumed], ours_s: float | None) -> Fact:
+def assumed_words(assumed: Sequence[Assumed], ours_s: float | None) -> tuple[str, ...]:
     """How many values were assumed, and the one that moves the step most, but for the batch.
 
     Args:
@@ -400,12 +386,12 @@ def assumed_line(assumed: Sequence[Assumed], ours_s: float | None) -> Fact:
         ours_s: the step with these values; None if there is no plan, and so no step.
     """
     if not assumed:
-        return Fact("Assumed", ())
+        return ()
     words = counted(len(assumed), "value")
     if ours_s is None:
         shown = ", ".join(f"{a.what} {a.value}{_tables(a)}" for a in assumed[:_MOST_ASSUMED])
         more = len(assumed) - _MOST_ASSUMED
-        return Fact("Assumed", (f"{words}: {shown}" + (f", and {more} more" if more > 0 else ""),))
+        return (f"{words}: {shown}" + (f", and {more} more" if more > 0 else ""),)
     moves = [
         (abs(a.time_s - ours_s), a.time_s, a)
         for a in assumed
@@ -415,14 +401,14 @@ def assumed_line(assumed: Sequence[Assumed], ours_s: float | None) -> Fact:
         _, time_s, most = max(moves, key=lambda found: found[0])
         told = f"{most.what} {most.value}{_tables(most)}"
         words += f", chiefly {told}: {units.format_time(time_s)} with {most.other}"
-    return Fact("Assumed", (words,))
+    return (words,)
 
 
 def _tables(assumed: Assumed) -> str:
     return f" of {counted(assumed.num_tables, 'table')}" if assumed.num_tables else ""
 
 
-def _scenarios(result: PlanningResult) -> Fact:
+def _scenarios(result: PlanningResult) -> list[str]:
     """The iteration time in each scenario, slowest first, and what the other lines refer to."""
     ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))
     shown = [f"{printable(s.name)} {units.format_time(s.time_s)}" for s in ordered]
@@ -431,4 +417,24 @@ def _scenarios(result: PlanningResult) -> Fact:
     if shown:
         first = printable(result.scenarios[0].name)
         shown.append(f"speed-up, bottleneck and cost are about {first}; memory holds all of them")
-    return Fact(label="Scenarios", parts=tuple(shown))
+    return shown
+
+
+_LINES: Final[tuple[tuple[str, int | None, Callable[[PlanningResult], Sequence[str]]], ...]] = (
+    ("Verdict", None, _verdict),
+    ("Predicted", None, _predicted),
+    ("Bottleneck", 1, _bottleneck),
+    ("Memory", None, _memory),
+    ("Cost", None, _cost),
+    ("Move", None, move),
+    ("Checkpoints", None, _checkpoints),
+    ("Scenarios", None, _scenarios),
+    ("Assumed", None, lambda result: assumed_words(result.assumed, result.estimate.time.time_s)),
+    ("Speed-up", 0, _baselines),
+    ("Solver", 0, _search),
+    ("Searched", 0, lambda result: result.searched),
+    ("Sharding", 0, _kinds),
+    ("Inputs", 0, _inputs),
+)
+"""Each line after the first: its label, how many of its parts the first screen shows (None for
+all), and what makes them."""

@@ -23,7 +23,7 @@ begin with few rows, tangents and cuts; those that a solution breaks are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +38,7 @@ from planner.search.bounds.bound_program import (
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution
+from planner.search.common.lp import LinearProgram, ProgramBasis, Solution
 from planner.search.common.programs import effort_of, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
@@ -95,7 +95,6 @@ class RankFreeBound:
         types: TypeSet | None,
         *,
         kept: BoolArray | None = None,
-        more: Sequence[Rows] = (),
         rounds: int = 12,
         box: Box | None = None,
         start: ProgramBasis | None = None,
@@ -105,14 +104,13 @@ class RankFreeBound:
         Args:
             types: the set of sharding types; None for all plans.
             kept: ``[n]`` True for options to choose from; the bound holds for these alone.
-            more: further rows about the options.
             rounds: most programs to solve.
             box: limits of the phases; the bound holds for the plans in it.
             start: the basis of a similar program.
         """
         result = Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
-            scope = Scope(kept=kept, more=more, box=box)
+            scope = Scope(kept=kept, box=box)
             program = self._program(types, scope)
             solution = self._solve(program, start=result.basis)
             if solution.infeasible:

@@ -51,12 +51,10 @@ class Scope:
     Attributes:
         kept: ``[n]`` True for options to choose from; None for all.
         box: limits of the phases, and what fused calls cost; None for no limits.
-        more: further rows about the options.
     """
 
     kept: BoolArray | None = None
     box: Box | None = None
-    more: Sequence[Rows] = ()
 
 
 EVERYTHING: Final = Scope()
@@ -296,7 +294,7 @@ class RankFreeProgram:
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
-            rows=Rows.stack([*parts, *scope.more]),
+            rows=Rows.stack(parts),
             groups=self.space.table_of,
         )
 

@@ -1,14 +1,13 @@
-"""Branch and bound over boxes of phase maxima and over the options of tables.
+"""Branch and bound over boxes of phase maxima.
 
 A node is a set of sharding types with a box and with the options that its plans may have. Its bound
 is that of the rank-free program with the box's own cuts. If a set of types leaves open whether
 tables are replicated, plans that replicate some tables and plans that replicate none begin as nodes
 of their own.
 
-The node with the least bound is split in two, either at a value of one phase or by the options of
-one table, whichever promises to raise the bound more. So the least bound over all nodes rises
-towards the best bound that is possible without ranks. Nodes whose bound is above the best plan are
-dropped.
+The node with the least bound is split in two at a value of one phase. So the least bound over all
+nodes rises towards the best bound that is possible without ranks. Nodes whose bound is above the
+best plan are dropped.
 
 A narrower box helps in three ways. Chords come closer to the models. Options with a shard above the
 box's limit are left out. And the limit of a phase says on how many ranks a fused call has to be at
@@ -31,7 +30,6 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.common.linear import LinearModel
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
@@ -167,7 +165,8 @@ class Branching:
         left_open = node.types - certain
         if kind not in left_open:
             return [self._boxed(node, certain, left_open, incumbent)]
-        none = _keeping(node, ~uses(frozenset({kind}), self._bounds.space))
+        without = ~uses(frozenset({kind}), self._bounds.space)
+        none = replace(node, kept=without if node.kept is None else node.kept & without)
         left_open -= {kind}
         return [
             self._boxed(node, certain | {kind}, left_open, incumbent),
@@ -215,19 +214,11 @@ class Branching:
     # -- splits -----------------------------------------------------------------------------------
 
     def _split(self, node: Node, incumbent: float) -> tuple[Node, Node] | None:
-        """Both parts of the most promising split, of a side of the box or of a table's options.
-
-        Returns:
-            None if every side is narrow and the solution mixes the options of no table.
-        """
+        """Both parts of the most promising split of a side of the box; None if all are narrow."""
         box, relaxation = node.box, node.relaxation
         if box is None or relaxation is None or relaxation.phases is None:
             return None
         where = self._where(box, relaxation.phases, node.bound, incumbent)
-        table = self._table_split(box, relaxation, relaxation.phases, incumbent)
-        if table is not None and (where is None or table.worth > where[0]):
-            below, above = (_keeping(node, kept) for kept in (table.lower, table.upper))
-            return self._half(below, box, incumbent), self._half(above, box, incumbent)
         if where is None:
             return None
         _, group, at = where
@@ -235,17 +226,6 @@ class Branching:
         lower = box.part(box.low, np.where(sides, at, box.high))
         upper = box.part(np.where(sides, at, box.low), box.high)
         return self._half(node, lower, incumbent), self._half(node, upper, incumbent)
-
-    def _table_split(
-        self, box: Box, relaxation: Relaxation, phases: FloatArray, incumbent: float
-    ) -> TableSplit | None:
-        """The split of the table whose options the solution mixes most."""
-        if relaxation.shares is None:
-            return None
-        model = self._bounds.model
-        slopes = np.zeros(len(phases))
-        np.maximum.at(slopes, box.first, _binding_slopes(box, phases))
-        return widest_split(model, relaxation.shares, slopes[model.used], incumbent)
 
     def _where(
         self, box: Box, phases: FloatArray, bound: float, incumbent: float
@@ -301,11 +281,6 @@ class Branching:
         return kept if node.kept is None else kept & node.kept
 
 
-def _keeping(node: Node, kept: BoolArray) -> Node:
-    """The node without the options that are not among these, ``[n]``."""
-    return replace(node, kept=kept if node.kept is None else node.kept & kept)
-
-
 def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
     """``[L]`` how fast the binding cuts of a box grow with the phase of each side.
 
@@ -318,72 +293,3 @@ def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
     slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
     largest = float(values.max())  # below 0 if cuts say nothing about such short phases
     return np.asarray(slopes[values >= largest - _BINDING_RATIO * abs(largest)].max(axis=0))
-
-
-# ------------------ options of one table
-#
-# Branching on the options of one table.
-#
-# A linear program may mix the options of a table: for example a large share of an option in device
-# memory, and as much of one in host memory as makes everything fit. No plan can do this. If the
-# table is a large part of all, the bound is far below every plan. Therefore the options are divided
-# in two parts: those with less load than the mix, and those with more. Neither part can make the
-# same mix.
-
-_FULL_RATIO: Final = 0.999
-"""Share of all device memory above which it counts as full. Below it, no plan is worse because a
-table needs more of it."""
-
-_SAME_RATIO: Final = 1e-6
-"""Share of the objective up to which options count as alike, so that splitting them is useless."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableSplit:
-    """Two parts of the options, which divide the options of one table.
-
-    Attributes:
-        worth: how much the mixed options of that table differ, in the unit of the objective.
-        lower, upper: ``[n]`` True for the options of each part: all options of other tables, and
-            some of that table; none of these is in both parts.
-    """
-
-    worth: float
-    lower: BoolArray
-    upper: BoolArray
-
-
-def widest_split(
-    model: LinearModel, shares: FloatArray, slopes: FloatArray, incumbent: float
-) -> TableSplit | None:
-    """The split of the table whose mixed options differ most.
-
-    How much the options of a table differ is the standard deviation of what they add to the mean
-    load of a rank in one phase, or to its device memory if that is full, weighted by their shares.
-
-    Args:
-        model: loads of the options.
-        shares: ``[n]`` share of each option in a solution.
-        slopes: ``[K']`` how fast the objective grows with each phase in use.
-        incumbent: the objective of the best plan; all device memory counts as much.
-
-    Returns:
-        None if the solution mixes the options of no table.
-    """
-    space = model.space
-    limit = max(float(space.pipeline.device_limits.mean()), 1.0)
-    is_full = float(shares @ model.mean[:, -2]) > _FULL_RATIO * limit
-    worth = np.append(slopes[model.phase_index], incumbent / limit if is_full else 0.0)
-    loads = model.mean[:, : len(worth)] * worth
-    weights, first = np.maximum(shares, 0.0)[:, None], space.first[:-1]
-    total = np.add.reduceat(weights, first)
-    means = np.add.reduceat(weights * loads, first) / total
-    apart = weights * (loads - means[space.table_of]) ** 2
-    spread = np.sqrt(np.add.reduceat(apart, first) / total)
-    table, column = np.unravel_index(int(np.argmax(spread)), spread.shape)
-    found = float(spread[table, column])
-    if found <= _SAME_RATIO * incumbent:
-        return None
-    own = space.table_of == table
-    below = own & (loads[:, column] <= means[table, column])
-    return TableSplit(worth=found, lower=~own | below, upper=~below)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -12,8 +11,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.lp import Rows
+from planner.search.bounds.relaxation import Relaxation
 from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.partial_plan import place_options
@@ -54,10 +52,6 @@ class Room:
         """Whether options with these shares, ``[n]``, fit into all device memory together."""
         return bool(shares @ self._share <= 1 + _TOLERANCE)
 
-    def rows(self) -> list[Rows]:
-        """The limit of all device memory, as a row of a program over the options."""
-        return [Rows.dense(self._share[None], np.full(1, -math.inf), np.ones(1))]
-
     def shrunk(self, relaxation: Relaxation) -> FloatArray:
         """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
 
@@ -86,74 +80,9 @@ class Room:
         return whole
 
 
-# ------------------ solutions that can be rounded
-#
-# Solutions of the bound that are solved again, so that they can be rounded to plans.
-#
-# The solutions found here are no bounds.
-
-_LEAST_ROOM: Final = 1e-60
-"""Least room of a phase, so that loads can be divided by it even if a phase has no work at all."""
-
-
-class Roundable:
-    """Finds solutions that are close to those of the bound, and from which plans can be made.
-
-    Args:
-        bounds: solves the rank-free problem.
-    """
-
-    def __init__(self, bounds: RankFreeBound) -> None:
-        """Nothing is solved yet."""
-        self._bounds, self._model = bounds, bounds.model
-        self._room = Room(bounds.space) if bounds.builder.unlisted_bytes > 0 else None
-        self._fitted: dict[tuple[TypeSet | None, float], Relaxation] = {}
-
-    def within_memory(self, relaxation: Relaxation) -> Relaxation:
-        """A solution that needs no more device memory than there is.
-
-        Where kernels in host memory are not listed, the bound allows more
-        (:mod:`planner.search.bounds.rounding`).
-        """
-        room = self._room
-        if room is None or relaxation.shares is None or room.holds(relaxation.shares):
-            return relaxation
-        key = relaxation.types, relaxation.bound
-        if key not in self._fitted:
-            self._fitted[key] = replace(relaxation, shares=room.shrunk(relaxation))
-        return self._fitted[key]
-
-    def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
-        """A solution whose shards can be packed as wholes.
-
-        In a solution the share of a giant shard is small, but in a plan the shard is whole. Let the
-        room of a phase be its largest load in the solution, raised by ``slack_ratio``. Then no
-        shard may be larger than the room. A rank has room for one shard that is larger than half of
-        it, or for two that are larger than a third.
-        """
-        if relaxation.shares is None:
-            return relaxation
-        model, builder = self._model, self._bounds.builder
-        groups = model.phase_maxima(self._bounds.builder.peaks(relaxation.shares)[-1])
-        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
-        room = room[model.phase_index]
-        share = model.extreme(np.maximum)[:, : len(room)] / room
-        kept = builder.uniform | (share <= 1.0).all(axis=-1)
-        taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
-        counted = taken * builder.shards[:, None] / self._bounds.space.world_size
-        upper = np.ones(counted.shape[1])
-        rows = Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)
-        more = [rows, *(self._room.rows() if self._room is not None else ())]
-        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
-
-
 _WORTH_ROUNDING: Final = 1.10
 """Factor on the least bound of all sets of sharding types, up to which the solution of a set is
 rounded to plans. Sets above it are less likely to have the best plan."""
-_SLACKS: Final = (0.02, 0.15)
-"""Shares by which the loads of a solution are raised to get the room that whole shards are packed
-into. With little room the options are close to the bound, with more of it they can be packed."""
-
 POWERS: Final = (4, 16, 32)
 """Exponents of the norm with which a choice of options is placed, once with each. Low ones balance
 all ranks, high ones see the fullest rank alone."""
@@ -177,7 +106,7 @@ class Starts:
         """Make no plan yet."""
         self.found: list[Assignment] = []
         self._bounds, self._model, self._record = bounds, bounds.model, record
-        self._roundable = Roundable(bounds)
+        self._room = Room(bounds.space) if bounds.builder.unlisted_bytes > 0 else None
         self._without = without
         self._meter = record.evaluate.meter
         self._space = bounds.space
@@ -221,15 +150,19 @@ class Starts:
             if made and self._meter.spent_s > until_s:
                 break
             made += self.round(relaxation)
-            for slack in _SLACKS:
-                if not self._record.stopped:
-                    made += self.round(self._roundable.packable(relaxation, slack))
         return made
 
     def round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans of the options that have the largest shares in a relaxation."""
         self._model.use_cuts(self._bounds.cuts.get(relaxation.types, []))
-        return self.place(self._roundable.within_memory(relaxation).choice(self._space))
+        return self.place(self._within_memory(relaxation).choice(self._space))
+
+    def _within_memory(self, relaxation: Relaxation) -> Relaxation:
+        """A solution that needs no more device memory than there is, see :class:`Room`."""
+        room, shares = self._room, relaxation.shares
+        if room is None or shares is None or room.holds(shares):
+            return relaxation
+        return replace(relaxation, shares=room.shrunk(relaxation))
 
     def place(self, choice: IntArray) -> list[Assignment]:
         """Plans of one option per table, ``[T]``: one for each exponent of the norm."""

@@ -81,12 +81,6 @@ def test_rows_are_read_or_refused() -> None:
     assert row.shard.num_indices == 400
     assert row.shard.num_bags == 100
     assert row.measured_s == pytest.approx((20e-6, 100e-6))
-    with pytest.raises(InvalidValueError, match="has no loc: measure it again"):
-        LookupRow.of({k: v for k, v in ROW.items() if k != "loc"})
-    with pytest.raises(InvalidValueError, match="not ssd"):
-        LookupRow.of({**ROW, "loc": "ssd"})
-    with pytest.raises(InvalidValueError, match="no law of indices is called 'normal'"):
-        LookupRow.of({**ROW, "law": "normal"})
     with pytest.raises(InvalidValueError, match="nothing to fit"):
         fit_fbgemm([], H200)
 

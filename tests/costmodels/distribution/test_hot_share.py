@@ -11,6 +11,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.samples import draws_needed, hot_share_range, tells
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from tests.counted import law_of_counts
 
 
 def drawn(law: AbstractIndexDistribution, count: int, seed: int) -> FloatArray:
@@ -52,7 +53,7 @@ def test_the_truth_lies_in_the_range(rows: int, exponent: float) -> None:
 def test_even_rows_are_found_even(count: int, seed: int) -> None:
     """120 M equally likely rows: the few rows drawn twice are no hot ones."""
     law = Uniform(num_embeddings=120_000_000)
-    found = Empirical.from_counts(drawn(law, count, seed).astype(int), law.num_embeddings)
+    found = law_of_counts(drawn(law, count, seed).astype(int), law.num_embeddings)
     assert found.access_share(law.num_embeddings / 100) == pytest.approx(0.01, rel=1e-6)
 
 
@@ -76,7 +77,7 @@ def test_what_cannot_be_told_is_not_promised() -> None:
 
 
 def test_alternatives_have_the_shares_of_the_ends() -> None:
-    law = Empirical.from_counts(drawn(law_of(10**6, 0.8), 20_000, 3).astype(int), 10**6)
+    law = law_of_counts(drawn(law_of(10**6, 0.8), 20_000, 3).astype(int), 10**6)
     assert law.alternatives() == ()
     rows, probability = law.frequency_bins()
     halves = np.stack([rows * 0.75, rows * 0.25])

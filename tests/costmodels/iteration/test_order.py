@@ -76,10 +76,10 @@ ORDER = {
 def everything() -> StageTimes:
     """A dense part in three pieces over the ranks, earlier micro-batches, codecs, and a copy."""
     codecs = CodecTimes(
-        quantize_s=SECOND,
-        dequantize_s=2 * SECOND,
-        quantize_gradient_s=3 * SECOND,
-        dequantize_gradient_s=4 * SECOND,
+        output_quantize_s=SECOND,
+        output_dequantize_s=2 * SECOND,
+        gradient_quantize_s=3 * SECOND,
+        gradient_dequantize_s=4 * SECOND,
         host_s=5 * SECOND,
     )
     return dataclasses.replace(

@@ -131,10 +131,10 @@ def test_kernels_on_both_sides_by_hand() -> None:
     rate, gap = device.hbm_bandwidth_bytes_per_s, device.kernel_latency_s
     elements = 5 * BATCH * DIM
     sent = elements * WORLD * (4 + 4 + 4 + 2) / rate
-    np.testing.assert_allclose(times.quantize_s, [gap, gap + sent, gap, gap])
-    np.testing.assert_allclose(times.dequantize_s, np.full(4, gap + elements * 6 / rate))
-    np.testing.assert_allclose(times.quantize_gradient_s, np.full(4, gap))
-    np.testing.assert_allclose(times.dequantize_gradient_s, np.full(4, gap))
+    np.testing.assert_allclose(times.output_quantize_s, [gap, gap + sent, gap, gap])
+    np.testing.assert_allclose(times.output_dequantize_s, np.full(4, gap + elements * 6 / rate))
+    np.testing.assert_allclose(times.gradient_quantize_s, np.full(4, gap))
+    np.testing.assert_allclose(times.gradient_dequantize_s, np.full(4, gap))
 
 
 def test_kernels_take_their_time_at_the_speed_of_the_rank_and_launches_do_not() -> None:

@@ -174,7 +174,8 @@ def earlier_of(
     gathers, scatters = ((np.array(s) for s in each) for each in ((1.0, 2.0), (8.0, 16.0)))
     reduction.gathers_s, reduction.scatters_s = tuple(gathers), tuple(scatters)
     times = np.array(passes_s), np.array(issued_s)
-    return reduction.earlier_s(*times, np.array([0.5]), np.array([3.0]))
+    scale = Scale(dense_ratio=np.array([0.5]), collective_ratio=np.array([3.0]))
+    return reduction.earlier_s(*times, np.ones(1), scale)
 
 
 def test_a_micro_batch_takes_its_passes_or_what_the_host_needs_to_issue_it() -> None:

@@ -34,6 +34,7 @@ from costmodels.workload import (
 from planner import load_system
 from planner.problem import TableConstraint
 from planner.scenarios import ScenarioRule
+from tests.counted import law_of_counts
 from tests.differential.case import Case
 from tests.differential.drawing.draw_constraints import one_more_rule
 from tests.differential.drawing.options import placements
@@ -200,7 +201,7 @@ def _law(rng: np.random.Generator, rows: int) -> AbstractIndexDistribution:
     drawn = np.array([2.0, 50.0, 3000.0])
     distinct = np.minimum(drawn * np.array([1.0, 0.8, 0.3]), float(rows)).clip(min=1.0)
     curve = tuple((float(n), float(d)) for n, d in zip(drawn, distinct, strict=True))
-    law = Empirical.from_counts(counts, rows, num_unique_curve=curve if rng.random() < 0.5 else ())
+    law = law_of_counts(counts, rows, num_unique_curve=curve if rng.random() < 0.5 else ())
     if rng.random() < 0.5:
         return law
     bins, probability = law.frequency_bins()

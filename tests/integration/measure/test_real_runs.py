@@ -19,9 +19,7 @@ from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
 TINY = MeasuringEffort(
-    num_lookups=18,
-    num_dense_lookups=6,
-    num_sequence_lookups=6,
+    num_lookups=(18, 6, 6),
     num_steps=24,
     num_passes=1,
     repeats=3,
@@ -65,12 +63,10 @@ def test_a_calibrated_machine_predicts_training(
         assert len({o.kinds for o in found} | {o.origin for o in found}) > 1
         assert all(0.3 < o.predicted_s / o.measured_s < 3 for o in found)
         assert all(min(o.stages_measured_s) > 0 for o in found)
-    skewed = validate_tasks(topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, what="skew")
-    assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
 
 
 def test_measurements_cover_everything() -> None:
-    small = replace(TINY, num_lookups=6, num_steps=6)
+    small = replace(TINY, num_lookups=(6, 6, 6), num_steps=6)
     points = calibrate.measure_machine(small, world_size=2, seed=1)
     assert len(points.lookups) == 2 * (6 + 6 + 6)
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -20,6 +19,7 @@ from planner import api
 from planner.drift.changes import Controller, Offer
 from planner.problem import MoveLimit
 from planner.replan import reshard
+from tests.counted import law_of_counts
 from tests.planner import cases
 
 PERIODS = 6
@@ -69,7 +69,7 @@ def measured(day: Workload, rng: np.random.Generator) -> Workload:
                 if k
             ]
         )
-        law = Empirical.from_counts(counts, t.num_embeddings)
+        law = law_of_counts(counts, t.num_embeddings)
         feature = Feature(name=t.name, pooling_factor=float(max(lengths.mean(), 0.01)))
         tables.append(replace(t, features=(feature,), distribution=law))
     return replace(day, tables=tuple(tables))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,39 +167,39 @@ SPREAD = tuple((*[0.0] * row, 0.1) for row in range(4))
 FACTORS = FittedFactors(collective_ratio=2.0, spread_ratio=SPREAD)
 
 
-@pytest.mark.parametrize(
-    "last",
-    ["", "\n", "\n\n# prices are ours\nprice: 3 USD/h\n"],
-    ids=["no newline", "newline", "more keys"],
-)
-def test_factors_of_before_are_taken_out_whole(tmp_path: Path, last: str) -> None:
-    """Wherever the file ends; what stands behind them stays."""
+def test_factors_of_before_are_multiplied_and_the_base_stays_as_it_is(tmp_path: Path) -> None:
+    """A file says what it says once; what stands beside the factors in the base holds."""
     given, written = tmp_path / "box.yaml", tmp_path / "again.yaml"
     rows = ("lookup: 1", "# ours", "collective: 3", "dense: 1", "host: 1")
     lines = [f"  {row} (user, me)" if ":" in row else row for row in rows]
     spread = f"  spread: {[list(row) for row in SPREAD]}"
-    text = "\n".join(["name: box", "base: h100_sxm", "fitted:", *lines, spread])
-    given.write_text(text + last)
+    text = "\n".join(["name: box", "base: h100_sxm", "fitted:", *lines, spread, "price: 3 USD/h"])
+    given.write_text(text)
     before = io.load_system(given)
     write_fitted_system(written, given, before, FACTORS, settled_ratio=[1.0] * 4, num_runs=2)
     after = io.load_system(written)
     assert before.fitted is not None
     assert after.fitted is not None
     assert after.fitted.collective_ratio == 6.0
-    assert after.price_per_device_usd_per_hour == before.price_per_device_usd_per_hour
-    assert ("prices are ours" in written.read_text()) == ("prices are ours" in last)
+    assert after.price_per_device_usd_per_hour == before.price_per_device_usd_per_hour == 3.0
+    assert after.name == "box"
+    assert given.read_text() == text
 
 
-def test_a_base_of_ones_own_goes_along_to_another_folder(
+def test_a_base_of_ones_own_is_found_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its own base and the files that they name, also where the folder is named from here."""
+    """With its own base and the files that they name, wherever the two are named from.
+
+    No file is written but the one that the user names.
+    """
     monkeypatch.chdir(tmp_path)
     here, there = Path("here"), Path("there")
     shipped = configs_folder() / "calibrations"
     for folder in (here, there):
         folder.mkdir()
     (here / "curves.csv").write_bytes((shipped / "collectives.csv").read_bytes())
+    (there / "curves.csv").write_text("mine")
     (here / "a.yaml").write_text("name: a\nbase: h100_sxm\ncollective_curves: [curves.csv]\n")
     (here / "b.yaml").write_text("name: b\nbase: a.yaml\nlayout: {gpus_per_host: 4}\n")
     (here / "c.yaml").write_text("name: c\nbase: b.yaml\nprice: 3 USD/h\n")
@@ -208,10 +207,11 @@ def test_a_base_of_ones_own_goes_along_to_another_folder(
     collective = default_models(before).collective
     path = there / "mine.yaml"
     told = {"settled_ratio": [1.0] * 4, "num_runs": 2}
-    files = write_fitted_system(path, here / "c.yaml", before, FACTORS, **told)
-    assert len(files) == 4
-    shutil.rmtree(here)
-    after = io.load_system(path)
+    assert write_fitted_system(path, here / "c.yaml", before, FACTORS, **told) == (path,)
+    assert sorted(p.name for p in there.iterdir()) == ["curves.csv", "mine.yaml"]
+    assert (there / "curves.csv").read_text() == "mine"
+    monkeypatch.chdir("/")
+    after = io.load_system(tmp_path / path)
     assert (after.local_world_size, after.price_per_device_usd_per_hour) == (4, 3.0)
     kept = default_models(after).collective
     size = np.array([1e6, 1e8])
@@ -219,22 +219,6 @@ def test_a_base_of_ones_own_goes_along_to_another_folder(
     assert kept.buffer_s(Collective.ALL_REDUCE, size, after, within_host=False) == pytest.approx(
         expected
     )
-
-
-def test_a_copy_never_replaces_another_file(tmp_path: Path) -> None:
-    """A user names only the system to write, and not the files that go along with it."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    curves = configs_folder() / "calibrations" / "collectives.csv"
-    (here / "curves.csv").write_bytes(curves.read_bytes())
-    (here / "a.yaml").write_text("name: a\nbase: h100_sxm\ncollective_curves: [curves.csv]\n")
-    (there / "curves.csv").write_text("mine")
-    before = io.load_system(here / "a.yaml")
-    told = {"settled_ratio": [1.0] * 4, "num_runs": 2}
-    with pytest.raises(InvalidInputError, match="is another file than"):
-        write_fitted_system(there / "mine.yaml", here / "a.yaml", before, FACTORS, **told)
-    assert [(path.name, path.read_text()) for path in there.iterdir()] == [("curves.csv", "mine")]
 
 
 def test_bounds_hold_on_a_fitted_system() -> None:

@@ -21,7 +21,6 @@ from planner.io.system.collective_curves import (
     load_curves,
     read_curves,
     shipped_curves,
-    write_curves,
 )
 from planner.models import collective_model_of_device
 
@@ -86,7 +85,7 @@ def test_a_system_file_is_named_where_its_set_is_not_there(tmp_path: Path) -> No
 
 def test_a_file_of_ones_own_lies_beside_the_system_file(tmp_path: Path) -> None:
     records = [r for r in shipped_curves() if r.set_name == "h100_sxm"][:2]
-    write_curves(tmp_path / "mine.csv", records)
+    (tmp_path / "mine.csv").write_text(curves_text(records), encoding="utf-8")
     text = Path(io.library.locate("l40", "systems")).read_text(encoding="utf-8")
     (tmp_path / "box.yaml").write_text(text + "collective_curves: [mine.csv]\n", encoding="utf-8")
     topology = io.load_system(tmp_path / "box.yaml")
@@ -98,7 +97,7 @@ def test_a_file_of_ones_own_lies_beside_the_system_file(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     records = shipped_curves()
     path = tmp_path / "copy.csv"
-    write_curves(path, records)
+    path.write_text(curves_text(records), encoding="utf-8")
     again = read_curves(path)
     assert curves_text(again) == curves_text(records)
     assert [r.role for r in again] == [r.role for r in records]

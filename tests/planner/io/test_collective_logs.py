@@ -11,8 +11,7 @@ import pytest
 from costmodels.measured.curves import Collective
 from costmodels.units import GB, US
 from planner.errors import InvalidInputError
-from planner.io.system.collective_curves import CurveRecord, read_curves
-from planner.io.system.collective_logs import LogShape, read_logs
+from planner.io.system.collective_curves import CurveRecord, LogShape, read_curves, read_logs
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

@@ -20,7 +20,7 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.workload.workload_writer import workload_text
+from planner.io.workload.workload_schema import workload_text
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -29,6 +29,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
+from tests.counted import law_of_counts
 from tests.strategies import laws, make_table, make_workload, workloads
 
 NAMES = st.text(
@@ -54,7 +55,7 @@ def measured_laws(draw: DrawFn, rows: int) -> Empirical:
     """A law from counts, or with ranges and a measured curve."""
     counts = draw(st.lists(st.integers(0, 5000), min_size=1, max_size=min(rows, 30)))
     counts = [*counts[:-1], max(counts[-1], 1)]
-    law = Empirical.from_counts(counts, rows)
+    law = law_of_counts(counts, rows)
     if draw(st.booleans()):
         return law
     bins = np.array(law.num_rows_per_bin)

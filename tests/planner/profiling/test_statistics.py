@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from planner.profiling import statistics
 from planner.profiling.profiler import ProfileOptions, profile_files
 from planner.profiling.statistics import fit_zipf
 from planner.profiling.stats import TableStats, load_stats
+from tests.counted import law_of_counts
 from tests.planner.cases import first
 from tests.planner.profiling.samples import write_npz, zipf_ids
 
@@ -68,12 +68,12 @@ def test_what_is_no_zipf_law_shows(tmp_path: Path) -> None:
 
 
 def test_a_handful_of_rows_has_no_zipf_law() -> None:
-    assert fit_zipf(Empirical.from_counts([5, 4, 3], 3), 12, (3,)) is None
+    assert fit_zipf(law_of_counts([5, 4, 3], 3), 12, (3,)) is None
 
 
 def test_most_rows_never_drawn() -> None:
     counts = np.random.default_rng(0).poisson(100 / np.arange(1, 501) ** 0.5)
-    law = Empirical.from_counts(counts, 10**8)
+    law = law_of_counts(counts, 10**8)
     fit = fit_zipf(law, int(counts.sum()), (500, 10**8))
     assert fit is not None
     assert fit.num_ranks == 500

@@ -1,4 +1,4 @@
-"""The recommendation on top of the page, what would help, the map of ranks, folded tables."""
+"""The recommendation on top of the page, what would help, the busiest ranks, folded tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from costmodels.workload import DataType, DenseArch, Workload
 from planner import api, load_system, plan
 from planner.problem import MoveLimit, PlanningProblem
 from planner.report.advice import advice
-from planner.report.charts import heat_map
 from planner.report.evidence import IN_USE, Evidence, gather
 from planner.report.sections.base import build_blocks, build_sections
-from planner.result import Candidate
+from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
 from tests.planner import cases
 
@@ -91,17 +90,21 @@ def test_a_model_without_tables_is_helped_by_faster_products() -> None:
     layer = Transformer(layers=4, hidden=1024, heads=16, ffn=4096, seq=1024)
     dense = DenseArch(num_dense_features=2**20, layers=(layer,), dtype=DataType.BF16)
     workload = Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
-    (section,) = build_sections(plan(workload, load_system("h100_sxm", gpus=8)), ("help",))
+    found = plan(workload, load_system("h100_sxm", gpus=8))
+    (section,) = build_sections(found, ("help",))
     told = {row[0]: row[2] for row in section.rows}
-    assert told["twice the rate of matrix products"] < told["half the host time per call"]  # type: ignore[operator]
+    assert told["twice the rate of matrix products"] < 0.9 * found.estimate.time.time_s  # type: ignore[operator]
+    assert "half the host time per call" not in told, "it changes less than half a per cent"
 
 
-def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> None:
-    blocks = {b.name: b for b in build_blocks(evidence)}
-    stages = blocks["stages"].body
-    assert stages.count('class="c-h') == 32
-    assert all(f"<title>rank {r}: " in stages for r in range(32))
+def test_of_many_ranks_the_busiest_and_their_mean_are_shown(large_result: PlanningResult) -> None:
+    (stages,) = (b.body for b in build_blocks(gather(large_result)) if b.name == "stages")
+    assert len(set(re.findall(r"<title>rank (\d+): ", stages))) == 8
     assert "mean of ranks" in stages
+
+
+def test_many_tables_are_folded(evidence: Evidence) -> None:
+    blocks = {b.name: b for b in build_blocks(evidence)}
     tables = blocks["tables"].body
     assert tables.count("<details>") == 1
     assert "All 34 tables" in tables
@@ -110,18 +113,3 @@ def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> 
     assert all(
         listed.count(f">{t.name}</th>") == 1 for t in evidence.result.problem.workload.tables
     )
-
-
-def test_the_busiest_host_comes_first() -> None:
-    topology = cases.topology(100, 4)
-    times = [1.0 + (rank == 202) + 0.001 * (rank % 7) for rank in range(400)]
-    chart, left_out = heat_map("map", topology, times)
-    cells = re.findall(r"<title>(rank \d+): ", chart)
-    assert cells[0] == "rank 200"
-    assert chart.index("host 50") < min(chart.index(f"host {h}<") for h in (1, 2, 49) if
-                                        f"host {h}<" in chart)  # fmt: skip
-    assert left_out == 100 - len(cells) // 4
-    alone, _ = heat_map("map", cases.topology(40, 1), [1.0] * 40)
-    assert len(re.findall("<title>rank", alone)) == 40
-    assert "ranks 0-7" in alone
-    assert 'class="c-h4' in alone  # all alike

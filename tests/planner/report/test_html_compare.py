@@ -17,7 +17,7 @@ from planner.report.comparison import (
     render_compare,
 )
 from planner.report.evidence import view_of
-from planner.report.sections import timeline
+from planner.report.sections.stages import TimelineSection, length_s
 from planner.result import Candidate, PlanningResult
 from tests.planner.report.page_reader import Page, Values, differing, read_page, values_of
 
@@ -90,8 +90,8 @@ def test_timelines_of_one_page_share_their_scale(
 ) -> None:
     """A plan of half the time has bars of half the length."""
     view = view_of(pipeline, result.best)
-    alone = _longest_bar(timeline.draw(view))
-    shared = _longest_bar(timeline.draw(replace(view, scale_s=2.0 * timeline.length_s(view))))
+    alone = _longest_bar(TimelineSection().draw_view(view))
+    shared = _longest_bar(TimelineSection().draw_view(replace(view, scale_s=2.0 * length_s(view))))
     assert shared == pytest.approx(alone / 2, rel=0.01)
     slower = replace(result.best, name="slower", estimate=_twice(result.best.estimate))
     blocks = compare_blocks(

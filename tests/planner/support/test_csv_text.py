@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.measured.curves import Collective, CollectiveCurve
-from planner.io.plan.plan_csv import shards_csv
-from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
+from planner.io.plan.plan_file import shards_csv
+from planner.io.system.collective_curves import CurveRecord, curves_text, read_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.support.files import csv_text, guarded, unguarded
 from tests.planner.report.report_samples import make_result
@@ -95,7 +95,7 @@ def test_curves_are_read_back_as_they_were(tmp_path: Path) -> None:
         set_name="-s", role="validate", nodes=1, curve=curve, device="@d", network="'=n",
         library="nccl", harness="h", licence="", notes="'quoted'",
     )  # fmt: skip
-    write_curves(tmp_path / "c.csv", [record])
+    (tmp_path / "c.csv").write_text(curves_text([record]), encoding="utf-8")
     assert not any(map(is_run, cells((tmp_path / "c.csv").read_text())))
     (found,) = read_curves(tmp_path / "c.csv")
     assert found == replace(record, curve=replace(curve, time_s=found.curve.time_s))

@@ -17,8 +17,7 @@ from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.sharding import Plan
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.trace import matrix_text, traces
-from planner.trace.kineto import buffer_bytes, compare_traces
+from planner.trace.kineto import buffer_bytes, compare_traces, matrix_text, traces
 from planner.trace.reading import WAITED, read_trace, told_wait_s
 from planner.trace.stages import stage_of_name
 

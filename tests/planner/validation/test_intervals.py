@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from planner.cli.commands.validate import command
 from planner.cli.console import Settings
-from planner.errors import InvalidInputError
 from planner.validation import intervals
 from planner.validation.intervals import WANTED, coverages, published_pairs
 
-HEADER = "task,predicted_s,low_s,high_s,measured_s\n"
 
-
-def test_nine_in_ten_are_inside(tmp_path: Path) -> None:
-    runs = tmp_path / "runs.csv"
-    runs.write_text(HEADER + "0,1,0.9,1.1,1.05\n" * 9 + "0,1,0.9,1.1,1.2\n")
-    found = {c.family: c for c in coverages(runs)}
+def test_nine_in_ten_are_inside() -> None:
+    found = {c.family: c for c in coverages()}
     assert all(c.coverage_ok for c in found.values() if c.counted)
-    assert found["iteration: runs of this machine"].coverage_ratio == pytest.approx(0.9)
-    assert found["iteration: runs of this machine"].width_ratio == pytest.approx(1.1 / 0.9 - 1)
     low, high = WANTED
     total = found["all but other harnesses and clusters"]
     assert low <= total.coverage_ratio <= high
@@ -37,22 +29,6 @@ def test_errors_of_plans_on_one_system_cancel() -> None:
     pairs = published_pairs()
     assert pairs
     assert max(abs(p.error_ratio) for p in pairs) < 0.025
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("task,measured_s\n0,1\n", "'low_s' is missing"),
-        (HEADER, "no rows"),
-        (HEADER + "0,1,0.9,1.1,fast\n", "fast"),
-        (HEADER + "0,1,0,1.1,1\n", "above 0"),
-    ],
-)
-def test_bad_files_of_runs_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    runs = tmp_path / "runs.csv"
-    runs.write_text(text)
-    with pytest.raises(InvalidInputError, match=complaint):
-        coverages(runs)
 
 
 def test_the_command_prints_and_gives_json(monkeypatch: pytest.MonkeyPatch) -> None:

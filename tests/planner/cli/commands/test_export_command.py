@@ -126,7 +126,7 @@ def test_no_file_that_an_input_names_is_written_over(
         assert path.read_text() == before
 
 
-@pytest.mark.parametrize("command", ["export", "study", "fit", "drift"])
+@pytest.mark.parametrize("command", ["export", "fit", "drift"])
 def test_a_file_that_only_a_flag_names_is_not_written_over(
     command: str, run: Run, planned: tuple[Path, ...], system_file: Path
 ) -> None:
@@ -136,7 +136,6 @@ def test_a_file_that_only_a_flag_names_is_not_written_over(
     stats.write_text("{}")
     words = {
         "export": ["csv", workload, plan],
-        "study": [workload],
         "fit": [workload, "--run", f"{plan}=3 ms"],
         "drift": [workload, plan, "--stats", stats],
     }[command]

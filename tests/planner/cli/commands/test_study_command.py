@@ -182,7 +182,7 @@ def test_outputs_are_not_written_over_what_is_read_or_of_others(
     two_ways_file.rename(workload)
     before = workload.read_bytes()
     done = run("study", workload, "--system", system_file, "--trials", 1, *QUICK, "-o", workload)
-    assert (done.code, "would be lost" in done.err) == (2, True)
+    assert (done.code, "is a file; name a folder" in done.err) == (2, True)
     assert workload.read_bytes() == before
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real")

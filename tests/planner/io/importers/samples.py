@@ -133,14 +133,6 @@ def hugectr_plan() -> list[list[dict[str, Any]]]:
     ]
 
 
-def hugectr_matrix() -> dict[str, Any]:
-    """The same three tables, the Python way; table 1 cut by columns."""
-    return {
-        "shard_matrix": [["t1", "t2"], ["t0", "t1", "t2"]],
-        "shard_strategy": [["mp", ["t0", ["t1", 2]]], ["dp", ["t2"]]],
-    }
-
-
 def tbe_config() -> dict[str, Any]:
     """Three features with one heavy law."""
     return {

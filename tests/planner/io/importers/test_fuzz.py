@@ -16,10 +16,8 @@ from hypothesis.strategies import DrawFn
 from planner.errors import InvalidInputError
 from planner.io.importers.base import Imported, imported_text
 from planner.io.importers.dlrm import PROGRAMS, import_dlrm
-from planner.io.importers.fbgemm import import_fbgemm
-from planner.io.importers.hugectr import import_hugectr
-from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
-from planner.io.importers.param import import_param
+from planner.io.importers.fbgemm import import_fbgemm, import_param
+from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 from planner.io.importers.torchrec_plan import import_torchrec_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save, three_tables
@@ -47,7 +45,6 @@ READERS: dict[str, tuple[Callable[[Path], Imported], list[Any]]] = {
             samples.hugectr_config(),
             samples.hugectr_config("DistributedSlotSparseEmbeddingHash"),
             samples.hugectr_plan(),
-            samples.hugectr_matrix(),
         ],
     ),
     "fbgemm": (import_fbgemm, [samples.tbe_config(), {"a": samples.tbe_config()}]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from costmodels.workload import (
 )
 from planner.errors import InvalidInputError
 from planner.io.importers.base import imported_plan_text
-from planner.io.importers.hugectr import import_hugectr
-from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
+from planner.io.importers.hugectr import hugectr_plan_text, import_hugectr, import_hugectr_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import check_readable, save, three_tables
 
@@ -201,10 +201,6 @@ def test_hugectr_plans(tmp_path: Path) -> None:
     assert kinds(imported.plan) == [whole, cut, ShardingType.DATA_PARALLEL]
     assert [p.ranks for p in imported.plan.placements] == [(1,), (1, 0), (0, 1)]
     check_readable(imported, tmp_path)
-    matrix = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload)
-    assert matrix.plan is not None
-    assert kinds(matrix.plan)[1] is ShardingType.COLUMN_WISE
-    check_readable(matrix, tmp_path)
 
 
 def test_hugectr_plans_go_out_as_they_came(tmp_path: Path) -> None:
@@ -213,10 +209,15 @@ def test_hugectr_plans_go_out_as_they_came(tmp_path: Path) -> None:
     assert plan is not None
     text = hugectr_plan_text(plan, workload, 2)
     assert import_hugectr_plan(save(tmp_path, json.loads(text)), workload).plan == plan
-    columns = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload).plan
-    assert columns is not None
+    first = plan.placements[0]
+    halves = [
+        replace(first.shards[0], rank=rank, col_offset=offset, num_cols=columns)
+        for rank, (offset, columns) in enumerate([(0, 4), (4, first.shards[0].num_cols - 4)])
+    ]
+    cut = replace(first, sharding_type=ShardingType.COLUMN_WISE, shards=tuple(halves))
+    columns_cut = Plan(placements=(cut, *plan.placements[1:]))
     with pytest.raises(InvalidInputError, match="cannot say column pieces"):
-        hugectr_plan_text(columns, workload, 2)
+        hugectr_plan_text(columns_cut, workload, 2)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from costmodels.workload import DataType, DenseOptimizer, Interaction, Optimizer
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm, parse_dlrm_command
-from planner.io.importers.fbgemm import import_fbgemm
-from planner.io.importers.param import import_param
+from planner.io.importers.fbgemm import import_fbgemm, import_param
 from planner.io.importers.torchrec_plan import import_torchrec_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save

@@ -18,9 +18,9 @@ from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.system.calibrated_device import Written, fit_and_write
 from planner.io.system.collective_curves import load_curves
-from planner.io.system.measured_rows import read_rows
+from planner.io.system.measured_files import read_rows
+from planner.io.system.system_writer import Written, fit_and_write
 
 H200_ROWS = configs_folder() / "published" / "gpu_h200.jsonl"
 LINES = H200_ROWS.read_text().splitlines()
@@ -88,6 +88,9 @@ def test_rows_of_the_h200_are_read() -> None:
         (lookup(T=0), "T: value 0: must be above 0"),
         (lookup(T=True), "T: value True"),
         ({k: v for k, v in lookup().items() if k != "dim"}, "key 'dim' is missing"),
+        ({k: v for k, v in lookup().items() if k != "id"}, "key 'id' is missing"),
+        ({k: v for k, v in lookup().items() if k != "loc"}, "key 'loc' is missing"),
+        (lookup(loc="ssd"), "loc"),
         ({"block": "ceilings", "what": "gemm", "prec": "fp4", "n": 64, "us": 1.0}, "prec"),
         ({"block": "hbm", "error": 3}, "error: must be text"),
         (

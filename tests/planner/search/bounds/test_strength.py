@@ -91,10 +91,10 @@ def test_programs_prove_as_much_as_they_did(name: str, law: str) -> None:
 
 SPLIT = {
     (0, "roofline"): (0.993, 0.993, 0.993, 0.993),
-    (1, "roofline"): (0.946, 0.946, 0.958, 0.961),
+    (1, "roofline"): (0.946, 0.946, 0.956, 0.956),
     (3, "roofline"): (0.991, 0.992, 0.992, 0.995),
     (0, "fbgemm"): (0.995, 0.995, 0.995, 0.995),
-    (1, "fbgemm"): (0.942, 0.942, 0.953, 0.955),
+    (1, "fbgemm"): (0.942, 0.942, 0.942, 0.944),
     (3, "fbgemm"): (0.911, 0.915, 0.921, 0.921),
 }
 """By seed and law: before any step, and after one, four and eight."""
