@@ -55,7 +55,7 @@ from planner.errors import InvalidInputError
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
-from planner.search.construct.partial_plan import place_options
+from planner.search.construct.placer import Pressure, place_options
 from planner.space.evaluation import FITTING, Assignment, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 
@@ -266,7 +266,7 @@ class TorchrecPipeline(CostPipeline):
 
 # ------------------ the space
 
-_POWER: Final = 16
+_POWER: Final = 16.0
 _CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Quick plans avoid shards that take longer than this share of the mean load of a rank."""
 _DEARER: Final = (1.0, 1.02, 1.1, 1.5, 4.0, 30.0)
@@ -460,7 +460,8 @@ class _Pruning:
 def _placed(model: LinearModel, choice: IntArray) -> _Quick:
     space = model.space
     peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
-    plan = place_options(model, choice, model.targets(peaks), _POWER)
+    pressure = Pressure(targets=model.targets(peaks), power=_POWER)
+    plan = place_options(model, choice, pressure)
     work = space.work(plan)
     fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
     return _Quick(float(model.objective.values(work)), (space, plan)) if fits else _Quick()

@@ -14,7 +14,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation
 from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
-from planner.search.construct.partial_plan import place_options
+from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, SearchSpace
 
@@ -83,9 +83,6 @@ class Room:
 _WORTH_ROUNDING: Final = 1.10
 """Factor on the least bound of all sets of sharding types, up to which the solution of a set is
 rounded to plans. Sets above it are less likely to have the best plan."""
-POWERS: Final = (4, 16, 32)
-"""Exponents of the norm with which a choice of options is placed, once with each. Low ones balance
-all ranks, high ones see the fullest rank alone."""
 
 
 class Starts:
@@ -165,7 +162,7 @@ class Starts:
         return replace(relaxation, shares=room.shrunk(relaxation))
 
     def place(self, choice: IntArray) -> list[Assignment]:
-        """Plans of one option per table, ``[T]``: one for each exponent of the norm."""
+        """Plans of one option per table, ``[T]``: one for each exponent of the pressure."""
         peaks = self._model.mean[self._space.first[:-1] + choice].sum(axis=0)
         targets = self._model.targets(peaks)
         made: list[Assignment] = []
@@ -174,7 +171,8 @@ class Starts:
             if self._record.stopped and not first:
                 break  # one plan is rounded even if nothing more may be done
             self._meter.spend(self._placing_s)
-            made.append(place_options(self._model, choice, targets, power))
+            pressure = Pressure(targets=targets, power=power)
+            made.append(place_options(self._model, choice, pressure))
             self._record.consider(made[-1], "rounding")
         self.found += made
         return made

@@ -305,29 +305,6 @@ class PartialPlan:
             places=tuple(places[best, :count].tolist()),
         )
 
-    def put_where_cheapest(self, table: int, option: int) -> None:
-        """Put in a given option, with each of its pieces where it adds least.
-
-        Where places have to hold several pieces, or none may hold any, memory and rules are not
-        looked at.
-        """
-        flat = int(self.space.first[table]) + option
-        kind, runs = self.space.options[flat], self.space.runs(flat)
-        hosts, places = kind.spread is Spread.HOSTS, tuple[int, ...]()
-        if not kind.is_uniform:
-            may = self._may(table, hosts=hosts)
-            if len(runs) > 1 or kind.keeps_pieces_on_host:
-                found = self._single(table, option)
-                places = found.places if np.isfinite(found.value) else ()
-            elif runs[0][1] <= may.sum():
-                rise, _, _ = self._place_rises(runs[0][0][None], None, hosts=hosts)
-                order = np.argsort(np.where(may, rise[0], np.inf), kind="stable")
-                places = tuple(order[: runs[0][1]].tolist())
-            if not places:
-                allowed = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
-                places = tuple(np.resize(np.flatnonzero(allowed), kind.num_pieces).tolist())
-        self.put(table, option, places)
-
     def _place_rises(
         self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -532,26 +509,3 @@ class PartialPlan:
             return rise.argmin(axis=1)[:, None], np.ones((len(rise), 1), dtype=bool)
         columns = np.argsort(rise, axis=1, kind="stable")[:, :most]
         return columns, np.arange(most)[None] < counts[:, None]
-
-
-def place_options(
-    model: LinearModel, choice: IntArray, targets: FloatArray, power: int
-) -> Assignment:
-    """Place one option per table.
-
-    Uniform options come first, then pieces on hosts, then pieces on ranks, of each the tables with
-    the largest pieces first. If no rank had room for some piece, the plan does not fit into memory.
-
-    Args:
-        model: tangents and options.
-        choice: ``[T]`` index of the option of each table.
-        targets: ``[P + 2]`` what each load is measured against, in its unit.
-        power: the exponent of the norm, a power of two.
-    """
-    space, flats = model.space, model.space.first[:-1] + choice
-    plan = PartialPlan(model, np.maximum.reduceat(targets[:-2], model.starts), power)
-    largest = (model.extreme(np.maximum)[flats] / targets).max(axis=1)
-    kinds = np.where(space.is_uniform[flats], 0, np.where(space.is_on_hosts[flats], 1, 2))
-    for table in np.lexsort((-largest, kinds)).tolist():
-        plan.put_where_cheapest(table, int(choice[table]))
-    return plan.assignment

@@ -10,7 +10,6 @@ the bound, and to which no single change of a good plan leads.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +18,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.construct.partial_plan import place_options
+from planner.search.construct.placer import Pressure, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
 
@@ -32,8 +31,8 @@ _WEIGHT: Final = (1e-3, 10.0)
 """Range of the weight of that penalty."""
 _BYTES: Final = (1e-3, 1.0)
 """Range of the price of filling all memory of one kind, as a share of the objective."""
-_POWER: Final = (4.0, 32.0)
-"""Range of the exponent of the norm by which pieces are placed."""
+_POWER: Final = (3.0, 30.0)
+"""Range of the exponent of the pressure by which pieces are placed."""
 _STEEP: Final = 6
 """Exponent of the penalty on the size of pieces: pieces a little below the sampled size cost
 little, those a little above it much."""
@@ -59,7 +58,7 @@ class _Sampled:
 
     Attributes:
         choice: ``[T]`` index of the option of each table.
-        power: exponent of the norm by which pieces are placed.
+        power: exponent of the pressure by which pieces are placed.
     """
 
     choice: IntArray
@@ -161,8 +160,8 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
         if value < record.value * _HOPELESS:
             peaks = model.mean[model.space.first[:-1] + sampled.choice].sum(axis=0)
             record.evaluate.meter.spend(placing_s(model.space.num_tables, model.space.world_size))
-            power = 2 ** round(math.log2(sampled.power))
-            plan = place_options(model, sampled.choice, model.targets(peaks), power)
+            pressure = Pressure(targets=model.targets(peaks), power=sampled.power)
+            plan = place_options(model, sampled.choice, pressure)
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:
                 found[plan] = None

@@ -9,7 +9,7 @@ from costmodels.sharding import Spread
 from planner.objectives import objective_named
 from planner.search.common.linear import LinearModel
 from planner.search.construct import walk
-from planner.search.construct.partial_plan import place_options
+from planner.search.construct.placer import MEMORY_WEIGHT, Placer, Pressure, place_options
 from planner.search.construct.walk import count_assignments, every_assignment, table_choices
 from planner.search.random import random_assignment
 from planner.space.evaluation import SearchSpace
@@ -35,11 +35,28 @@ def test_work_of_an_assignment_equals_work_of_its_plan(seed: int) -> None:
     assert space.assignment(space.plan(assignment)).places == assignment.places
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
+    space, model = world(seed, hosts=1, local=4)
+    start = random_assignment(space, np.random.default_rng(1))
+    peaks = model.loads(space.work(start)).max(axis=0)
+    pressure = Pressure(targets=model.targets(peaks), power=8.0)
+    row = model.columns[0] / 5
+    together, single = (Placer(model, pressure) for _ in range(2))
+    for placer in (together, single):
+        for table, option in enumerate(start.options):
+            placer.add(table, option)
+    ranks = together.add_alike(0, row, 5)
+    one_by_one = sorted(single.add_to_rank(0, row) for _ in range(5))
+    assert sorted(ranks) == one_by_one
+    assert together.loads == pytest.approx(single.loads)
+
+
 def test_rounding_respects_limits_where_it_can() -> None:
     space, model = world(3)
     choice = np.array([0] * space.num_tables)
     peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
-    placed = place_options(model, choice, model.targets(peaks), 4)
+    placed = place_options(model, choice, Pressure(targets=model.targets(peaks), power=4.0))
     assert placed.options == (0,) * space.num_tables
 
 
@@ -61,3 +78,11 @@ def test_places_of_pieces_are_counted_without_listing_them(
     widths = tuple(w for i, n in enumerate(runs) for w in [8 - 4 * (i % 2) + 16 * i] * n)
     listed = list(walk._placings(widths, list(range(places)), ordered=ordered))
     assert walk._count_placings(places, runs, ordered=ordered) == len(listed) == len(set(listed))
+
+
+def test_pressure_has_a_weight_for_every_tangent() -> None:
+    """Thirty scenarios have three hundred tangents; there were weights for 254."""
+    for num_tangents in (1, 254, 300):
+        loads = np.ones((2, num_tangents + 2))
+        pressure = Pressure(targets=np.ones(num_tangents + 2), power=4.0)
+        assert pressure.of(loads).tolist() == pytest.approx([num_tangents + 2 * MEMORY_WEIGHT] * 2)

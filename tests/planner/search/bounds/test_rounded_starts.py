@@ -14,9 +14,10 @@ from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.bounds.rounding import POWERS, Starts
+from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import SearchPart
+from planner.search.construct.placer import POWERS
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from planner.space.objective import Cut

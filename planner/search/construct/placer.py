@@ -1,0 +1,282 @@
+"""Places the shards of given options: the largest first, each where it raises the pressure least.
+
+The pressure of a rank is a sum of powers of its loads. It grows steeply as a load comes near what
+it is measured against, so that the fullest loads decide where a shard goes, and the others break
+ties.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray, IntArray
+from costmodels.sharding import Spread
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import FITTING, Assignment
+
+MEMORY_WEIGHT: Final = 0.3
+"""Weight of memory beside times in the pressure. It is below 1 because times should be balanced,
+while memory only has to stay below its limit."""
+
+POWERS: Final = (4, 16, 30)
+"""Exponents of the pressure with which a choice of options is placed, once with each. Low ones
+balance all loads of all ranks, high ones see the fullest load alone."""
+
+_MOST_LOAD: Final = 1e8
+"""Loads above this many times their target count as this many. Its 30th power, the largest
+exponent, is a finite number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pressure:
+    """The pressure of a rank: ``sum_c weight[c] (load[c] / target[c])^power``.
+
+    Attributes:
+        targets: ``[P + 2]`` what each load is measured against, in its unit.
+        power: the exponent.
+    """
+
+    targets: FloatArray
+    power: float
+
+    def of(self, loads: FloatArray) -> FloatArray:
+        """The pressure ``[...]`` of ranks with loads ``[..., P + 2]``."""
+        share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
+        return np.asarray(_raised(share, self.power) @ _weights(loads.shape[-1]))
+
+
+@lru_cache(maxsize=64)
+def _weights(num_loads: int) -> FloatArray:
+    """The weight of each load: 1 for tangents, then that of device and of host bytes."""
+    return np.array([1.0] * (num_loads - 2) + [MEMORY_WEIGHT, MEMORY_WEIGHT])
+
+
+def _raised(base: FloatArray, power: float) -> FloatArray:
+    """``base ** power``; whole powers by repeated squaring, which takes a tenth of the time."""
+    if power < 1 or power != int(power):
+        return np.asarray(base**power)
+    left, result = int(power), None
+    while True:
+        if left & 1:
+            result = base if result is None else result * base
+        left >>= 1
+        if not left:
+            return np.asarray(result)
+        base = np.square(base)
+
+
+class Placer:
+    """The loads of all ranks while shards are placed one after the other.
+
+    Args:
+        model: tangents and options.
+        pressure: what a shard should raise least.
+
+    Attributes:
+        loads: ``[W, P + 2]`` loads of all ranks so far.
+    """
+
+    def __init__(self, model: LinearModel, pressure: Pressure) -> None:
+        """Begin with empty ranks."""
+        self.model = model
+        self.space = model.space
+        self.pressure = pressure
+        self.loads: FloatArray = np.zeros((self.space.world_size, model.num_tangents + 2))
+        pipeline = self.space.pipeline
+        self._device_limits = pipeline.device_limits * FITTING
+        self._host_limits = pipeline.host_limits * FITTING
+        self._now = pressure.of(self.loads)
+
+    def add_uniform(self, flat: int) -> None:
+        """Put the shards of a uniform option on all ranks; ``flat`` is its position among all."""
+        self.loads += self.model.at(self.model.option_rows(flat), slice(None))
+        self._now = self.pressure.of(self.loads)
+
+    def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
+        """Put one shard on the rank with room where it raises the pressure least.
+
+        If no rank has room, only the ranks that would be overfull by the fewest bytes count.
+
+        Args:
+            table: whose shard it is; only its allowed ranks count.
+            row: ``[P + 2]`` loads of the shard on the fastest device.
+            among: ranks to choose from; None for all.
+
+        Returns:
+            The rank.
+        """
+        new = self.loads + self.model.at(row, slice(None))
+        pressure = self.pressure.of(new)
+        over = self._overfull(new, row[-1])
+        allowed = self.space.may_use_rank[table]
+        if among is not None:
+            inside = np.zeros_like(allowed)
+            inside[among] = True
+            allowed = allowed & inside
+        rank = _best(pressure - self._now, over, allowed)
+        self.loads[rank] = new[rank]
+        self._now[rank] = pressure[rank]
+        return rank
+
+    def add_to_hosts(self, table: int, rows: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal pieces on hosts, each where it raises the pressure least.
+
+        The rise is computed for all hosts once, and after that for the host that took a piece.
+
+        Args:
+            table: whose pieces they are; only its allowed hosts count.
+            rows: ``[L, P + 2]`` loads of a piece on the L ranks of a host.
+            count: number of pieces.
+
+        Returns:
+            The host of each piece.
+        """
+        local = self.space.local_world_size
+        shape = (self.space.num_hosts, local)
+        loads = self.loads.reshape(*shape, -1)
+        now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
+        pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
+
+        alike = np.tile(rows, (self.space.num_hosts, 1))
+        every = self.model.at(alike, slice(None)).reshape(loads.shape)
+
+        def look(at: slice) -> None:
+            new = loads[at] + every[at]
+            pressure[at] = self.pressure.of(new)
+            rise[at] = (pressure[at] - now[at]).sum(axis=-1)
+            over[at] = np.maximum(new[..., -2] - limits[at], 0.0).sum(axis=-1)
+            over[at] += np.maximum(new[..., -1].sum(axis=-1) - self._host_limits[at], 0.0)
+
+        look(slice(None))
+        hosts: list[int] = []
+        for _ in range(count):
+            host = _best(rise, over, self.space.may_use_host[table])
+            hosts.append(host)
+            loads[host] += every[host]
+            now[host] = pressure[host]
+            look(slice(host, host + 1))
+        return hosts
+
+    def add(self, table: int, index: int) -> tuple[int, ...]:
+        """Place all pieces of an option of a table; returns the rank (or host) of each."""
+        flat = int(self.space.first[table]) + index
+        option = self.space.options[flat]
+        if option.is_uniform:
+            self.add_uniform(flat)
+            return ()
+        rows = self.model.option_rows(flat)
+        if option.spread is Spread.HOSTS:
+            blocks = _runs(rows)
+            return tuple(h for r, count in blocks for h in self.add_to_hosts(table, r, count))
+        places: list[int] = []
+        near = option.keeps_pieces_on_host
+        apart = option.keeps_pieces_apart
+        if near or apart:
+            free = np.arange(self.space.world_size)
+            for row in rows:
+                places.append(self.add_to_rank(table, row, free))
+                if near and len(places) == 1:
+                    free = self.space.host_ranks([places[0] // self.space.local_world_size])
+                rest = free[free != places[-1]]
+                if apart and self.space.may_use_rank[table][rest].any():
+                    free = rest
+            return tuple(places)
+        for row, count in _runs(rows):
+            if count == 1 or row[-1] > 0:
+                places.extend(self.add_to_rank(table, row) for _ in range(count))
+            else:
+                places.extend(self.add_alike(table, row, count))
+        return tuple(places)
+
+    def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal shards where :meth:`add_to_rank` would put them, all at once.
+
+        The pressure is convex, so that the n-th shard on a rank raises it by more than the one
+        before. The ``count`` smallest rises over all ranks are therefore the greedy choice.
+
+        Args:
+            table: whose shards they are; only its allowed ranks count.
+            row: ``[P + 2]`` loads of a shard on the fastest device.
+            count: number of shards.
+
+        Returns:
+            The rank of each shard.
+        """
+        ranks = np.flatnonzero(self.space.may_use_rank[table])
+        most = 1 + -(-count // len(ranks))
+        steps = np.arange(1, most + 1)[:, None, None]
+        more = self.model.at(row, ranks)
+        new = self.loads[ranks] + steps * more
+        pressure = self.pressure.of(new)
+        rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
+        over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
+        order = np.lexsort((rise.ravel(), over.ravel()))[:count]
+        added = np.bincount(order % len(ranks), minlength=len(ranks))
+        self.loads[ranks] += added[:, None] * more
+        self._now[ranks] = np.where(
+            added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
+        )
+        return [int(r) for r in np.repeat(ranks, added)]
+
+    def _overfull(self, new: FloatArray, host_bytes: float) -> FloatArray:
+        """``[W]`` bytes beyond the limits of each rank if the shard went there.
+
+        Args:
+            new: ``[W, P + 2]`` loads of each rank with the shard.
+            host_bytes: of the shard.
+        """
+        over = np.maximum(new[:, -2] - self._device_limits, 0.0)
+        if host_bytes <= 0:
+            return np.asarray(over)
+        used = self.loads[:, -1].reshape(self.space.num_hosts, -1).sum(axis=-1) + host_bytes
+        excess = np.maximum(used - self._host_limits, 0.0)
+        return np.asarray(over + np.repeat(excess, self.space.local_world_size))
+
+
+def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
+    """Runs of equal rows of an array ``[n, ...]``: one row of each run, and its length."""
+    differ = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
+    starts = [0, *(np.flatnonzero(differ) + 1), len(rows)]
+    return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
+
+
+def _best(rise: FloatArray, over: FloatArray, allowed: FloatArray) -> int:
+    least = over[allowed].min()
+    return int(np.argmin(np.where(allowed & (over <= least), rise, np.inf)))
+
+
+def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
+    """Place one option per table.
+
+    Uniform options come first, then pieces on hosts, then pieces on ranks, of each the tables with
+    the largest pieces first. If no rank had room for some piece, the plan does not fit into memory.
+
+    Args:
+        model: tangents and options.
+        choice: ``[T]`` index of the option of each table.
+        pressure: what each piece should raise least.
+    """
+    space = model.space
+    placer = Placer(model, pressure)
+    flats = space.first[:-1] + choice
+    kinds: dict[Spread, list[int]] = {spread: [] for spread in Spread}
+    for table, flat in enumerate(flats):
+        kinds[space.options[int(flat)].spread].append(table)
+    for table in kinds[Spread.UNIFORM]:
+        placer.add_uniform(int(flats[table]))
+    places: list[tuple[int, ...]] = [()] * space.num_tables
+    for spread in (Spread.HOSTS, Spread.RANKS):
+        sized = []
+        for table in kinds[spread]:
+            rows = model.option_rows(int(flats[table]))
+            share = rows / pressure.targets
+            size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
+            sized.append((-size, table))
+        for _, table in sorted(sized):
+            places[table] = placer.add(table, int(choice[table]))
+    return Assignment(options=tuple(int(i) for i in choice), places=tuple(places))
