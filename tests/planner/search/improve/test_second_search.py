@@ -257,7 +257,7 @@ def test_a_process_that_does_not_end_in_time_does_not_end_the_search(
 ) -> None:
     """A process that waits for the system ends only when that lets it go."""
     stuck, over = create_autospec(subprocess.Popen, instance=True), threading.Event()
-    stuck.communicate.side_effect = lambda _: over.wait(60.0)
+    stuck.communicate.side_effect = lambda _: (b"", over.wait(60.0))
     monkeypatch.setattr(second_search, "_started", lambda: stuck)
     monkeypatch.setattr(second_search, "_QUIT_S", 0.01)
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
