@@ -70,10 +70,6 @@ class Catalogue:
         self._curves = tuple(curves)
         self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickled as its curves: tables are made again."""
-        return catalogue_of, (self._curves,)
-
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
     ) -> Found | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -45,41 +44,73 @@ _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
 
-class _Reader(pickle.Pickler):
-    """Reads a value with all that it holds, and notes of which classes these are."""
-
-    def __init__(self, content: io.BytesIO) -> None:
-        """Write what is read to ``content``."""
-        super().__init__(content)
-        self.kinds = set[type]()
-
-    def reducer_override(self, value: object) -> Any:
-        """Note the class, and leave the rest to pickle."""
-        self.kinds.add(value if isinstance(value, type) else type(value))
-        return NotImplemented
-
-
 def own_description(parts: Sequence[object]) -> str:
     """A text that is the same for the same models in every process, and no other.
 
-    It is made of the fields of the models, and of the files that define them, because a changed
-    formula is another model. What cannot be pickled, such as a function inside another one, keeps
-    its address, so that it is never taken for another one. The text is empty where no model is a
-    user's.
+    It has the fields of the models; for models of users also the content of the file that defines
+    them, because a changed formula is another model. It is empty where no model is a user's.
 
     Args:
         parts: the fields of ``CostModels``.
     """
     if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
         return ""
-    content = io.BytesIO()
-    reader = _Reader(content)
     try:
-        reader.dump(parts)
-    except Exception:
+        return ", ".join(map(_described, parts))
+    except (RecursionError, ValueError):  # something holds itself, or what is not there yet
         return repr(parts)
-    read = [hashlib.sha256(content.getvalue()).hexdigest(), *map(_content_hash, reader.kinds)]
-    return " ".join([read[0], *sorted(read[1:])])
+
+
+def _described(value: object) -> str:
+    """A text of a value and all in it.
+
+    What has no text of its own keeps its address, so that it is never taken for another one.
+    """
+    kind: Any = type(value)
+    if isinstance(value, np.ndarray):  # its own text leaves numbers out
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
+    if isinstance(value, FunctionType):
+        return _function_text(value)
+    if isinstance(value, dict):
+        parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
+        return f"dict({', '.join(parts)})"
+    if isinstance(value, list | tuple):
+        return f"{kind.__qualname__}({', '.join(map(_described, value))})"
+    has_fields = is_dataclass(value) or isinstance(value, _FAMILIES)
+    if not has_fields and kind.__repr__ is not object.__repr__:
+        return repr(value)
+    held = {name: getattr(value, name) for name in _names(value) if hasattr(value, name)}
+    return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
+
+
+def _function_text(function: FunctionType) -> str:
+    """What a function computes: its code with that of functions in it, and the values it holds."""
+    codes, content = [function.__code__], hashlib.sha256()
+    while codes:
+        code = codes.pop()
+        constants = [
+            sorted(map(repr, c)) if isinstance(c, frozenset) else c
+            for c in code.co_consts
+            if not isinstance(c, CodeType)
+        ]
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+        content.update(repr((code.co_code, code.co_names, constants)).encode())
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = _described([function.__defaults__, function.__kwdefaults__, held])
+    return f"{function.__module__}.{function.__qualname__}({values}) of {content.hexdigest()}"
+
+
+def _names(value: Any) -> list[str]:
+    """The attributes that tell a value from others of its class, without results it has kept."""
+    kind, names = type(value), set(getattr(value, "__dict__", ()))
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names |= {slots} if isinstance(slots, str) else set(slots)
+    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
+    if is_dataclass(value):
+        kept |= {field.name for field in fields(value) if not field.compare}
+    return sorted(names - kept - {"__dict__", "__weakref__"})
 
 
 @cache

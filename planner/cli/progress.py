@@ -42,9 +42,21 @@ def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]
 
 @contextmanager
 def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
-    """What is done of some work; a callback takes its name, what is done of it, and the whole."""
-    with status_line(settings, "done") as show:
-        yield lambda what, done, total: show(f"{what} {done / max(total, done, 1.0):.0%}")
+    """Bars of work; a callback takes the name of a bar, what is done of it, and the whole."""
+    if not settings.shows_progress:
+        yield lambda *_: None
+        return
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=stderr_console(), transient=True) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: float, total: float) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(printable(what), total=total)
+            progress.update(tasks[what], completed=done, total=max(total, done))
+
+        yield show
 
 
 @contextmanager

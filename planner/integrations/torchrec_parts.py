@@ -55,7 +55,6 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import (
     base_system,
-    require_whole_groups,
     topology_from_torchrec,
 )
 from planner.integrations.torchrec_workload import (
@@ -90,7 +89,13 @@ class _Priced:
         system: Topology | str | None,
         hints: WorkloadHints,
     ) -> None:
-        require_whole_groups(topology)
+        group, world = topology.intra_group_size, topology.world_size
+        if world % group:
+            message = (
+                f"world size {world} is no multiple of the {group} ranks of a host; give whole "
+                "hosts"
+            )
+            raise InvalidInputError(message)
         base = base_system(system, topology)
         self._system = topology_from_torchrec(topology, base, rates_from_base=system is not None)
         self._given, self._hints = dict(constraints or {}), hints

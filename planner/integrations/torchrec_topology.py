@@ -99,20 +99,6 @@ def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
     )
 
 
-def require_whole_groups(topology: TorchrecTopology) -> None:
-    """Refuse ranks that do not fill whole intra-node groups.
-
-    Raises:
-        InvalidInputError: the ranks do not fill whole groups.
-    """
-    group, world = topology.intra_group_size, topology.world_size
-    if world % group:
-        message = (
-            f"world size {world} is no multiple of the {group} ranks of a host; give whole hosts"
-        )
-        raise InvalidInputError(message)
-
-
 def topology_to_torchrec(
     topology: Topology, compute_device: str, *, pod_size: int | None = None
 ) -> TorchrecTopology:

@@ -20,7 +20,6 @@ from planner.models import pipeline_of
 from planner.report import figures
 from planner.report.page import fill
 from planner.result import Candidate, PlanningResult
-from planner.solving.prepare import objective_value
 
 IN_USE: Final = "the plan in use"
 
@@ -61,6 +60,8 @@ class Evidence:
 
 def gather(result: PlanningResult) -> Evidence:
     """Compute the traffic of the best plan, TorchRec's rating of all plans, and the rival."""
+    from planner.solving.prepare import objective_value  # the search, which takes long to load
+
     rated = replace(result.problem, scenarios=())
     pipeline = pipeline_of(result.problem)
     plans = (result.best, *result.runners_up, *result.baselines)

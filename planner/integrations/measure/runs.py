@@ -34,7 +34,8 @@ from planner.integrations.measure.model import (
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
 from planner.io.system.measured_files import load_constants
-from planner.report.evidence import torchrec_rating_s
+from planner.problem import PlanningProblem
+from planner.solving.prepare import objective_value
 from planner.validation.tasks import (
     BLOCK_TASKS,
     Blocks,
@@ -370,4 +371,5 @@ def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> fl
     """TorchRec's rating of the plan, whose kernels on CPUs run at the rate of the host's memory."""
     memory = topology.host.ddr_bandwidth_bytes_per_s
     device = replace(topology.device, hbm_bandwidth_bytes_per_s=memory)
-    return torchrec_rating_s(plan, workload, replace(topology, device=device))
+    problem = PlanningProblem(workload=workload, topology=replace(topology, device=device))
+    return objective_value(problem, plan, "torchrec")

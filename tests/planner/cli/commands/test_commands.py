@@ -165,7 +165,8 @@ def test_compare(
     assert done.code == 0, done.err
     assert "5.0 % slower" in done.out
     assert "Time per stage" in done.out
-    assert "a re-shard moves" in done.out
+    assert "Re-sharding from" in done.out
+    assert "pays back after iterations" in " ".join(done.out.split())
     assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 100
     data = json.loads(run(*args, "--json").out)
     assert data["plans"][1]["change_ratio"] == pytest.approx(0.05)
