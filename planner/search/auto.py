@@ -136,7 +136,6 @@ class _Run:
             self._pack,  # the bound by how shards share ranks, and plans from it
             self.proofs.split_boxes,  # boxes, and plans rounded in them
             self._refine,  # cycles and sampled prices in turn, while they help
-            self._pack_again,  # the same bound by other choices, after which plans are refined
             self._begin_anew,  # with other prices and plans, while the gap is wide
         )
 
@@ -242,12 +241,6 @@ class _Run:
                 factor = schedule.effort_factor
                 effort = efforts[i] * (factor if gained or idle else 1.0 / factor)
                 efforts[i] = min(max(effort, schedule.least_effort), schedule.most_effort)
-
-    def _pack_again(self) -> None:
-        if self.record.evaluate.objective.prices is not None:
-            for _ in range(self.schedule.fresh_starts):
-                self._pack()
-                self._refine()
 
     def _begin_anew(self) -> None:
         """Forget prices, then sample and refine, while the gap is wide."""

@@ -30,7 +30,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
-from planner.space.effort import Meter
+from planner.space.effort import Meter, sharing_s
 from planner.space.evaluation import SearchSpace
 
 _SAFETY: Final = 1e-6
@@ -206,8 +206,9 @@ class Makespan:
         used = np.flatnonzero(amounts > _VIOLATION)
         if not len(used) or len(used) > _MOST_SIZES:
             return []
-        needed, worth = worth_by_size(used, amounts[used])
-        if needed <= self._space.world_size * (1 + _VIOLATION):
+        most = self._space.world_size * (1 + _VIOLATION)
+        needed, worth = worth_by_size(used, amounts[used], most, self._meter)
+        if needed <= most:
             return []
         return [self._by_option(worth[cells])]
 
@@ -286,12 +287,20 @@ _GRAIN: Final = 1e-5
 0."""
 
 
-def worth_by_size(cells: IntArray, amounts: FloatArray) -> tuple[float, FloatArray]:
+def worth_by_size(
+    cells: IntArray, amounts: FloatArray, ranks: float, meter: Meter
+) -> tuple[float, FloatArray]:
     """The number of ranks that pieces need, and what a piece of each size is worth.
+
+    Prices maximise ``prices @ amounts`` while no known pattern is worth more than 1. With every
+    pattern found, that is the number of ranks needed; before, it is no less.
 
     Args:
         cells: the distinct sizes of the pieces, from 1 to :data:`CELLS` parts of the room.
         amounts: how many pieces of each size there are, above 0.
+        ranks: the search for patterns ends once it is clear that pieces need no more than these.
+        meter: is told of the work done. A pattern with its program takes about as long as sharing
+            out pieces in as many ways as there are cells.
 
     Returns:
         A lower bound on the number of ranks, and ``[CELLS + 1]`` the worth of a piece of each size,
@@ -299,10 +308,17 @@ def worth_by_size(cells: IntArray, amounts: FloatArray) -> tuple[float, FloatArr
     """
     patterns = np.diag(CELLS // cells).astype(float)
     values = np.zeros(CELLS + 1)
-    needed = 0.0
+    needed, basis = 0.0, None
     for _ in range(_MOST_ROUNDS):
-        prices = _prices(patterns, amounts)
-        if prices is None:
+        program = LinearProgram(
+            cost=-amounts,
+            upper=np.full(len(cells), np.inf),
+            rows=Rows.dense(patterns, np.full(len(patterns), -np.inf), np.ones(len(patterns))),
+        )
+        solution = solve(program, start=basis)
+        meter.spend(sharing_s(len(cells) * CELLS))
+        prices, basis = solution.x, solution.basis
+        if prices is None or prices @ amounts <= ranks:
             break
         found, counts = _best_pattern(cells, prices)
         bound = float(prices @ amounts) / float(found[-1])
@@ -310,26 +326,8 @@ def worth_by_size(cells: IntArray, amounts: FloatArray) -> tuple[float, FloatArr
             needed, values = bound, np.floor(found / found[-1] / _GRAIN) * _GRAIN
         if found[-1] <= 1 + _GAIN:
             break
-        patterns = np.column_stack([patterns, counts])
+        patterns = np.vstack([patterns, counts])
     return needed, values
-
-
-def _prices(patterns: FloatArray, amounts: FloatArray) -> FloatArray | None:
-    """The price of each piece: the dual of ``min sum(x), patterns @ x - surplus = amounts``."""
-    pieces, count = patterns.shape
-    matrix = np.hstack([patterns, -np.eye(pieces)])
-    cost = np.concatenate([np.ones(count), np.zeros(pieces)])
-    size = count + pieces
-    solution = solve(
-        LinearProgram(
-            cost=cost,
-            upper=np.full(size, np.inf),
-            rows=Rows.dense(matrix, amounts, amounts),
-        )
-    )
-    if solution.reduced_costs is None:
-        return None
-    return np.asarray(np.maximum(solution.reduced_costs[count:], 0.0))
 
 
 def _best_pattern(cells: IntArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -347,10 +345,8 @@ def _best_pattern(cells: IntArray, prices: FloatArray) -> tuple[FloatArray, Floa
             copies = min(copies, left)
             step = copies * size
             worth = values[:-step] + copies * prices[piece]
-            better = np.zeros(CELLS + 1, dtype=bool)
-            better[step:] = worth > values[step:]
-            values = values.copy()
-            values[step:][better[step:]] = worth[better[step:]]
+            better = np.append(np.zeros(step, dtype=bool), worth > values[step:])
+            values[step:] = np.maximum(worth, values[step:])
             taken.append((piece, copies, better))
             left -= copies
             copies *= 2

@@ -163,8 +163,12 @@ class Proofs:
         is_done = record.stopped or record.proven or math.isinf(record.value)
         if not self._proves or prices is None or record.bound is None or is_done:
             return None
-        makespan = Makespan(self._space, prices, self._meter)
-        found = makespan.bound(record.bound, record.value, lambda: record.stopped)
+        meter = self._meter
+        until_s = meter.spent_s + self._schedule.turn_share * meter.left_s
+        makespan = Makespan(self._space, prices, meter)
+        found = makespan.bound(
+            record.bound, record.value, lambda: record.stopped or meter.spent_s >= until_s
+        )
         record.raise_bound(found.bound, "packing bound")
         return found
 

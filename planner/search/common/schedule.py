@@ -38,7 +38,8 @@ class Schedule:
 
     turn_share: float = 0.3
     """Share of the work that one method may take before the others have had their turn: the chain
-    of moves from the plan in use, each of the first cycles, and boxes while these run."""
+    of moves from the plan in use, each of the first cycles, boxes while these run, and the packing
+    bound."""
     start_share: float = 0.06
     """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
     an early cycle, and each row of boxes."""
@@ -100,7 +101,7 @@ class Schedule:
     rounds end. With a larger number searches end later, with plans that may be better."""
     fresh_starts: int = 3
     """Times that the search for plans begins anew, with other prices and plans, while the gap is
-    wide, and that the packing bound is asked for other choices of options."""
+    wide."""
     wide_gap_ratio: float = 0.01
     """Gap, as a share of the plan's value, above which the search begins anew. A narrower gap
     leaves little to find."""

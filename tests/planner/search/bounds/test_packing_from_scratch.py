@@ -64,7 +64,7 @@ def test_ranks_needed_are_those_of_all_patterns(seed: int) -> None:
     counts = [range(CELLS // int(size) + 1) for size in cells]
     patterns = [p for p in itertools.product(*counts) if np.dot(p, cells) <= CELLS]
     every = linprog(np.ones(len(patterns)), A_ub=-np.array(patterns).T, b_ub=-amounts)
-    needed, worth = worth_by_size(cells, amounts)
+    needed, worth = worth_by_size(cells, amounts, 0.0, Meter())
     assert needed <= every.fun * (1 + 1e-9)
     assert needed == pytest.approx(every.fun, rel=1e-5)
     assert amounts @ worth[cells] == pytest.approx(needed, rel=1e-3)
@@ -74,8 +74,9 @@ def test_ranks_needed_are_those_of_all_patterns(seed: int) -> None:
 def test_a_solver_without_prices_says_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank is needed and no piece is worth anything, as far as is proven."""
     nothing = Solution(bound=0.0, x=None, reduced_costs=None)
-    monkeypatch.setattr(makespan, "solve", lambda program: nothing)
-    needed, worth = worth_by_size(np.array([500, 1500]), np.array([7.0, 7.0]))
+    monkeypatch.setattr(makespan, "solve", lambda program, start=None: nothing)
+    amounts = np.array([7.0, 7.0])
+    needed, worth = worth_by_size(np.array([500, 1500]), amounts, 0.0, Meter())
     assert needed == 0.0
     assert worth.tolist() == [0.0] * (CELLS + 1)
 
@@ -200,7 +201,7 @@ def test_a_solver_that_gives_up_leaves_the_choice_unknown(monkeypatch: pytest.Mo
     """No option has a share, and nothing is ruled out."""
     case = Priced(0)
     nothing = Solution(bound=0.0, x=None, reduced_costs=None, pivots=1)
-    monkeypatch.setattr(makespan, "solve", lambda program: nothing)
+    monkeypatch.setattr(makespan, "solve", lambda program, start=None: nothing)
     problem = Makespan(case.space, case.prices)
     assert problem._base.any()
     shares = problem._shares(case.best, 0.0, case.best)

@@ -17,6 +17,7 @@ from planner.search.bounds.feasibility import least_excess_bytes, require_feasib
 from planner.search.bounds.makespan import CELLS, Makespan, worth_by_size
 from planner.search.bounds.relaxation import Relaxation
 from planner.search.bounds.rounding import Room
+from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
@@ -246,7 +247,8 @@ def test_rows_on_every_rank_add_up() -> None:
     ],
 )
 def test_ranks_needed(sizes: tuple[int, ...], amounts: tuple[float, ...], needed: float) -> None:
-    found, worth = worth_by_size(np.array(sizes), np.array(amounts, dtype=float))
+    counts = np.array(amounts, dtype=float)
+    found, worth = worth_by_size(np.array(sizes), counts, 0.0, Meter())
     assert found == pytest.approx(needed, rel=1e-4)
     assert (np.diff(worth) >= 0).all()
     assert worth[-1] == pytest.approx(1.0, abs=1e-4)
