@@ -389,7 +389,7 @@ class CostPipeline:
                 call_us = self.topology.host.eager_call_s * 1e6
                 notes.append(
                     f"host.eager_call was not measured: {call_us:.3g} us an eager call are "
-                    "assumed, and hosts differ by a factor of seven; `shardplan calibrate --host` "
+                    "assumed, and hosts differ by a factor of seven; 'shardplan calibrate --host' "
                     "measures it in seconds"
                 )
         return tuple(notes)

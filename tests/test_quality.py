@@ -34,32 +34,32 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 14_600,
+    "costmodels": 13_850,
     "planner": 1_400,
-    "planner/cli": 5_950,
-    "planner/drift": 350,
+    "planner/cli": 4_950,
+    "planner/drift": 300,
     "planner/explain": 350,
-    "planner/fit": 350,
-    "planner/integrations": 7_450,
-    "planner/io": 6_300,
+    "planner/fit": 300,
+    "planner/integrations": 6_850,
+    "planner/io": 5_800,
     "planner/objectives": 250,
-    "planner/options": 1_900,
+    "planner/options": 1_750,
     "planner/predict": 600,
-    "planner/profiling": 1_550,
-    "planner/report": 2_800,
+    "planner/profiling": 1_500,
+    "planner/report": 2_550,
     "planner/rules": 450,
-    "planner/search": 5_650,
+    "planner/search": 5_300,
     "planner/solving": 850,
     "planner/space": 550,
-    "planner/study": 1_900,
+    "planner/study": 1_700,
     "planner/support": 600,
-    "planner/trace": 800,
+    "planner/trace": 750,
     "planner/validation": 1_800,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 56_000
-MAX_FILES = 391
+MAX_TOTAL_CODE_LINES = 51_950
+MAX_FILES = 349
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")

@@ -26,7 +26,7 @@ from planner.search.construct.packing import is_tight, offer_exact_packing, offe
 from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.second_search import SecondSearch
-from planner.search.improve.single_changes import follow_chain
+from planner.search.improve.single_changes import follow_chain, kernel_changes
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
@@ -78,6 +78,8 @@ class Auto(AbstractStrategy):
             _start_under_rules(space, record, schedule=schedule)
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
+            if record.best is not None and not record.stopped:
+                record.consider(kernel_changes(space, evaluate, record.best), "kernels")
             _Run(space, record, seed, self._without, self._handed, schedule).search()
             _finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)

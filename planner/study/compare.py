@@ -161,7 +161,7 @@ class Worth:
                 return f"ruled out: at least {significant(100 * least, 2)} % worse"
             return "no plan that fits" if self.searched else "not searched"
         if abs(loss) <= TIE_RATIO:
-            return "tie with the best"
+            return "tie with the best" if loss else "none is better"
         text = f"{significant(100 * loss, 2)} % worse"
         if least is not None and loss - least > _ALLOWED_RATIO:
             text += f"; more searches may bring it to {significant(100 * max(least, 0.0), 2)} %"
