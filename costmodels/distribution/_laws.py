@@ -191,7 +191,7 @@ class Laws:
     Every method takes columns ``[n]`` with one entry per query and returns ``[n]`` answers. ``law``
     holds positions in ``laws``. The other arguments are those of the method with the same purpose
     in :class:`~costmodels.distribution.base.AbstractIndexDistribution`. Two things are kept for
-    later queries: distinct and busy rows by batch size, and points of the cache curves.
+    later queries: distinct rows by batch size, and points of the cache curves.
     """
 
     def __init__(self, laws: Sequence[AbstractIndexDistribution]) -> None:
@@ -201,7 +201,6 @@ class Laws:
         self._scattered = np.array([law.scattered for law in self.laws], dtype=bool)
         self._draws_alike = all(law.draws_are_indices for law in self.laws)
         self._counts: dict[tuple[int, float], tuple[float, float]] = {}
-        self._busy: dict[tuple[int, float, float], float] = {}
 
     # -- distinct rows ----------------------------------------------------------------------------
 
@@ -241,30 +240,21 @@ class Laws:
         draws_of_row: float,
     ) -> FloatArray:
         """Rows of an id range that one batch of the whole table draws more than so many times."""
-        found, own = np.zeros(len(law)), {}
+        found = np.zeros(len(law))
         groups = _groups(np.ones(len(law), dtype=bool), law, num_indices)
-        new = [g[:2] for g in groups if (*g[:2], draws_of_row) not in self._busy]
-        if new:
-            bins = [self._bins[at] for at, _ in new]
-            draws = [self.laws[at].effective_draws(count) for at, count in new]
-            ends = np.cumsum([len(b.rows) for b in bins])
-            mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
-            busy = busy_share(mean, draws_of_row)
-            sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
-            for key, end, size, rows in zip(
-                new, ends, (len(b.rows) for b in bins), sums, strict=True
-            ):
-                if self._scattered[key[0]]:
-                    self._busy[*key, draws_of_row] = rows
-                else:
-                    own[key] = busy[end - size : end]
-        for at, count, chosen in groups:
+        if not groups:
+            return found
+        bins = [self._bins[at] for at, _, _ in groups]
+        draws = [self.laws[at].effective_draws(count) for at, count, _ in groups]
+        ends = np.cumsum([len(b.rows) for b in bins])
+        mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
+        busy = busy_share(mean, draws_of_row)
+        sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
+        for (at, _, chosen), own, rows in zip(groups, np.split(busy, ends), sums, strict=False):
             if self._scattered[at]:
-                ratio = num_rows[chosen] / self._num_embeddings[at]
-                found[chosen] = self._busy[at, count, draws_of_row] * ratio
+                found[chosen] = rows * (num_rows[chosen] / self._num_embeddings[at])
             else:
-                of_bins = own[at, count]
-                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], of_bins)
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], own)
         return found
 
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
@@ -478,8 +468,9 @@ class Laws:
     ) -> tuple[FloatArray, FloatArray]:
         """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
 
-        All ``cached`` must be below the point ``above`` of their curve. Draws are interpolated between
-        two points in the logarithms of rows and draws, hit ratios in the logarithm of draws.
+        All ``cached`` must be below the point ``above`` of their curve. Draws are interpolated
+        between two points in the logarithms of rows and draws, hit ratios in the logarithm of
+        draws.
         """
         grid, held, hits = self._grid, self._held, self._hits
         zero = np.zeros(len(law), dtype=np.int64)
