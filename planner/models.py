@@ -33,7 +33,7 @@ FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
 classes."""
 
 
-_LAST: Final[list[Any]] = []
+_LAST: Final[list[tuple[CostPipeline, tuple[object, ...]]]] = []
 """The last ``CostPipeline`` that was made, and what it was made of."""
 
 
@@ -54,15 +54,14 @@ def pipeline_of(
         InvalidInputError: workload and system contradict each other.
     """
     asked = problem.workload, problem.topology, problem.models, make_pipeline
-    if _LAST and all(a is b for a, b in zip(asked, _LAST[1:], strict=True)):
-        last: CostPipeline = _LAST[0]
-        return last
+    if _LAST and all(a is b for a, b in zip(asked, _LAST[0][1], strict=True)):
+        return _LAST[0][0]
     try:
         made = make_pipeline(*asked[:2], models_of(problem))
     except InvalidValueError as error:
         raise InvalidInputError(str(error)) from error
     if make_pipeline is CostPipeline:
-        _LAST[:] = (made, *asked)
+        _LAST[:] = [(made, asked)]
     return made
 
 

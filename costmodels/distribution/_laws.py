@@ -49,10 +49,9 @@ class Bins:
                 has to return.
         """
         self.rows, self.probability = bins_of(law)
-        drawn = self.probability > 0
-        every = bool(drawn.all())
-        self.drawn_rows = self.rows if every else self.rows[drawn]
-        self.drawn_probability = self.probability if every else self.probability[drawn]
+        where = self.probability > 0
+        drawn = slice(None) if where.all() else where
+        self.drawn_rows, self.drawn_probability = self.rows[drawn], self.probability[drawn]
 
     def touched(self, draws: float) -> FloatArray:
         """Expected share (0..1) of each bin's rows that N = ``draws`` draws touch, ``[b]``.
@@ -112,7 +111,7 @@ def busy_share(mean_draws: FloatArray, draws_of_row: float) -> FloatArray:
     open_ = (mean_draws >= low) & (mean_draws <= high)
     z = (np.cbrt(mean_draws[open_] / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
     share[open_] = 1.0 / (1.0 + np.exp(-(1.5976 * z + 0.07056 * z**3)))
-    return share
+    return np.asarray(share)
 
 
 @lru_cache(maxsize=16384)
@@ -600,8 +599,7 @@ def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int
         tail[i] = np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even))
     # Tables whose tails are about as wide need about as many points of the transform.
     shares, order = np.empty(len(bins)), np.argsort(tail / np.maximum(head[:, 0], 1e-300))
-    for begin in range(0, len(bins), _AT_ONCE):
-        some = order[begin : begin + _AT_ONCE]
+    for some in np.array_split(order, -(-len(bins) // _AT_ONCE)):
         shares[some] = _shares(head[some], tail[some], num_parts)
     return shares
 
