@@ -33,6 +33,10 @@ FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
 classes."""
 
 
+_LAST: Final[list[tuple[CostPipeline, tuple[object, ...]]]] = []
+"""The last ``CostPipeline`` that was made, and what it was made of."""
+
+
 def models_of(problem: PlanningProblem) -> CostModels:
     """The models that price plans of a problem: its own ones, or those of its system."""
     return problem.models or default_models(problem.topology)
@@ -44,13 +48,21 @@ def pipeline_of(
 ) -> CostPipeline:
     """The pipeline that prices plans of a problem, without its scenarios.
 
+    The last one is kept: the search, the report and the traces price plans of one problem.
+
     Raises:
         InvalidInputError: workload and system contradict each other.
     """
+    asked = problem.workload, problem.topology, problem.models, make_pipeline
+    if _LAST and all(a is b for a, b in zip(asked, _LAST[0][1], strict=True)):
+        return _LAST[0][0]
     try:
-        return make_pipeline(problem.workload, problem.topology, models_of(problem))
+        made = make_pipeline(*asked[:2], models_of(problem))
     except InvalidValueError as error:
         raise InvalidInputError(str(error)) from error
+    if make_pipeline is CostPipeline:
+        _LAST[:] = [(made, asked)]
+    return made
 
 
 def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:

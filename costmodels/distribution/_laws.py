@@ -8,7 +8,7 @@ ask this module about a single law.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -48,11 +48,10 @@ class Bins:
             InvalidValueError: they are not what :meth:`AbstractIndexDistribution.frequency_bins`
                 has to return.
         """
-        self.rows, self.probability = _checked(law)
-        drawn = self.probability > 0
-        every = bool(drawn.all())
-        self.drawn_rows = self.rows if every else self.rows[drawn]
-        self.drawn_probability = self.probability if every else self.probability[drawn]
+        self.rows, self.probability = bins_of(law)
+        where = self.probability > 0
+        drawn = slice(None) if where.all() else where
+        self.drawn_rows, self.drawn_probability = self.rows[drawn], self.probability[drawn]
 
     def touched(self, draws: float) -> FloatArray:
         """Expected share (0..1) of each bin's rows that N = ``draws`` draws touch, ``[b]``.
@@ -102,14 +101,22 @@ def busy_share(mean_draws: FloatArray, draws_of_row: float) -> FloatArray:
 
     Draws of a row follow a Poisson law. Its tail beyond k is that of a gamma law of k + 1, whose
     cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken from a logistic
-    of an odd cubic (Page 1977). The error is below 0.001.
+    of an odd cubic (Page 1977). The error is below 0.001. Beyond eight standard deviations, where
+    the logistic is within 1e-21 of its end, the share is 0 or 1.
     """
     ninth = 1.0 / (9.0 * (draws_of_row + 1.0))
-    z = (np.cbrt(mean_draws / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
+    sure = 8.0 * np.sqrt(ninth)
+    low, high = ((draws_of_row + 1.0) * max(1.0 - ninth + d, 0.0) ** 3 for d in (-sure, sure))
+    share = (mean_draws > high).astype(float)
+    open_ = (mean_draws >= low) & (mean_draws <= high)
+    z = (np.cbrt(mean_draws[open_] / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
+    share[open_] = 1.0 / (1.0 + np.exp(-(1.5976 * z + 0.07056 * z**3)))
+    return np.asarray(share)
 
 
-def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+@lru_cache(maxsize=16384)
+def bins_of(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+    """The bins of a law, made and checked once; read-only, because all callers share them."""
     bins, name = law.frequency_bins(), type(law).__name__
     good = isinstance(bins, tuple) and len(bins) == 2
     good = good and all(isinstance(part, np.ndarray) and part.ndim == 1 for part in bins)
@@ -119,6 +126,8 @@ def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
         "probability of one row of each",
     )
     check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins", rise_ratio=_ORDER_ROUNDING)
+    for part in bins:
+        part.flags.writeable = False
     return bins
 
 
@@ -274,7 +283,7 @@ class Laws:
         top = self._position_after(law, effective)
         evicts = self._holds_more(law, cached_rows, top)
         law, cached, unique = law[evicts], cached_rows[evicts], misses[evicts]
-        draws, hits = self._interpolated(law, cached)
+        draws, hits = self._interpolated(law, cached, top[evicts])
         missed = cached + (effective[evicts] - draws) * (1.0 - hits)
         within = np.minimum(np.maximum(missed, unique), num_indices[evicts])
         misses[evicts] = np.where(draws >= effective[evicts], unique, within)
@@ -450,14 +459,17 @@ class Laws:
         last = np.full(len(law), _LAST)
         draws, hits = np.full(len(law), np.inf), np.ones(len(law))
         fills = self._holds_more(law, cached, last)
-        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills])
+        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills], last[fills])
         return draws, hits
 
-    def _interpolated(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _interpolated(
+        self, law: IntArray, cached: FloatArray, above: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
 
-        All ``cached`` must be below the last point of their curve. Draws are interpolated between
-        two points in the logarithms of rows and draws, hit ratios in the logarithm of draws.
+        All ``cached`` must be below the point ``above`` of their curve. Draws are interpolated
+        between two points in the logarithms of rows and draws, hit ratios in the logarithm of
+        draws.
         """
         grid, held, hits = self._grid, self._held, self._hits
         zero = np.zeros(len(law), dtype=np.int64)
@@ -466,8 +478,9 @@ class Laws:
         ratio = hits[law, zero] * draws / grid[law, zero]
         inside = cached > least
         law, cached = law[inside], cached[inside]
-        low = self._below(law, cached)
+        low = self._below(law, cached, above[inside])
         before, after = (law, low), (law, low + 1)
+        self._held_at(*before)
         self._held_at(*after)
         x, y = np.log(held[before]), np.log(grid[before])
         rise = np.log(grid[after]) - y
@@ -476,18 +489,22 @@ class Laws:
         ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
         return draws, ratio
 
-    def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
+    def _below(self, law: IntArray, cached: FloatArray, above: IntArray) -> IntArray:
         """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
 
-        By bisection, so that few points of a curve have to be computed.
+        A straight line in logarithms between the points that enclose a query says which point to
+        compute next, and every third time it is the middle one. No draws touch more rows than they
+        are, so that the first point is that of as many draws as rows.
         """
-        low = np.zeros(len(law), dtype=np.int64)
-        high = np.full(len(law), _LAST)
+        low, high = np.maximum(self._position_after(law, cached) - 3, 0), above.copy()
+        times = 0
         while len(wide := np.flatnonzero(high - low > 1)):
-            middle = (low[wide] + high[wide]) // 2
-            full = self._held_at(law[wide], middle) <= cached[wide]
-            low[wide] = np.where(full, middle, low[wide])
-            high[wide] = np.where(full, high[wide], middle)
+            which, a, b, times = law[wide], low[wide], high[wide], times + 1
+            begin, end = self._held_at(which, a), self._held_at(which, b)
+            along = np.log(cached[wide] / begin) / np.log(end / begin) if times % 3 else 0.5
+            middle = np.clip(a + (along * (b - a)).astype(np.int64), a + 1, b - 1)
+            full = self._held_at(which, middle) <= cached[wide]
+            low[wide], high[wide] = np.where(full, middle, a), np.where(full, b, middle)
         return low
 
 
@@ -540,6 +557,9 @@ _MARGIN: Final = 1.3
 """Span of the shares over what they can be, since a discrete Fourier transform is periodic."""
 _AT_ONCE: Final = 16
 """Tables computed together: enough that numpy's calls take little, and few enough for caches."""
+_NOTHING: Final = 9.0
+"""Standard deviations from which on the characteristic function of a normal law is taken as 0: it
+is exp(-40)."""
 _FINE: Final = 32
 """Powers of a row's turn that are computed one by one; the others are products with these."""
 _SMOOTHING: Final = 0.7
@@ -568,26 +588,35 @@ def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int
     """
     if num_parts == 1:
         return np.ones(len(bins))
-    at_once = [bins[i : i + _AT_ONCE] for i in range(0, len(bins), _AT_ONCE)]
-    return np.concatenate([_shares(some, 1.0 / num_parts, num_parts) for some in at_once])
-
-
-def _shares(
-    bins: Sequence[tuple[FloatArray, FloatArray]], even: float, num_parts: int
-) -> FloatArray:
+    even = 1.0 / num_parts
     head, tail = np.zeros((len(bins), _HEAD_ROWS)), np.zeros(len(bins))
-    spread = even * (1.0 - even)
     for i, (rows, probability) in enumerate(bins):
         excess = probability - 1.0 / rows.sum()
         before = np.cumsum(rows) - rows
         alone = np.clip(np.floor(_HEAD_ROWS - before), 0, np.floor(rows)).astype(np.int64)
         hottest = np.maximum(np.repeat(excess, alone), 0.0)
         head[i, : len(hottest)] = hottest
-        tail[i] = np.sqrt(((rows - alone) @ excess**2) * spread)
+        tail[i] = np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even))
+    # Tables whose tails are about as wide need about as many points of the transform.
+    shares, order = np.empty(len(bins)), np.argsort(tail / np.maximum(head[:, 0], 1e-300))
+    for some in np.array_split(order, -(-len(bins) // _AT_ONCE)):
+        shares[some] = _shares(head[some], tail[some], num_parts)
+    return shares
+
+
+def _shares(head: FloatArray, tail: FloatArray, num_parts: int) -> FloatArray:
+    """The shares of :func:`hottest_shares`, ``[L]``, from what rows have above the mean.
+
+    Args:
+        head: ``[L, 64]`` excess of each of the hottest rows.
+        tail: ``[L]`` standard deviation of the sum of the other rows in a part.
+        num_parts: k, at least 2.
+    """
+    even = 1.0 / num_parts
     first, others = head[:, 0], head[:, 1:]
-    deviation = np.sqrt((others**2).sum(axis=1) * spread + tail**2)
+    deviation = np.sqrt((others**2).sum(axis=1) * even * (1.0 - even) + tail**2)
     differs = first + deviation > 0.0
-    shares = np.full(len(bins), even)
+    shares = np.full(len(head), even)
     if not differs.any():
         return shares
     first, others, tail, deviation = (a[differs] for a in (first, others, tail, deviation))
@@ -598,8 +627,9 @@ def _shares(
     step = (high - low) * _MARGIN / _POINTS
     low -= 0.1 * (high - low)
     angle = 2.0 * np.pi / (_POINTS * step)
-    t = angle[:, None] * np.arange(_POINTS // 2 + 1)
     smooth = np.maximum(tail, _SMOOTHING * step)
+    needed = int((_NOTHING / (smooth * angle)).max()) + 1  # at further points the wave is 0
+    t = angle[:, None] * np.arange(min(needed, _POINTS // 2 + 1))
     wave = np.exp(-0.5 * (t * smooth[:, None]) ** 2 - 1j * t * ((first + total) * even)[:, None])
     wave *= _product(others * angle[:, None], even, t.shape[1])
 

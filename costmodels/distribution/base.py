@@ -11,8 +11,8 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Laws as Laws
+from costmodels.distribution._laws import bins_of, hottest_shares
 from costmodels.distribution._laws import check_bins as check_bins
-from costmodels.distribution._laws import hottest_shares
 from costmodels.errors import require
 from costmodels.fields import is_whole
 
@@ -59,7 +59,7 @@ class AbstractIndexDistribution(ABC):
         If hot rows are scattered, each bin has its even share in the range. Otherwise ids are taken
         to be in the order of the bins.
         """
-        rows, _ = _bins(self)
+        rows, _ = bins_of(self)
         if self.scattered:
             return rows * (num_rows / self.num_embeddings)
         ends = np.cumsum(rows)
@@ -213,15 +213,6 @@ def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     return Laws(laws)
 
 
-@lru_cache(maxsize=8192)
-def _bins(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
-    """The bins of a law, made once; read-only, because all callers share them."""
-    rows, probability = law.frequency_bins()
-    rows.flags.writeable = False
-    probability.flags.writeable = False
-    return rows, probability
-
-
 _HOTTEST: Final[dict[tuple[AbstractIndexDistribution, int], float]] = {}
 """Shares of the hottest of so many parts; kept, because many options ask for them."""
 _MOST_HOTTEST: Final = 65536
@@ -235,14 +226,14 @@ def keep_hottest_shares(laws: Sequence[AbstractIndexDistribution], num_parts: in
         return
     if len(_HOTTEST) + len(new) > _MOST_HOTTEST:
         _HOTTEST.clear()
-    found = hottest_shares([_bins(law) for law in new], num_parts)
+    found = hottest_shares([bins_of(law) for law in new], num_parts)
     _HOTTEST.update(zip(((law, num_parts) for law in new), found.tolist(), strict=True))
 
 
 @lru_cache(maxsize=8192)
 def _cumulative(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
     """Numbers of hottest rows and their shares of accesses at the ends of the bins, from (0, 0)."""
-    rows, probability = _bins(law)
+    rows, probability = bins_of(law)
     return (
         np.concatenate([[0.0], np.cumsum(rows)]),
         np.concatenate([[0.0], np.minimum(np.cumsum(rows * probability), 1.0)]),

@@ -10,7 +10,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError
-from planner.models import models_of, pipeline_of
+from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.cuts import ListingProgress
@@ -84,7 +84,7 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
             workload and the system contradict each other.
     """
     check_scenarios(problem.workload, problem.scenarios)
-    alone = replace(problem, scenarios=(), models=models_of(problem))
+    alone = replace(problem, scenarios=())
     pipeline = pipeline_of(alone, make_pipeline)
     if not problem.scenarios:
         return pipeline

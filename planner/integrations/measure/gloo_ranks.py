@@ -1,7 +1,4 @@
-"""Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each.
-
-Here is also what commands that do so need, and what they refuse.
-"""
+"""Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -89,38 +85,6 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     except ValueError:
         message = f"{name} must be a whole number; it is {environ[name]!r}"
         raise InvalidInputError(message) from None
-
-
-def require_torchrec(
-    command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
-) -> None:
-    """Refuse to go on without torch and torchrec, or those of them in ``names``.
-
-    Raises:
-        InvalidInputError: one is missing; the message says how to install it.
-    """
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        message = (
-            f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
-            "'shardplan check' checks the versions"
-        )
-        raise InvalidInputError(message)
-
-
-def refuse_launcher(command: str) -> None:
-    """Refuse to run under a launcher, because the command starts its own ranks.
-
-    Raises:
-        InvalidInputError: a launcher has started this process as one of several.
-    """
-    launch = launch_of()
-    if launch is not None and launch.world_size > 1:
-        message = (
-            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
-            f"{launch.world_size} times: run it by itself, without torchrun"
-        )
-        raise InvalidInputError(message)
 
 
 Result = TypeVar("Result")
