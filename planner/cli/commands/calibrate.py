@@ -112,14 +112,15 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.environment import require_torchrec
-    from planner.cli.output import check_file
+    from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
 
-    for path in (flags.output, flags.rows):
-        if path is not None:
-            check_file(path)
+    if flags.rows is not None:
+        check_file(flags.rows)
+        spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
+    check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
         return _tell_rows(settings, flags.stored, flags)
     require_torchrec("calibrate", ("torch",))
