@@ -193,7 +193,7 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    from planner.io.system.measured_files import read_rows
+    from planner.io.system.measured_rows import read_rows
     from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)
