@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from planner.cli.run import run
+from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
+from planner.trace.reading import times_of
 
 
 @pytest.mark.parametrize("kind", ["dot", "cat"])
@@ -59,3 +61,21 @@ def test_profile_names_the_output_it_cannot_write(
     (tmp_path / "c.tsv").write_text("\t".join(["1", *["3"] * 13, *["0a1b"] * 26]) + "\n")
     assert run(["profile", str(tmp_path / "c.tsv"), "-o", "/proc/x.json"]) == 2
     assert "--output /proc/x.json: cannot be written" in capsys.readouterr().err
+
+
+def test_arithmetic_that_has_no_whole_number(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "dlrm_main.py --embedding_dim 128 --batch_size $((65536 * 1e309))"
+    assert run(["import", "dlrm", "--", command]) == 2
+    assert "1e309" in capsys.readouterr().err
+
+
+def test_steps_of_a_trace_that_take_no_time(tmp_path: Path) -> None:
+    """Marks that all start at once left an iteration of 0 s, by which a share was divided."""
+    marks = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{i}", "ts": 100.0, "dur": 9.0}
+        for i in range(9)
+    ]
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 101.0, "dur": 2.0, "args": {}}
+    path = tmp_path / "t.json"
+    with pytest.raises(InvalidInputError, match="take no time"):
+        times_of({"traceEvents": [*marks, kernel]}, path)

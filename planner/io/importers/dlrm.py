@@ -141,7 +141,7 @@ def _computed(expression: str, otherwise: str) -> str:
     plain = re.sub(r"[${}\s]", "", expression)
     try:
         return str(_value(ast.parse(plain.replace("/", "//"), mode="eval").body))
-    except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError, RecursionError):
+    except (LookupError, SyntaxError, TypeError, ValueError, ArithmeticError, RecursionError):
         return otherwise
 
 
