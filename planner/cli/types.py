@@ -289,6 +289,6 @@ MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
 Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
 Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE"]
 Strategy = Annotated[
-    str, name_of(lambda: ("auto", *discovery.names(import_module("planner.search")))), "NAME"
+    str, name_of(lambda: tuple(discovery.names(import_module("planner.search")))), "NAME"
 ]
 Objective = Annotated[str, OBJECTIVE, "NAME"]

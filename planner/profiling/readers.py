@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import lzma
+import math
 import re
 import warnings
 import zipfile
@@ -28,14 +30,20 @@ from planner.errors import InvalidInputError
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
 _READ_ERRORS: Final = (OSError, EOFError, zlib.error)
-_ARRAY_ERRORS: Final = (ValueError, TokenError, *_READ_ERRORS)
-"""What numpy raises for a damaged array; it parses the header as Python text."""
+_ARRAY_ERRORS: Final = (
+    ValueError, TypeError, TokenError, OverflowError, RecursionError, MemoryError, *_READ_ERRORS
+)  # fmt: skip
+"""What numpy raises for a damaged array; it parses the header as Python text, of any shape."""
+_ZIP_ERRORS: Final = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, *_ARRAY_ERRORS)
+"""What zipfile raises too for a damaged archive: a method, version or encryption it has not."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _LEAST_LIMIT_BYTES: Final = 256 * si.MIB
 _MOST_PACKING: Final = 100
 """Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
 _DIMENSIONS: Final = (1, 2)
 """Dimensions of an array of indices."""
+_MANY_FEATURES: Final = 1000
+"""An array with more columns than this and than rows has its samples in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,29 +420,46 @@ class NpyReader(AbstractReader):
         table = array.reshape(len(array), -1)
         order = self.feature_names(path)
         for start, stop in steps(block, len(table)):
-            rows = np.ascontiguousarray(table[start:stop].T)
+            rows = np.ascontiguousarray(_native(table[start:stop]).T)
             columns = {name: arrow().array(rows[order.index(name)]) for name in names}
             yield Chunk(stop - start, columns, f"{path}: samples {start}..{stop - 1}")
 
 
 def _open_npy(path: Path) -> NDArray[np.generic]:
+    """The array as a map of the file; NumPy maps only what the header says to be integers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy warns of files that Python 2 has written
+            with path.open("rb") as file:
+                shape, _, dtype = _header(file)
+            _check_npy(path, shape, dtype)
             array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except _ARRAY_ERRORS as error:
+        if isinstance(error, InvalidInputError):
+            raise
         message = f"{path}: not a whole .npy file: {error}"
         raise InvalidInputError(message) from error
-    if array.dtype.kind not in "iu":
+    return array
+
+
+def _check_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+    if dtype.kind not in "iu":
         message = (
-            f"{path}: holds {array.dtype}, not integers; of Criteo's files per day only "
+            f"{path}: holds {dtype}, not integers; of Criteo's files per day only "
             "day_N_sparse.npy holds indices"
         )
         raise InvalidInputError(message)
-    if array.ndim not in _DIMENSIONS or 0 in array.shape:
-        message = f"{path}: needs shape [samples] or [samples, features], has {list(array.shape)}"
+    if len(shape) not in _DIMENSIONS or min(shape) < 1:
+        message = f"{path}: needs shape [samples] or [samples, features], has {list(shape)}"
         raise InvalidInputError(message)
-    return array
+    if shape[-1] > max(shape[0], _MANY_FEATURES):
+        message = f"{path}: {list(shape)} is not [samples, features]; transpose the array"
+        raise InvalidInputError(message)
+
+
+def _native(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The array in this machine's order of bytes, the only one that Arrow takes."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 # ------------------------------------------------------------------ NumPy's archives
@@ -510,13 +535,13 @@ def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
     place = f"{where}, array {member.feature}"
     try:
         data = file.read(count * member.row_bytes)
-    except (zipfile.BadZipFile, *_READ_ERRORS) as error:
+    except _ZIP_ERRORS as error:
         message = f"{place}: damaged: {error}"
         raise InvalidInputError(message) from error
     if len(data) != count * member.row_bytes:
         message = f"{place}: the file ends early"
         raise InvalidInputError(message)
-    values = arrow().array(np.frombuffer(data, dtype=member.dtype))
+    values = arrow().array(_native(np.frombuffer(data, dtype=member.dtype)))
     if member.hot_size == 1:
         return values
     return arrow().FixedSizeListArray.from_arrays(values, member.hot_size)
@@ -526,7 +551,7 @@ def _members(path: Path) -> list[_Member]:
     try:
         with zipfile.ZipFile(path) as archive:
             found = [_member(path, archive, info) for info in archive.infolist()]
-    except (zipfile.BadZipFile, *_ARRAY_ERRORS) as error:
+    except _ZIP_ERRORS as error:
         if isinstance(error, InvalidInputError):
             raise
         message = f"{path}: not a whole .npz file: {error}"
@@ -545,11 +570,17 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Mem
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as file:
         shape, in_columns, dtype = _header(file)
-    if dtype.kind not in "iu" or len(shape) not in _DIMENSIONS or (in_columns and len(shape) > 1):
+    by_columns = in_columns and len(shape) > 1
+    is_empty = min(shape[1:], default=1) < 1 or min(shape, default=0) < 0
+    if dtype.kind not in "iu" or len(shape) not in _DIMENSIONS or by_columns or is_empty:
         message = (
             f"{path}: array {name!r} must hold integers in rows, [samples, multi-hot size]; "
             f"it is {dtype} {list(shape)}"
         )
+        raise InvalidInputError(message)
+    if math.prod(shape[1:]) * dtype.itemsize > _CHUNK_BYTES:
+        most = si.format_bytes(_CHUNK_BYTES)
+        message = f"{path}: array {name!r} has more than {most} in each sample; transpose it"
         raise InvalidInputError(message)
     return _Member(
         file=info.filename,

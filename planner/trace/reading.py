@@ -255,7 +255,7 @@ def times_of(document: Any, path: Path) -> TraceTimes:
     if not placed:
         message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
         raise InvalidInputError(message)
-    return _times(
+    times = _times(
         placed,
         rank=_rank(document.get("distributedInfo"), path),
         lengths_s=_lengths_s(marks),
@@ -263,6 +263,10 @@ def times_of(document: Any, path: Path) -> TraceTimes:
         device=_device(document.get("deviceProperties")),
         on_cpu=on_cpu,
     )
+    if times.iteration_s <= 0:
+        message = f"{path}: its ProfilerStep marks take no time; export the trace again"
+        raise InvalidInputError(message)
+    return times
 
 
 def _rank(info: Any, path: Path) -> int:

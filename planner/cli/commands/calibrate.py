@@ -112,14 +112,15 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.environment import require_torchrec
-    from planner.cli.output import check_file
+    from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
 
-    for path in (flags.output, flags.rows):
-        if path is not None:
-            check_file(path)
+    if flags.rows is not None:
+        check_file(flags.rows)
+        spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
+    check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
         return _tell_rows(settings, flags.stored, flags)
     require_torchrec("calibrate", ("torch",))
@@ -192,7 +193,7 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    from planner.io.system.measured_files import read_rows
+    from planner.io.system.measured_rows import read_rows
     from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)

@@ -86,6 +86,8 @@ class PlanFlags(spec.ScenarioFlags):
         limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
         needs = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
         spec.refuse((limited or self.curve) and self.plan_in_use is None, needs)
+        unused = "--force is about the folder of --output; give both, or drop it"
+        spec.refuse(self.force and self.output is None, unused)
         spec.ScenarioFlags.check(self)
 
 

@@ -107,12 +107,14 @@ def command(
       shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
+    from planner.cli.output import check_file
     from planner.profiling import profiler
     from planner.profiling import stats as statistics
     from planner.profiling.indices import LEAST_MEMORY_BYTES
     from planner.profiling.readers import CriteoTsvReader
 
     options, output = flags.options(), flags.output or Path("stats.json")
+    check_file(output)
     readers = all_readers(empty_is_zero=flags.empty != "skip")
     with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)

@@ -141,7 +141,7 @@ def _computed(expression: str, otherwise: str) -> str:
     plain = re.sub(r"[${}\s]", "", expression)
     try:
         return str(_value(ast.parse(plain.replace("/", "//"), mode="eval").body))
-    except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError, RecursionError):
+    except (LookupError, SyntaxError, TypeError, ValueError, ArithmeticError, RecursionError):
         return otherwise
 
 
@@ -310,7 +310,7 @@ class _SFlags(_Flags):
     arch_sparse_feature_size: Annotated[Columns, Whole] = 2
     arch_mlp_bot: Annotated[list[Size], _DASHED, Field(min_length=2)] = Field(default=[4, 3, 2])
     arch_mlp_top: Annotated[list[Size], _DASHED] = Field(default=[4, 2, 1])
-    arch_interaction_op: Interaction = Interaction.DOT
+    arch_interaction_op: Literal["dot", "cat"] = "dot"
     arch_interaction_itself: str | None = None
     weighted_pooling: str = "None"
     data_generation: Literal["random", "synthetic", "dataset"] = "random"
@@ -462,7 +462,7 @@ def _s_workload(
                 num_dense_features=bottom[0] if is_random else NUM_CRITEO_DENSE,
                 bottom_mlp=tuple(bottom[1:]),
                 top_mlp=tuple(flags.arch_mlp_top),
-                interaction=flags.arch_interaction_op,
+                interaction=Interaction(flags.arch_interaction_op),
             ),
         ),
     )

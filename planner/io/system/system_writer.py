@@ -36,7 +36,8 @@ from planner.io.documents import read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
 from planner.io.schemas import validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.measured_files import MeasuredRows, load_constants, write_calibration
+from planner.io.system.measured_files import load_constants, write_calibration
+from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import (
     LEAST_FACTOR,
     MOST_FACTOR,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, parse_scalar, read_text
+from planner.io.documents import Document, Keys, parse_scalar, read_text, show
 from planner.io.schemas import nearest
 from planner.io.workload.workload_schema import TableSchema
 
@@ -69,7 +69,8 @@ def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEE
         columns[columns.index("features")] = "name"
     known = f"known here: {', '.join(KNOWN)}, and usual names of these, such as rows and dim"
     problems = [
-        f"{where}: column {name!r}: unknown; {nearest(key, list(KNOWN))}{known}; rename or drop it"
+        f"{where}: column {show(name)}: unknown; {nearest(key, list(KNOWN))}{known}; rename or "
+        "drop it"
         for name, key in zip(given, columns, strict=True)
         if key not in KNOWN
     ]

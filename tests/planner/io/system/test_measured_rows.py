@@ -19,7 +19,7 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.io.system.collective_curves import load_curves
-from planner.io.system.measured_files import read_rows
+from planner.io.system.measured_rows import read_rows
 from planner.io.system.system_writer import Written, fit_and_write
 
 H200_ROWS = configs_folder() / "published" / "gpu_h200.jsonl"

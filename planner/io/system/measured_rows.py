@@ -1,0 +1,227 @@
+"""Reads the raw rows of a calibration of a device: one JSON object a line, the first the machine.
+
+docs/reference/formats.md describes them. Every row that a fit reads is checked here, so that a fit
+meets numbers that are finite and above 0 only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, create_model, model_validator
+
+from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
+from costmodels.workload import Optimizer
+from planner.errors import refuse, refuse_any
+from planner.io.documents import Document, parse_json, read_text
+from planner.io.schemas import Loose, validate
+
+_OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
+"""Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
+_BLOCKS: Final = ("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)
+
+_LARGEST: Final = 10**18
+"""Whole numbers beyond it are not even turned into floats."""
+
+
+def _as_float(value: Any) -> Any:
+    """A whole number as a float, which the fields below want; anything else as it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return float(value)
+    return value
+
+
+Real = Annotated[float, BeforeValidator(_as_float)]
+Microseconds = Annotated[Real, Field(gt=0, le=1e10)]
+Whole = Annotated[int, Field(gt=0, le=10**13)]
+Bytes = Annotated[Real, Field(ge=0, le=1e15)]
+Text = Annotated[str, Field(max_length=400)]
+
+
+class _Environment(Loose):
+    block: Literal["ceilings"]
+    what: Literal["env"]
+    gpu: Text = ""
+    mem: Annotated[Real, Field(gt=0, le=1e15)] | None = None
+    sms: Annotated[int, Field(gt=0, le=10**5)] | None = None
+    nccl: Text = ""
+    cpu: Text = ""
+    torch: Text = ""
+    cuda: Text | None = ""
+    driver: Text = ""
+    fbgemm: Text = ""
+    measured: Text = ""
+
+
+class _Lookup(Loose):
+    id: Text
+    T: Annotated[int, Field(gt=0, le=10**5)]
+    rows: Whole
+    dim: Annotated[int, Field(gt=0, le=10**5)]
+    L: Annotated[Real, Field(gt=0, le=1e7)]
+    B: Annotated[int, Field(gt=0, le=10**8)]
+    law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
+    wdtype: Literal["fp32", "fp16"]
+    opt: Annotated[Optimizer, Field(strict=False)]
+    loc: Literal["hbm", "uvm", "uvm_caching"]
+    pooled: bool
+    clf: Annotated[float, Field(gt=0, le=1)] = 1.0
+    N: Whole
+    uniq: Whole
+    fwd_us: Microseconds
+    bwd_us: Microseconds
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> _Lookup:
+        if self.uniq > self.N:
+            refuse(f"uniq ({self.uniq}) must not exceed N ({self.N}), the indices of the call")
+        return self
+
+
+def _row(**keys: Any) -> type[Loose]:
+    """The schema of a row that needs these keys."""
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in keys.items()}
+    return create_model("_Row", __base__=Loose, **fields)
+
+
+_Timed = _row(us=Microseconds)
+_Gap = _row(us_each=Microseconds)
+_Call = _row(wall_us=Microseconds)
+_Sized = _row(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
+_Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+_Product = _row(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
+_Size = Annotated[int, Field(gt=0, le=10**8)]
+_Shape = _row(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
+_Kilobytes = Annotated[Real, Field(gt=0, le=1e10)]
+_Linked = _row(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
+
+
+class _Collective(Loose):
+    us: Microseconds
+    operation: Literal["all_to_all", "all_reduce", "reduce_scatter", "all_gather"]
+    ranks: Annotated[int, Field(ge=2, le=65536)]
+    sent_bytes: list[Bytes]
+    kept_bytes: list[Bytes]
+
+    @model_validator(mode="after")
+    def _has_every_rank(self) -> _Collective:
+        lengths = {len(self.sent_bytes), len(self.kept_bytes)}
+        if lengths != {self.ranks}:
+            refuse(f"sent_bytes and kept_bytes must have a number for each of {self.ranks} ranks")
+        return self
+
+
+_BLOCK_ROWS: Final[dict[str, type[Loose]]] = {"collectives": _Collective, "codec": _Sized}
+_CEILINGS: Final[dict[str, type[Loose]]] = {
+    "d2d": _Sized,
+    "add": _Sized,
+    "gemm": _Product,
+    "gemm_shape": _Shape,
+    "link": _Linked,
+    "add_ and synchronize": _Timed,
+    EAGER_CALL: _Call,
+    EAGER_PASS: _Call,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRows:
+    """The rows of a file.
+
+    Attributes:
+        path: the file.
+        environment: its first row: the device, the software and the day.
+        rows: all rows that hold a measurement, as they stand in the file.
+        failed: what could not be measured, and why, in words.
+    """
+
+    path: Path
+    environment: Row
+    rows: tuple[Row, ...]
+    failed: tuple[str, ...]
+
+    def of_block(self, *blocks: str) -> tuple[Row, ...]:
+        """The rows of some blocks."""
+        return tuple(row for row in self.rows if row["block"] in blocks)
+
+    def machine(self, *software: str) -> str:
+        """Device and software in a few words, as the source of what is fitted to the rows.
+
+        Args:
+            software: keys of the environment to name beside torch and the driver.
+        """
+        known = self.environment
+        device = str(known.get("gpu") or known.get("cpu") or "unknown device")
+        keys = [key for key in ("torch", *software, "driver") if known.get(key)]
+        return ", ".join([device, *(f"{key} {known[key]}" for key in keys)])
+
+
+def read_rows(path: Path) -> MeasuredRows:
+    """Read and check a file of rows.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or a row is not as described; the message names
+            the line of the first such row.
+    """
+    rows: list[Row] = []
+    failed: list[str] = []
+    environment: Row | None = None
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        row = parse_json(line, path, line=number)
+        schema = _schema(where, row, is_first=environment is None)
+        if schema is not None:
+            validate(schema, Document(path, row, {(): number}))
+        if environment is None:
+            environment = row
+        elif schema is None:
+            failed.append(_failure(where, row))
+        else:
+            rows.append(row)
+    if environment is None:
+        refuse(f"{path}: no rows")
+    return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
+
+
+def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
+    """What a row has to be like; None if it says that something could not be measured.
+
+    Raises:
+        InvalidInputError: it is no row, or none that may stand at this place.
+    """
+    known: dict[str, Any] = row if isinstance(row, dict) else {}
+    block: Any = known.get("block")
+    what: Any = known.get("what")
+    failed, is_machine = "error" in known, (block, what) == ("ceilings", "env")
+    rules = {
+        "must be an object with a key 'block', such as {...}": isinstance(row, dict),
+        f"block: must be one of {', '.join(_BLOCKS)}; rows are written by "
+        "'shardplan calibrate --rows FILE'": block in _BLOCKS,
+        "the first row must describe the machine: "
+        '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}': is_machine
+        or not is_first,
+        "only the first row may say what the machine is": is_first or failed or not is_machine,
+        f"what: must say what was measured, got {what!r}": block != "ceilings"
+        or failed
+        or isinstance(what, str),
+    }
+    refuse_any([f"{where}: {rule}" for rule, is_kept in rules.items() if not is_kept][:1])
+    if is_first:
+        return _Environment
+    if failed:
+        return None
+    if block == "ceilings":
+        other = _Call if "wall_us" in row else Loose
+        return _Gap if what.startswith("kernel gap") else _CEILINGS.get(what, other)
+    return _BLOCK_ROWS.get(block, _Lookup if block in LOOKUP_BLOCKS else Loose)
+
+
+def _failure(where: str, row: Row) -> str:
+    if not isinstance(row["error"], str):
+        refuse(f"{where}: error: must be text, got {row['error']!r}")
+    name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
+    return f"{name[:100]}: {row['error'][:200]}"
