@@ -48,7 +48,7 @@ MAX_CODE_LINES = {
     "planner/profiling": 1_500,
     "planner/report": 2_550,
     "planner/rules": 450,
-    "planner/search": 5_300,
+    "planner/search": 5_350,
     "planner/solving": 850,
     "planner/space": 550,
     "planner/study": 1_700,
@@ -58,8 +58,8 @@ MAX_CODE_LINES = {
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 51_950
-MAX_FILES = 349
+MAX_TOTAL_CODE_LINES = 52_050
+MAX_FILES = 350
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")
