@@ -107,8 +107,9 @@ def kernel_changes(
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
     kinds = _kernels(space.options)
-    best, least = start, evaluate.value(start) if len(kinds) > 1 else 0.0
-    helps = len(kinds) > 1
+    best, least, helps = start, np.inf, len(kinds) > 1
+    if helps:
+        least = float(evaluate.values(space.work(start)[None])[0])
     while helps:
         helps = False
         own = [space.option(table, index) for table, index in enumerate(best.options)]
@@ -120,7 +121,7 @@ def kernel_changes(
             other = Assignment(options=options, places=best.places)
             if options == best.options or not space.keeps_rules(other):
                 continue
-            value = evaluate.value(other)
+            value = float(evaluate.values(space.work(other)[None])[0])
             if value < least * (1 - _GAIN) and (runs is None or runs(other)):
                 found, least, helps = other, value, True
         best = found if helps else best
