@@ -2,8 +2,8 @@
 
 It proves nothing. It may do as much work as the first search has left when it begins. The two do
 not talk to each other: the plan of the second is taken when both have ended, so that no outcome
-depends on how fast the other is. If no process can be started, the second search runs after the
-first one, with the same outcome.
+depends on how fast the other is. If no process can be started, or a cost model is a class of the
+caller's main module, the second search runs after the first one, with the same outcome.
 
 It is a process and not a thread, because a search holds the interpreter most of the time. The
 process does not import the main module of the caller, so that it works from scripts and from
@@ -45,6 +45,8 @@ _QUIT_S: Final = 1.0
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the process has replied or the search has to end. A longer
 pause would delay the end of an interrupted search; a shorter one would take processor time."""
+_UNREAD: Final = "a class of the caller's main module"
+"""What the process replies if it cannot read the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,8 @@ class SecondSearch:
             if text:
                 told = f"a process beside the search failed, please report it:\n{text}"
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
+            if plan == _UNREAD:
+                return answer(self._request, stopped)
             return plan if isinstance(plan, Assignment) else None
         return None
 
@@ -196,7 +200,8 @@ def serve(ask: BinaryIO, reply: BinaryIO) -> None:
     """Answer one request.
 
     The reply is a plan or None; the error, if a cost model of the user has caused one; and the
-    traceback of any other exception.
+    traceback of any other exception. In place of a plan it may say that this process does not know
+    a class of the request.
 
     Args:
         ask: the stream of the pickled request.
@@ -204,7 +209,11 @@ def serve(ask: BinaryIO, reply: BinaryIO) -> None:
     """
     plan, blamed, text = None, None, ""
     try:
-        plan = answer(pickle.load(ask))
+        request = pickle.load(ask)
+    except (AttributeError, ImportError):
+        request = None
+    try:
+        plan = _UNREAD if request is None else answer(request)
     except CostModelError as error:
         blamed = error
     except (Exception, SystemExit):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -92,6 +93,22 @@ def test_without_a_process_it_runs_afterwards(
     with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
     assert theirs is not None
+
+
+def test_classes_of_the_main_module_are_searched_with_afterwards(
+    theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is defined in a script or a notebook; the other process cannot import it."""
+
+    class Mine(SynchronizedPhases):
+        pass
+
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    space = _space(6, 2)
+    evaluate = Evaluator(space, Mine(space.pipeline), Budget(max_evaluations=80))
+    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+        assert second.plan(lambda: False) == theirs
 
 
 def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
