@@ -19,6 +19,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, ShardingOption, Spread
 from planner.search.base import Record
 from planner.search.improve.best_place import BestPlace, Cut, Placed
+from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _GAIN: Final = 1e-6
@@ -52,6 +53,7 @@ def single_changes(
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
+    A step prices a piece on every rank; it is left out where no work is left for that much.
     Copied tables come first: they have moved nowhere yet, and searches leave them for last.
 
     Args:
@@ -64,12 +66,14 @@ def single_changes(
     """
     most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
     start = kernel_changes(space, evaluate, start, runs)
-    now = _Changing(space, evaluate, start, runs)
+    now, start_work = _Changing(space, evaluate, start, runs), space.work(start)
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
 
+    everywhere_s = priced_s(space.world_size, start_work.size)
+
     def ended() -> bool:
-        return late() or evaluate.meter.spent_s >= most_s
+        return late() or evaluate.meter.spent_s + everywhere_s >= most_s
 
     helps = True
     while helps:
