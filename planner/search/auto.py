@@ -79,7 +79,8 @@ class Auto(AbstractStrategy):
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
             if record.best is not None and not record.stopped:
-                record.consider(kernel_changes(space, evaluate, record.best), "kernels")
+                better = kernel_changes(space, evaluate, record.best, lambda: record.stopped)
+                record.consider(better, "kernels")
             _Run(space, record, seed, self._without, self._handed, schedule).search()
             _finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -141,6 +141,14 @@ class SearchSpace:
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""
         return self.tables[table].options[index]
+
+    def with_kernel(
+        self, table: int, index: int, kernel: ComputeKernel, cache_ratio: float | None = None
+    ) -> int:
+        """Index of the same pieces under another kernel; ``index`` where there are none."""
+        own, options = self.option(table, index), self.tables[table].options
+        wanted = replace(own, kernel=kernel, cache_load_factor_ratio=cache_ratio)
+        return options.index(wanted) if wanted in options else index
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
         """The row of a piece, and the number of pieces, of each run of an option.

@@ -15,7 +15,6 @@ an iteration, and its own seconds within :data:`planner.result.PAYBACK_S` of tra
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -72,14 +71,12 @@ def _in_device_memory(
     """The plan with each table that is in host memory in the same pieces in device memory."""
     now = start
     for table, index in enumerate(start.options):
-        own = space.option(table, index)
-        if own.kernel not in HOST_KERNELS:
+        if space.option(table, index).kernel not in HOST_KERNELS:
             continue
-        nearer = replace(own, kernel=ComputeKernel.FUSED, cache_load_factor_ratio=None)
-        options = space.tables[table].options
-        if nearer not in options:
+        nearer = space.with_kernel(table, index, ComputeKernel.FUSED)
+        if nearer == index:
             continue
-        kinds = (*now.options[:table], options.index(nearer), *now.options[table + 1 :])
+        kinds = (*now.options[:table], nearer, *now.options[table + 1 :])
         changed = Assignment(options=kinds, places=now.places)
         if space.keeps_rules(changed) and evaluate.value(changed) <= value * EQUAL:
             now = changed

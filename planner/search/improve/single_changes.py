@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -65,12 +64,11 @@ def single_changes(
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
     most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
-    start = kernel_changes(space, evaluate, start, runs)
-    now, start_work = _Changing(space, evaluate, start, runs), space.work(start)
+    start = kernel_changes(space, evaluate, start, late, runs)
+    now = _Changing(space, evaluate, start, runs)
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
-
-    everywhere_s = priced_s(space.world_size, start_work.size)
+    everywhere_s = priced_s(space.world_size, space.world_size * space.pool.shape[-1])
 
     def ended() -> bool:
         return late() or evaluate.meter.spent_s + everywhere_s >= most_s
@@ -97,6 +95,7 @@ def kernel_changes(
     space: SearchSpace,
     evaluate: Evaluator,
     start: Assignment,
+    late: Callable[[], bool],
     runs: Callable[[Assignment], bool] | None = None,
 ) -> Assignment:
     """A plan that is not bettered where all tables of one kernel take another one at once.
@@ -108,6 +107,7 @@ def kernel_changes(
         space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules; places stay as they are.
+        late: whether to look at no more kernels.
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
     kinds = _kernels(space.options)
@@ -118,8 +118,10 @@ def kernel_changes(
         helps = False
         own = [space.option(table, index) for table, index in enumerate(best.options)]
         for old, new in itertools.product(_kernels(own), kinds):
+            if late():
+                break
             options = tuple(
-                _with_kernel(space, table, index, new) if _kernel(own[table]) == old else index
+                space.with_kernel(table, index, *new) if _kernel(own[table]) == old else index
                 for table, index in enumerate(best.options)
             )
             other = Assignment(options=options, places=best.places)
@@ -132,24 +134,15 @@ def kernel_changes(
     return best
 
 
-def _kernel(option: ShardingOption) -> tuple[str, float]:
-    """The kernel of an option, and the share of its rows in a cache; 0 without one."""
-    return option.kernel.value, option.cache_load_factor_ratio or 0.0
+def _kernel(option: ShardingOption) -> tuple[ComputeKernel, float | None]:
+    """The kernel of an option, and the share of its rows in a cache; None without one."""
+    return option.kernel, option.cache_load_factor_ratio
 
 
-def _kernels(options: Iterable[ShardingOption]) -> list[tuple[str, float]]:
+def _kernels(options: Iterable[ShardingOption]) -> list[tuple[ComputeKernel, float | None]]:
     """The kernels of options, without that of replicated tables, which goes with these alone."""
-    return sorted({_kernel(o) for o in options if o.kernel is not ComputeKernel.DENSE})
-
-
-def _with_kernel(space: SearchSpace, table: int, index: int, kernel: tuple[str, float]) -> int:
-    """Index of the same option with another kernel; as it is where there is none."""
-    own = space.option(table, index)
-    wanted = replace(
-        own, kernel=ComputeKernel(kernel[0]), cache_load_factor_ratio=kernel[1] or None
-    )
-    options = space.tables[table].options
-    return options.index(wanted) if wanted in options else index
+    found = {_kernel(o) for o in options if o.kernel is not ComputeKernel.DENSE}
+    return sorted(found, key=lambda kernel: (kernel[0].value, kernel[1] or 0.0))
 
 
 def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:

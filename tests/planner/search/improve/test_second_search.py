@@ -208,10 +208,14 @@ def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
 
 
 @final
-class Broken(AbstractStrategy):
-    """Ends with a fault of the planner."""
+class Raising(AbstractStrategy):
+    """Ends with an error."""
 
-    __slots__ = ()
+    __slots__ = ("_error",)
+
+    def __init__(self, error: Exception) -> None:
+        """Keep what is raised."""
+        self._error = error
 
     def search(
         self,
@@ -224,46 +228,26 @@ class Broken(AbstractStrategy):
     ) -> SearchOutcome:
         """Raise at once."""
         del space, evaluate, seed, progress, should_stop
-        msg = "no such load"
-        raise IndexError(msg)
+        raise self._error
 
 
 def test_an_error_of_the_other_process_is_told() -> None:
     """It lost the plans of second searches without a word."""
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    broken = Raising(IndexError("no such load"))  # a fault of the planner
     with (
-        contextlib.closing(SecondSearch(Broken(), evaluate, seed=3)) as second,
+        contextlib.closing(SecondSearch(broken, evaluate, seed=3)) as second,
         pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"),
     ):
         assert second.plan(lambda: False) is None
 
 
-@final
-class Refusing(AbstractStrategy):
-    """Meets a time of a cost model that cannot be."""
-
-    __slots__ = ()
-
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
-        """Raise at once."""
-        del space, evaluate, seed, progress, should_stop
-        msg = "an all-reduce takes nan s"
-        raise InvalidValueError(msg)
-
-
 def test_a_wrong_time_that_only_the_other_process_meets_is_an_error() -> None:
     """It was a warning with a traceback, which asked to report a fault of the planner."""
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    refusing = Raising(InvalidValueError("an all-reduce takes nan s"))  # that of a cost model
     with (
-        contextlib.closing(SecondSearch(Refusing(), evaluate, seed=3)) as second,
+        contextlib.closing(SecondSearch(refusing, evaluate, seed=3)) as second,
         pytest.raises(InvalidValueError, match="an all-reduce takes nan s"),
     ):
         second.plan(lambda: False)
