@@ -15,7 +15,7 @@ from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.models import pipeline_of
 from planner.objectives import objective_class
 from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
@@ -225,8 +225,7 @@ def estimate(
             name=name, plan=plan, estimate=pipeline.estimate(plan), memory=pipeline.memory(plan)
         )
     except InvalidValueError as error:
-        msg = f"{name}: {error}"
-        raise InvalidInputError(msg) from error
+        refuse(f"{name}: {error}")
 
 
 def compare(

@@ -18,7 +18,7 @@ from costmodels.stages.models import CostModels
 from costmodels.system_models import collective_model, default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.system.collective_curves import shipped_curves
 from planner.io.system.measured_files import read_calibration
 from planner.io.system.system_file import with_measurements
@@ -80,8 +80,7 @@ def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:
     models = default_models(topology)
     for family, name in choices.items():
         if family not in FAMILIES:
-            msg = f"--model {family}={name}: {family!r} is not one of {', '.join(FAMILIES)}"
-            raise InvalidInputError(msg)
+            refuse(f"--model {family}={name}: {family!r} is not one of {', '.join(FAMILIES)}")
         made: dict[str, Any] = {family: _made(family, name, getattr(models, family))}
         models = replace(models, **made)
     return models
@@ -97,19 +96,17 @@ def _made(family: str, name: str, own: object) -> object:
             else discovery.load(package, name, base)
         )
     except UnknownNameError as error:
-        msg = f"--model {family}={name}: {error}"
-        raise InvalidInputError(msg) from error
+        refuse(f"--model {family}={name}: {error}")
     if type(own) is kind:
         return own
     try:
         return kind()
     except (Exception, SystemExit) as error:
         raised = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
-        msg = (
+        refuse(
             f"--model {family}={name}: {raised}{error}; a model that is named has to work without "
             "arguments, so give its fields defaults, or pass an instance as models="
         )
-        raise InvalidInputError(msg) from error
 
 
 def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:

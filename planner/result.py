@@ -12,7 +12,7 @@ from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.problem import PlanningProblem
 from planner.support import result_frames
 from planner.support.kinds import path_of
@@ -332,8 +332,7 @@ class PlanningResult:
 
         if per not in get_args(result_frames.Per):
             known = ", ".join(get_args(result_frames.Per))
-            message = f"to_dataframe: per is {per!r}; use one of {known}"
-            raise InvalidInputError(message)
+            refuse(f"to_dataframe: per is {per!r}; use one of {known}")
         return pandas.DataFrame(self._rows(per))
 
     def _rows(self, per: result_frames.Per) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse_any
 from planner.space.objective import AbstractObjective, Cut
 
 
@@ -50,8 +50,7 @@ def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
                 "have the same tables, rows, columns, types, communication, pooling, weights, "
                 "modules and features, in the same order"
             )
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
 
 
 def _shape(table: Table) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from costmodels.fields import is_in
-from planner.errors import InvalidInputError
+from planner.errors import refuse_any
 from planner.scenarios import ScenarioRule
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class SearchSettings:
             broken.append(f"with_baselines must be True or False, got {self.with_baselines!r}")
         if not _is_whole(seed, least=0):
             broken.append(f"seed must be a whole number from 0, got {seed!r}")
-        if broken:
-            raise InvalidInputError(broken)
+        refuse_any(broken)
 
 
 def _is_whole(value: object, *, least: int) -> bool:

@@ -24,13 +24,12 @@ def objective_class(name: str) -> type[AbstractNamedObjective]:
         InvalidInputError: there is no such file; the message lists the names of all objectives.
     """
     from costmodels.fields import is_in
-    from planner.errors import InvalidInputError
+    from planner.errors import refuse
     from planner.space.objective import AbstractNamedObjective
 
     if not is_in(name, objective_names()):
         known = ", ".join(objective_names())
-        msg = f"objective {name!r} is not one of {known}"
-        raise InvalidInputError(msg)
+        refuse(f"objective {name!r} is not one of {known}")
     found = discovery.load(
         sys.modules[__name__], name.replace("-", "_"), cast("type[object]", AbstractNamedObjective)
     )

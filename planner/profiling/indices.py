@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from costmodels import units as si
 from costmodels.datatypes import IntArray
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.profiling.readers import Chunk, arrow, check_indices, is_list
 
 REUSE_BINS: Final = 17
@@ -85,9 +85,8 @@ def open_indices(
     """
     try:
         duckdb = importlib.import_module("duckdb")
-    except ImportError as error:
-        message = "raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'"
-        raise InvalidInputError(message) from error
+    except ImportError:
+        refuse("raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'")
     with TemporaryDirectory(prefix=".shardplan-profile-", dir=folder) as place:
         config = {
             "threads": threads,
@@ -229,8 +228,7 @@ class Indices:
             return getattr(self._connection.execute(query), fetch)()
         except self._error as error:
             reason = str(error).strip().splitlines()[0]
-            message = f"counting stopped: {reason}; give more --memory, or room beside the output"
-            raise InvalidInputError(message) from error
+            refuse(f"counting stopped: {reason}; give more --memory, or room beside the output")
 
 
 def _bag(column: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodels import units as si
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.profiling.indices import Indices, open_indices
 from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
 from planner.profiling.statistics import table_stats
@@ -136,19 +136,16 @@ def check_output(output: Path) -> None:
     """
     if output.is_dir() or is_stream(output):
         what = "a folder" if output.is_dir() else "a pipe or a device"
-        message = f"{output} is {what}; name a file, such as stats.json"
-        raise InvalidInputError(message)
+        refuse(f"{output} is {what}; name a file, such as stats.json")
     if not output.exists():
         parent = next(p for p in output.absolute().parents if p.exists())
         if not parent.is_dir():
-            message = f"{output}: {parent} is a file, not a folder"
-            raise InvalidInputError(message)
+            refuse(f"{output}: {parent} is a file, not a folder")
         return
     with output.open("rb") as file:
         head = file.read(200)
     if head and KIND.encode() not in head:
-        message = f"{output} exists and was not written by 'shardplan profile'; name another output"
-        raise InvalidInputError(message)
+        refuse(f"{output} exists and was not written by 'shardplan profile'; name another output")
 
 
 def _read(
@@ -189,18 +186,14 @@ def _table(
     if fold is None and known is not None:
         for name in features:
             if (highest := indices.highest[name]) >= known:
-                message = (
+                refuse(
                     f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
                     "correct the table map or fold ids with --max-ind-range"
                 )
-                raise InvalidInputError(message)
     limit = fold if fold is None or known is None else min(fold, known)
     sums = indices.count(features, limit, sorted(set(options.batch_sizes)))
     if sums.highest < 0:
-        message = (
-            f"table {table!r} received no index at all; leave its features out with --features"
-        )
-        raise InvalidInputError(message)
+        refuse(f"table {table!r} received no index at all; leave its features out with --features")
     return table_stats(
         sums,
         indices.by_range,
@@ -242,29 +235,23 @@ def find_sources(
             found += _in_folder(path, readers) if path.is_dir() else [_known(path, readers)]
         except InvalidInputError as error:
             problems += error.problems
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     sources = [DataSource(p, r, r.feature_names(p), r.num_samples(p)) for p, r in found]
     full = [source for source in sources if source.num_samples]
     if not full:
-        message = f"{sources[0].path}: has no rows"
-        raise InvalidInputError(message)
+        refuse(f"{sources[0].path}: has no rows")
     _check_same_features(full)
     return tuple(full)
 
 
 def _known(path: Path, readers: Sequence[AbstractReader]) -> tuple[Path, AbstractReader]:
     if not path.exists():
-        message = f"{path}: no such file"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no such file")
     head = read_head(path)
     reader = readers[0] if len(readers) == 1 else _recognise(path, head, readers)
     if reader is None:
         known = ", ".join(reader.name for reader in readers)
-        message = (
-            f"{path}: not recognised as any of {known}; 'shardplan profile --format' names one"
-        )
-        raise InvalidInputError(message)
+        refuse(f"{path}: not recognised as any of {known}; 'shardplan profile --format' names one")
     return path, reader
 
 
@@ -284,8 +271,7 @@ def _in_folder(
         if reader is not None:
             found.append((path, reader))
     if not found:
-        message = "; ".join((f"{folder}: holds no file of raw indices", *_passed_over(folder)))
-        raise InvalidInputError(message)
+        refuse("; ".join((f"{folder}: holds no file of raw indices", *_passed_over(folder))))
     return found
 
 
@@ -323,13 +309,11 @@ def _check_same_features(sources: Sequence[DataSource]) -> None:
     places = Counter(source.path.resolve() for source in sources)
     twice = [source.path for source in sources if places[source.path.resolve()] > 1]
     if twice:
-        message = f"{twice[0]}: is named twice; its accesses would count twice"
-        raise InvalidInputError(message)
+        refuse(f"{twice[0]}: is named twice; its accesses would count twice")
     first = set(sources[0].names)
     for source in sources[1:]:
         if differing := ", ".join(sorted(first ^ set(source.names))[:6]):
-            message = f"{source.path}: has other features than {sources[0].path}: {differing}"
-            raise InvalidInputError(message)
+            refuse(f"{source.path}: has other features than {sources[0].path}: {differing}")
 
 
 def unspread_remark(sources: Sequence[DataSource], count: int) -> str | None:
@@ -386,8 +370,7 @@ def build_table_map(
         problems.append(f"--features: the data has no {', '.join(unknown[:6])}; it has {shown}")
     if missing:
         problems.append(f"--table-map: the data has no {', '.join(missing[:6])}; it has {shown}")
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     grouped: dict[str, tuple[str, ...]] = {}
     for name in names:
         if not wanted or name in wanted:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from costmodels import units as si
 from costmodels.datatypes import IntArray
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
@@ -145,9 +145,8 @@ def arrow() -> Any:
     """
     try:
         return importlib.import_module("pyarrow")
-    except ImportError as error:
-        message = "raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'"
-        raise InvalidInputError(message) from error
+    except ImportError:
+        refuse("raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'")
 
 
 def bags(values: NDArray[np.generic], lengths: IntArray) -> Any:
@@ -175,19 +174,15 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
         values = column.drop_null()
         values = values.flatten() if is_list(column.type) else values
         if not arrow().types.is_integer(values.type):
-            message = f"{where}: indices must be integers, not {values.type}"
-            raise InvalidInputError(message)
+            refuse(f"{where}: indices must be integers, not {values.type}")
         if values.null_count:
-            message = f"{where}: a list holds a missing index"
-            raise InvalidInputError(message)
+            refuse(f"{where}: a list holds a missing index")
         limits = compute.min_max(values).as_py()
         low, high = (-1 if limits[end] is None else limits[end] for end in ("min", "max"))
         if low < 0 and len(values):
-            message = f"{where}: index {low} is negative; indices are rows, from 0"
-            raise InvalidInputError(message)
+            refuse(f"{where}: index {low} is negative; indices are rows, from 0")
         if high >= 2**63:
-            message = f"{where}: index {high} is above 2^63 - 1"
-            raise InvalidInputError(message)
+            refuse(f"{where}: index {high} is above 2^63 - 1")
         highest[name] = high
     return highest
 
@@ -213,8 +208,7 @@ def read_head(path: Path) -> bytes:
     """
     head = _read(path, HEAD_BYTES)
     if not head:
-        message = f"{path}: the file is empty"
-        raise InvalidInputError(message)
+        refuse(f"{path}: the file is empty")
     return head
 
 
@@ -229,11 +223,10 @@ def read_all(path: Path) -> bytes:
     limit = int(max(_LEAST_LIMIT_BYTES, _MOST_PACKING * path.stat().st_size))
     data = _read(path, limit + 1)
     if len(data) > limit:
-        message = (
+        refuse(
             f"{path}: unpacks to more than {limit} bytes, over {_MOST_PACKING} times its size; "
             "unpack it with gunzip if it is good"
         )
-        raise InvalidInputError(message)
     return data
 
 
@@ -243,8 +236,7 @@ def _read(path: Path, size: int) -> bytes:
             return file.read(size)
     except _READ_ERRORS as error:
         reason = getattr(error, "strerror", None) or error
-        message = f"{path}: cannot be read: {reason}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: cannot be read: {reason}")
 
 
 # ------------------------------------------------------------------ Criteo's text
@@ -283,11 +275,10 @@ class CriteoTsvReader(AbstractReader):
         """The names of the 26 features."""
         columns = _num_columns(read_head(path))
         if columns not in _COLUMNS:
-            message = (
+            refuse(
                 f"{path}: line 1 has {columns} tab-separated columns; Criteo files have "
                 f"{_COLUMNS[0]} (label, 13 integers, 26 categories) or {_COLUMNS[1]} without label"
             )
-            raise InvalidInputError(message)
         return tuple(f"cat_{i}" for i in range(_CATEGORIES))
 
     def can_seek(self, path: Path) -> bool:
@@ -334,8 +325,7 @@ class CriteoTsvReader(AbstractReader):
                 ),
             )
         except pyarrow.ArrowInvalid as error:
-            message = f"{where}: {error}"
-            raise InvalidInputError(message) from error
+            refuse(f"{where}: {error}")
         features = {name: self._ids(table[name], f"{where}, {name}") for name in names}
         return Chunk(table.num_rows, features, where)
 
@@ -344,8 +334,7 @@ class CriteoTsvReader(AbstractReader):
         compute = importlib.import_module("pyarrow.compute")
         if not compute.all(compute.match_substring_regex(texts, f"^{_HEX}$")).as_py():
             bad = next(t for t in texts.to_pylist() if not re.fullmatch(_HEX, t))[:24]
-            message = f"{where}: {bad!r} is not a hexadecimal number of up to 8 digits"
-            raise InvalidInputError(message)
+            refuse(f"{where}: {bad!r} is not a hexadecimal number of up to 8 digits")
         digits = "".join(compute.ascii_lpad(texts, 8, "0").to_pylist())
         ids = np.frombuffer(bytes.fromhex(digits), dtype=">u4").astype(np.int64)
         missing = None if self.empty_is_zero else np.array(compute.equal(texts, ""))
@@ -366,8 +355,7 @@ def _texts(file: BinaryIO, start: int, stop: int | None, path: Path) -> Iterator
         try:
             read = file.read(_BLOCK_BYTES)
         except _READ_ERRORS as error:
-            message = f"{path}: near byte {offset}: cannot be read: {error}"
-            raise InvalidInputError(message) from error
+            refuse(f"{path}: near byte {offset}: cannot be read: {error}")
         text = rest + read if read or not rest else rest + b"\n"
         cut = text.rfind(b"\n") + 1
         if stop is not None and offset + cut > stop:
@@ -375,11 +363,10 @@ def _texts(file: BinaryIO, start: int, stop: int | None, path: Path) -> Iterator
         if cut:
             yield text[:cut], offset
         elif len(text) >= _BLOCK_BYTES:
-            message = (
+            refuse(
                 f"{path}: the line at byte {offset} has more than {_BLOCK_BYTES} bytes; lines of "
                 "Criteo files have a few hundred"
             )
-            raise InvalidInputError(message)
         if not read:
             return
         offset, rest = offset + cut, text[cut:]
@@ -437,24 +424,20 @@ def _open_npy(path: Path) -> NDArray[np.generic]:
     except _ARRAY_ERRORS as error:
         if isinstance(error, InvalidInputError):
             raise
-        message = f"{path}: not a whole .npy file: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: not a whole .npy file: {error}")
     return array
 
 
 def _check_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     if dtype.kind not in "iu":
-        message = (
+        refuse(
             f"{path}: holds {dtype}, not integers; of Criteo's files per day only "
             "day_N_sparse.npy holds indices"
         )
-        raise InvalidInputError(message)
     if len(shape) not in _DIMENSIONS or min(shape) < 1:
-        message = f"{path}: needs shape [samples] or [samples, features], has {list(shape)}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: needs shape [samples] or [samples, features], has {list(shape)}")
     if shape[-1] > max(shape[0], _MANY_FEATURES):
-        message = f"{path}: {list(shape)} is not [samples, features]; transpose the array"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {list(shape)} is not [samples, features]; transpose the array")
 
 
 def _native(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -536,11 +519,9 @@ def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
     try:
         data = file.read(count * member.row_bytes)
     except _ZIP_ERRORS as error:
-        message = f"{place}: damaged: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{place}: damaged: {error}")
     if len(data) != count * member.row_bytes:
-        message = f"{place}: the file ends early"
-        raise InvalidInputError(message)
+        refuse(f"{place}: the file ends early")
     values = arrow().array(_native(np.frombuffer(data, dtype=member.dtype)))
     if member.hot_size == 1:
         return values
@@ -554,15 +535,12 @@ def _members(path: Path) -> list[_Member]:
     except _ZIP_ERRORS as error:
         if isinstance(error, InvalidInputError):
             raise
-        message = f"{path}: not a whole .npz file: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: not a whole .npz file: {error}")
     if not found:
-        message = f"{path}: holds no arrays"
-        raise InvalidInputError(message)
+        refuse(f"{path}: holds no arrays")
     sizes = {member.feature: member.num_samples for member in found}
     if len(set(sizes.values())) > 1 or not found[0].num_samples:
-        message = f"{path}: arrays must have as many samples each, at least 1; they have {sizes}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: arrays must have as many samples each, at least 1; they have {sizes}")
     return found
 
 
@@ -573,15 +551,13 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Mem
     by_columns = in_columns and len(shape) > 1
     is_empty = min(shape[1:], default=1) < 1 or min(shape, default=0) < 0
     if dtype.kind not in "iu" or len(shape) not in _DIMENSIONS or by_columns or is_empty:
-        message = (
+        refuse(
             f"{path}: array {name!r} must hold integers in rows, [samples, multi-hot size]; "
             f"it is {dtype} {list(shape)}"
         )
-        raise InvalidInputError(message)
     if math.prod(shape[1:]) * dtype.itemsize > _CHUNK_BYTES:
         most = si.format_bytes(_CHUNK_BYTES)
-        message = f"{path}: array {name!r} has more than {most} in each sample; transpose it"
-        raise InvalidInputError(message)
+        refuse(f"{path}: array {name!r} has more than {most} in each sample; transpose it")
     return _Member(
         file=info.filename,
         feature=f"cat_{name}" if name.isdigit() else name,
@@ -632,8 +608,7 @@ class ParquetReader(AbstractReader):
         )
         if not names:
             kinds = ", ".join(f"{f.name}: {f.type}" for f in list(file.schema_arrow)[:8])
-            message = f"{path}: no column of integers or lists of integers; it has {kinds}"
-            raise InvalidInputError(message)
+            refuse(f"{path}: no column of integers or lists of integers; it has {kinds}")
         return names
 
     def left_out(self, path: Path) -> tuple[str, ...]:
@@ -666,8 +641,7 @@ class ParquetReader(AbstractReader):
                     columns = {name: part.column(name) for name in names}
                     yield Chunk(part.num_rows, columns, where)
         except (OSError, arrow().ArrowException) as error:
-            message = f"{path}: damaged: {error}"
-            raise InvalidInputError(message) from error
+            refuse(f"{path}: damaged: {error}")
 
 
 def _holds_indices(kind: Any) -> bool:
@@ -682,12 +656,10 @@ def _open_parquet(path: Path) -> Any:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
     except errors as error:
-        message = f"{path}: not a whole parquet file: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: not a whole parquet file: {error}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"{path}: has several columns of the name {twice[0]!r}; give each its own name"
-        raise InvalidInputError(message)
+        refuse(f"{path}: has several columns of the name {twice[0]!r}; give each its own name")
     return file
 
 

@@ -15,7 +15,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.errors import CostModelError
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.support.files import once_per_version
 from planner.support.text import printable
 
@@ -182,11 +182,10 @@ class TableStats(_Part):
         least, hot = self.num_rows_needed, self.hot_share
         if num_embeddings < least:
             what = f"{least} distinct ids" if self.ids_are_hashes else f"ids up to {least - 1}"
-            message = (
+            refuse(
                 f"a table of {num_embeddings} rows cannot take the data's {what}; profile again "
                 f"with --max-ind-range {num_embeddings}, or correct num_embeddings"
             )
-            raise InvalidInputError(message)
         return Empirical.from_bins(
             np.array(self.law.rows),
             np.array(self.law.probability),
@@ -269,11 +268,10 @@ class Stats(_Part):
         if key is not None:
             return self.tables[key]
         shown = ", ".join(list(self.tables)[:12]) + (" ..." if len(self.tables) > 12 else "")
-        message = (
+        refuse(
             f"no statistics of table {name!r}; there are {shown} "
             "('shardplan profile --table-map' names tables after features)"
         )
-        raise InvalidInputError(message)
 
 
 def left_out_remark(source: StatsSource) -> str | None:
@@ -321,8 +319,7 @@ def load_stats(path: Path) -> Stats:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
-        message = f"{path}: cannot be read: {reason}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: cannot be read: {reason}")
     _check_kind(path, text)
     try:
         return Stats.model_validate_json(text)
@@ -342,17 +339,14 @@ def _check_kind(path: Path, text: str) -> None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"{path}: not JSON: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: not JSON: {error}")
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        message = f"{path}: not a file of 'shardplan profile': its kind is not {KIND!r}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: not a file of 'shardplan profile': its kind is not {KIND!r}")
     if data.get("schema_version") != SCHEMA_VERSION:
-        message = (
+        refuse(
             f"{path}: schema_version is {data.get('schema_version')!r}, this version reads "
             f"{SCHEMA_VERSION}; profile again"
         )
-        raise InvalidInputError(message)
 
 
 def stats_text(stats: Stats) -> str:
@@ -401,11 +395,10 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             message lists all such tables.
     """
     if not workload.tables:
-        message = (
+        refuse(
             f"{place}: statistics are about tables, and the workload {workload.name!r} has none; "
             "leave them out"
         )
-        raise InvalidInputError(message)
     keys = [(table, stats_key(table, stats)) for table in workload.tables]
     missing = [table.name for table, key in keys if key is None]
     used = {key for _, key in keys if key is not None}
@@ -422,8 +415,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             f"workload's tables {some_names(missing)}; 'shardplan profile --table-map' names "
             "tables after features"
         )
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     notes = []
     if missing:
         notes.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -45,12 +45,11 @@ class Exhaustive(AbstractStrategy):
         """
         del seed
         if count_assignments(space, MOST_ASSIGNMENTS) > MOST_ASSIGNMENTS:
-            msg = (
+            refuse(
                 f"the exhaustive strategy prices every plan, up to {MOST_ASSIGNMENTS}; "
                 f"this problem has more ({space.num_tables} tables, {space.world_size} ranks): "
                 "use the auto strategy"
             )
-            raise InvalidInputError(msg)
         record = Record(evaluate, progress, should_stop)
         price_all_above_floor(space, record)
         return record.outcome(proves=space.listing.has_every_kernel)

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
 from costmodels.units import format_bytes, format_time
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, NoPlanFoundError, refuse, refuse_any
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
@@ -246,20 +246,17 @@ def answer_without_tables(
     """
     if search.objective not in _WITHOUT_TABLES:
         names = ", ".join(_WITHOUT_TABLES)
-        msg = (
+        refuse(
             f"objective {search.objective} is about tables, and the workload "
             f"{problem.workload.name!r} has none; use one of {names}"
         )
-        raise InvalidInputError(msg)
     if problem.scenarios or problem.move_limit is not None:
-        msg = (
+        refuse(
             f"scenarios and plans in use are about tables, and the workload "
             f"{problem.workload.name!r} has none; leave them out"
         )
-        raise InvalidInputError(msg)
     broken = constraint_problems(problem.constraints, (), problem.topology)
-    if broken:
-        raise InvalidInputError(broken)
+    refuse_any(broken)
     only = Plan(placements=())
     pipeline = pipeline_of(problem, make_pipeline)
     refuse_hopeless(problem, pipeline, ())

@@ -9,7 +9,7 @@ from typing import Final
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
 from planner.options.arithmetic import refuse_hopeless
@@ -89,11 +89,10 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
     if not problem.scenarios:
         return pipeline
     if isinstance(pipeline, TorchrecPipeline):
-        msg = (
+        refuse(
             "TorchRec's estimates do not see index distributions, so its objectives take no "
             "scenarios; leave them out"
         )
-        raise InvalidInputError(msg)
     others = [pipeline_of(replace(alone, workload=w), make_pipeline) for w in problem.scenarios]
     return ScenarioPipeline([pipeline, *others])
 

@@ -11,7 +11,7 @@ import planner.search as strategies
 from costmodels import discovery
 from costmodels.fields import is_in
 from costmodels.sharding import Plan
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.options.cuts import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
@@ -53,8 +53,7 @@ def strategy_named(name: str) -> AbstractStrategy:
         InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
     if not is_in(name, strategy_names()):
-        msg = f"strategy {name!r} is not one of {', '.join(strategy_names())}"
-        raise InvalidInputError(msg)
+        refuse(f"strategy {name!r} is not one of {', '.join(strategy_names())}")
     return discovery.load(strategies, name, AbstractStrategy)()
 
 

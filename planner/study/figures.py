@@ -12,7 +12,7 @@ from pydantic import Field, FiniteFloat
 
 from costmodels import units
 from costmodels.datatypes import FloatArray
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, usd_per_billion_samples
 from planner.support.text import significant
@@ -206,16 +206,14 @@ def check_goals(names: Sequence[str], problems: Iterable[PlanningProblem]) -> No
             price.
     """
     if not set(names) <= set(GOALS) or len(set(names)) < len(names) or not names:
-        message = f"--objective {','.join(names)}: name some of {', '.join(GOALS)}, each once"
-        raise InvalidInputError(message)
+        refuse(f"--objective {','.join(names)}: name some of {', '.join(GOALS)}, each once")
     priced = {p.topology.name: p.topology.price_per_device_usd_per_hour for p in problems}
     unpriced = [name for name, price in priced.items() if price is None]
     if "cost" in names and unpriced:
-        message = (
+        refuse(
             f"--objective cost: the system {unpriced[0]!r} has no price; add price: 4.5 USD/h to "
             "its file, or give --price"
         )
-        raise InvalidInputError(message)
 
 
 def values_of(names: Iterable[str], figures: Figures | None) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline
 from planner import io
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.documents import parse_yaml
 from planner.options.cuts import rank_batch
 from planner.problem import PlanningProblem
@@ -45,8 +45,7 @@ def values_of_text(text: str, where: str) -> tuple[Value, ...]:
     """
     found, _ = parse_yaml(f"[{text}]", where)
     if not isinstance(found, list) or not found or "" in found or text.strip().endswith(","):
-        message = f"{where}: {text!r} is no list of values with commas between them"
-        raise InvalidInputError(message)
+        refuse(f"{where}: {text!r} is no list of values with commas between them")
     return tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in found)
 
 
@@ -60,11 +59,10 @@ def checked_knobs(knobs: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value
     for name, values in knobs.items():
         known = (*OWN_KNOBS, SYSTEM, GPUS, GLOBAL_BATCH)
         if name not in known and "." not in name:
-            message = (
+            refuse(
                 f"--vary {name}: name a key of the workload such as training.pipeline, one of the "
                 f"system such as system.links.network.bandwidth, or {', '.join(OWN_KNOBS)}"
             )
-            raise InvalidInputError(message)
         found[name] = tuple(_menu(v) for v in values) if name == "cache_sizes" else tuple(values)
     return found
 
@@ -82,8 +80,7 @@ def _menu(value: Value) -> Value:
     except (TypeError, ValueError):
         ratios = [0.0]
     if not all(0 < r < 1 for r in ratios):
-        message = f"--vary cache_sizes: {value!r} must be above 0% and below 100%, such as [5%,20%]"
-        raise InvalidInputError(message)
+        refuse(f"--vary cache_sizes: {value!r} must be above 0% and below 100%, such as [5%,20%]")
     return json.dumps(ratios) if ratios else None
 
 

@@ -21,7 +21,7 @@ from costmodels.sharding import ComputeKernel
 from costmodels.system_models import least_sync_s
 from costmodels.topology import Topology, group_topology
 from costmodels.workload import Pipeline
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.errors import InfeasibleError, InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
 from planner.options.memory import surely_crowded
@@ -130,8 +130,7 @@ class Space:
             values = self.knobs.get(other, ())
             if knob in self.knobs and not (value in values if value else values):
                 wanted_one = f"{other}={value}" if value else other
-                message = f"--vary {knob} changes nothing without --vary {wanted_one}; add it"
-                raise InvalidInputError(message)
+                refuse(f"--vary {knob} changes nothing without --vary {wanted_one}; add it")
 
     def _every_copies(self) -> tuple[Value, ...]:
         """Every number of copies that divides the ranks of some cluster, one copy first."""
@@ -317,8 +316,7 @@ def _whole(value: Any) -> int:
         InvalidInputError: it is none.
     """
     if type(value) is not int or value < 1:
-        message = f"{value!r} is not a whole number from 1"
-        raise InvalidInputError(message)
+        refuse(f"{value!r} is not a whole number from 1")
     return value
 
 
@@ -331,17 +329,14 @@ def _group(problem: PlanningProblem, copies: int) -> PlanningProblem:
     """
     topology = problem.topology
     if problem.workload.batch_share_ratio not in ((), PROPORTIONAL):
-        message = "copies and batch_shares per rank exclude each other: groups share one plan"
-        raise InvalidInputError(message)
+        refuse("copies and batch_shares per rank exclude each other: groups share one plan")
     if topology.hbm_capacity_by_rank_bytes or topology.speed_by_rank_ratio:
-        message = "copies: groups of ranks need ranks that are all alike; leave it out"
-        raise InvalidInputError(message)
+        refuse("copies: groups of ranks need ranks that are all alike; leave it out")
     world = topology.world_size
     group = None if world % copies else group_problem(problem, world // copies)
     if group is None:
-        message = (
+        refuse(
             f"{copies} copies: {world} ranks, {topology.local_world_size} on a host, cannot be "
             "shared out evenly; use another number"
         )
-        raise InvalidInputError(message)
     return group

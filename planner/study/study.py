@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, refuse
 from planner.io.plan.plan_file import plan_from_json
 from planner.io.plan.result_json import inputs_hash
 from planner.options.runtime_warnings import runtime_warnings
@@ -155,11 +155,10 @@ class Study:
         usual = "bounds" if space.is_listed and (few or effort.is_grid) else "tpe"
         self.sampler = effort.sampler or usual
         if not space.is_listed and (self.sampler == "bounds" or effort.is_grid or smallest_for):
-            message = (
+            refuse(
                 f"{space.num_setups:,} setups are too many to list; name fewer values, or let "
                 "--sampler tpe draw from them"
             )
-            raise InvalidInputError(message)
         self.goals = goals or self._usual_goals()
         check_goals(self.goals, space.first_problems())
         self.settings = SearchSettings(
@@ -202,19 +201,17 @@ class Study:
             self._trials.write("about", about)
             return
         if self._trials.attributes["about"] != about:
-            message = (
+            refuse(
                 "the journal belongs to another study: workload, systems, constraints, knobs or "
                 "objectives differ; name another folder with --output"
             )
-            raise InvalidInputError(message)
         kept = self._trials.attributes["asked"]
         if {k: kept[k] for k in asked} != asked:
             size = f"--evaluations {kept['evaluations']}" if kept["evaluations"] else "no limit"
-            message = (
+            refuse(
                 f"the journal's setups were searched with {size} and --seed {kept['seed']}, and "
                 "compare with no others; give the same, or name another folder with --output"
             )
-            raise InvalidInputError(message)
 
     # -- what is known ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.study.space import Setup, Space
 from planner.study.task import SetupResult
 
@@ -251,8 +251,7 @@ def damage_of(journal: Path | None) -> Iterator[None]:
         if journal is None:
             raise
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        message = f"{journal}: a line of the journal is damaged ({told}); name another folder"
-        raise InvalidInputError(message) from error
+        refuse(f"{journal}: a line of the journal is damaged ({told}); name another folder")
 
 
 def _drop_cut_line(journal: Path) -> None:
@@ -306,9 +305,8 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
             and isinstance(entry.get("worker_id"), str)
         )
         if not is_good:
-            message = (
+            refuse(
                 f"{journal}: a line of the journal is damaged (line {number}: "
                 f"{line.strip()[:60]!r}); name another folder"
             )
-            raise InvalidInputError(message)
         trials += code == _CREATE_TRIAL

@@ -18,7 +18,7 @@ from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_set
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
 from planner.support.text import significant
@@ -272,11 +272,9 @@ def _files(workload: Path, flags: StudyFlags) -> Files:
     counts = Counter(name for name, _ in flags.prices)
     for name, count in counts.items():
         if name and name not in flags.systems:
-            message = f"--price {name}=...: no such system in --system"
-            raise InvalidInputError(message)
+            refuse(f"--price {name}=...: no such system in --system")
         if count > 1:
-            message = f"--price: two prices for {name or 'all systems'}; give one"
-            raise InvalidInputError(message)
+            refuse(f"--price: two prices for {name or 'all systems'}; give one")
     return Files(
         workload=workload,
         gpus_per_host=flags.gpus_per_host,
@@ -306,8 +304,7 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     on_host = {system: topology.local_world_size for system, topology in smallest.items()}
     if flags.hosts and len(set(on_host.values())) > 1:
         told = ", ".join(f"{count} on {system}" for system, count in on_host.items())
-        message = f"--hosts: GPUs per host differ ({told}); give --gpus, or --gpus-per-host"
-        raise InvalidInputError(message)
+        refuse(f"--hosts: GPUs per host differ ({told}); give --gpus, or --gpus-per-host")
     sizes: set[int] = set()
     left_out: list[str] = []
     for system, topology in smallest.items():
@@ -318,8 +315,7 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
         sizes |= {n for n in tried if n <= most}
     if not sizes:
         budget = significant(flags.budget_usd_per_hour or 0.0, 6)
-        message = f"--budget {budget} USD/h pays for none of {', '.join(left_out)}"
-        raise InvalidInputError(message)
+        refuse(f"--budget {budget} USD/h pays for none of {', '.join(left_out)}")
     knobs = knobs_of(
         {
             SYSTEM: flags.systems,
@@ -345,17 +341,15 @@ def _tried(
     if flags.budget_usd_per_hour is not None:
         price = load.system(system, least, ())[0].price_per_device_usd_per_hour
         if price is None:
-            message = (
+            refuse(
                 f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, "
                 f"or give --price {system}=4.5"
             )
-            raise InvalidInputError(message)
         if price == 0 and not (flags.gpus or flags.hosts):
-            message = (
+            refuse(
                 f"--budget: the system {system!r} costs nothing, so that no budget limits it; name "
                 "its sizes with --gpus"
             )
-            raise InvalidInputError(message)
     if flags.hosts:
         return [step * n for n in flags.hosts], price
     if flags.gpus:
@@ -367,11 +361,10 @@ def _tried(
     if not tried:
         one = f"one host of {system}, which has"
         several = f"the {host.num_hosts} hosts that {system} names, which have"
-        message = (
+        refuse(
             f"--max-gpus {flags.max_gpus} is less than {one if host.num_hosts == 1 else several} "
             f"{least} ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
         )
-        raise InvalidInputError(message)
     return tried, price
 
 
@@ -399,8 +392,7 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """
     others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
     if others and JOURNAL_FILE not in others:
-        message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
-        raise InvalidInputError(message)
+        refuse(f"--output {output} holds {', '.join(others[:3])}; name another folder")
     check_folder(output, inputs, force=True)
 
 
