@@ -7,7 +7,6 @@ memory nor threads nor the order of the work changes a result.
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -83,10 +82,7 @@ def open_indices(
     Raises:
         InvalidInputError: DuckDB is not installed.
     """
-    try:
-        duckdb = importlib.import_module("duckdb")
-    except ImportError:
-        refuse("raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'")
+    duckdb = arrow("duckdb")
     with TemporaryDirectory(prefix=".shardplan-profile-", dir=folder) as place:
         config = {
             "threads": threads,

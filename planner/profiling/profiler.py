@@ -123,7 +123,7 @@ def profile_files(
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(others),
     )
-    stats = Stats(source=source, tables=tables)
+    stats = Stats(kind=KIND, schema_version=1, source=source, tables=tables)
     write_text_atomic(output, stats_text(stats))
     return stats
 
@@ -132,19 +132,11 @@ def check_output(output: Path) -> None:
     """Refuse to overwrite a file that does not have statistics, before any work is done.
 
     Raises:
-        InvalidInputError: there is such a file; the message says what it is.
+        InvalidInputError: there is such a file, or a pipe or a device.
     """
-    if output.is_dir() or is_stream(output):
-        what = "a folder" if output.is_dir() else "a pipe or a device"
-        refuse(f"{output} is {what}; name a file, such as stats.json")
-    if not output.exists():
-        parent = next(p for p in output.absolute().parents if p.exists())
-        if not parent.is_dir():
-            refuse(f"{output}: {parent} is a file, not a folder")
-        return
-    with output.open("rb") as file:
-        head = file.read(200)
-    if head and KIND.encode() not in head:
+    if is_stream(output):
+        refuse(f"{output} is a pipe or a device; name a file, such as stats.json")
+    if output.is_file() and KIND.encode() not in (output.read_bytes()[:200] or KIND.encode()):
         refuse(f"{output} exists and was not written by 'shardplan profile'; name another output")
 
 
@@ -226,8 +218,7 @@ def find_sources(
     Raises:
         InvalidInputError: a path does not exist, or its format is not known.
     """
-    if name != "auto":
-        readers = [reader for reader in readers if reader.name == name]
+    readers = [reader for reader in readers if name in ("auto", reader.name)]
     problems: list[str] = []
     found: list[tuple[Path, AbstractReader]] = []
     for path in paths:
@@ -244,19 +235,19 @@ def find_sources(
     return tuple(full)
 
 
+def _reader_of(path: Path, readers: Sequence[AbstractReader]) -> AbstractReader | None:
+    head = read_head(path)
+    return next((reader for reader in readers if reader.matches(path, head)), None)
+
+
 def _known(path: Path, readers: Sequence[AbstractReader]) -> tuple[Path, AbstractReader]:
     if not path.exists():
         refuse(f"{path}: no such file")
-    head = read_head(path)
-    reader = readers[0] if len(readers) == 1 else _recognise(path, head, readers)
-    if reader is None:
+    reader = _reader_of(path, readers)
+    if reader is None and len(readers) > 1:
         known = ", ".join(reader.name for reader in readers)
         refuse(f"{path}: not recognised as any of {known}; 'shardplan profile --format' names one")
-    return path, reader
-
-
-def _recognise(path: Path, head: bytes, readers: Sequence[AbstractReader]) -> AbstractReader | None:
-    return next((reader for reader in readers if reader.matches(path, head)), None)
+    return path, reader or readers[0]
 
 
 def _in_folder(
@@ -267,36 +258,30 @@ def _in_folder(
     for path in sorted(folder.iterdir(), key=_natural):
         if _NOT_INDICES.search(path.name) or not path.is_file() or not path.stat().st_size:
             continue
-        reader = _recognise(path, read_head(path), readers)
+        reader = _reader_of(path, readers)
         if reader is not None:
             found.append((path, reader))
     if not found:
-        refuse("; ".join((f"{folder}: holds no file of raw indices", *_passed_over(folder))))
+        others = (
+            "hidden files, and those of dense parts and labels, are read only if they are named"
+        )
+        words = (f"{folder}: holds no file of raw indices", *folders_inside([folder]), others)
+        refuse("; ".join(words))
     return found
 
 
 def folders_inside(paths: Sequence[Path]) -> tuple[str, ...]:
     """One line for each folder among the paths with folders inside, which are not read."""
-    found = ((path, _folders(path)) for path in paths if path.is_dir())
-    return tuple(f"{path}: {words}" for path, words in found if words)
-
-
-def _passed_over(folder: Path) -> list[str]:
-    """What is in a folder without files of indices, if it may be what the user meant."""
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    kept = [name for name in names if _NOT_INDICES.search(name)]
-    words = "files of dense parts and labels, and hidden ones, are not read"
-    told = [f"{words}: {some_names(kept)}; name them to read them"] if kept else []
-    return [*filter(None, [_folders(folder)]), *told]
-
-
-def _folders(folder: Path) -> str:
-    """The names of the folders in a folder; hidden ones only if there are no others."""
-    inside = sorted(folder.iterdir(), key=_natural)
-    folders = [path.name for path in inside if path.is_dir()]
-    shown = [name for name in folders if not name.startswith((".", "_"))]
-    names = shown or (folders if len(folders) == len(inside) else [])
-    return f"folders in it are not read: {some_names(names)}; name them too" if names else ""
+    inside = {
+        path: sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
+        for path in paths
+        if path.is_dir()
+    }
+    return tuple(
+        f"{path}: folders in it are not read: {some_names(names)}; name them too"
+        for path, names in inside.items()
+        if names
+    )
 
 
 def _natural(path: Path) -> tuple[tuple[int, str], ...]:
@@ -360,17 +345,20 @@ def build_table_map(
         InvalidInputError: the data do not have some feature.
     """
     mapping = by_feature or ByFeature({})
-    unknown = [name for name in wanted if name not in names]
-    missing = [name for name in mapping.tables if name not in names]
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
     if left_out:
         shown += f", and without indices {', '.join(left_out[:12])}"
-    problems = []
-    if unknown:
-        problems.append(f"--features: the data has no {', '.join(unknown[:6])}; it has {shown}")
-    if missing:
-        problems.append(f"--table-map: the data has no {', '.join(missing[:6])}; it has {shown}")
-    refuse_any(problems)
+    unknown = {
+        flag: [name for name in asked if name not in names]
+        for flag, asked in (("--features", wanted), ("--table-map", mapping.tables))
+    }
+    refuse_any(
+        [
+            f"{flag}: the data has no {', '.join(missing[:6])}; it has {shown}"
+            for flag, missing in unknown.items()
+            if missing
+        ]
+    )
     grouped: dict[str, tuple[str, ...]] = {}
     for name in names:
         if not wanted or name in wanted:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import lzma
 import math
 import re
 import warnings
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from tokenize import TokenError
-from typing import IO, Any, BinaryIO, ClassVar, Final, cast, final
+from typing import IO, Any, ClassVar, Final, final
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -29,21 +26,30 @@ from planner.errors import InvalidInputError, refuse
 
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
-_READ_ERRORS: Final = (OSError, EOFError, zlib.error)
-_ARRAY_ERRORS: Final = (
-    ValueError, TypeError, TokenError, OverflowError, RecursionError, MemoryError, *_READ_ERRORS
-)  # fmt: skip
-"""What numpy raises for a damaged array; it parses the header as Python text, of any shape."""
-_ZIP_ERRORS: Final = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, *_ARRAY_ERRORS)
-"""What zipfile raises too for a damaged archive: a method, version or encryption it has not."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _LEAST_LIMIT_BYTES: Final = 256 * si.MIB
 _MOST_PACKING: Final = 100
 """Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
-_DIMENSIONS: Final = (1, 2)
-"""Dimensions of an array of indices."""
 _MANY_FEATURES: Final = 1000
 """An array with more columns than this and than rows has its samples in columns."""
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """A context in which whatever a library raises for damaged data says where the damage is.
+
+    NumPy parses the header of an array as Python text, zipfile meets methods and versions that it
+    has not, and Arrow has errors of its own, so that it can be any error.
+
+    Raises:
+        InvalidInputError: the data could not be read.
+    """
+    try:
+        yield
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        refuse(f"{where}: {getattr(error, 'strerror', None) or error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +143,14 @@ def first_samples(chunk: Chunk, count: int) -> Chunk:
     return Chunk(count, features, chunk.where)
 
 
-def arrow() -> Any:
-    """The module pyarrow.
+def arrow(name: str = "pyarrow") -> Any:
+    """The module pyarrow, or another one that the extra ``data`` installs.
 
     Raises:
         InvalidInputError: it is not installed.
     """
     try:
-        return importlib.import_module("pyarrow")
+        return importlib.import_module(name)
     except ImportError:
         refuse("raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'")
 
@@ -167,7 +173,6 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
     Raises:
         InvalidInputError: indices are not integers, negative, above 2^63 - 1, or missing in a list.
     """
-    compute = importlib.import_module("pyarrow.compute")
     highest = {}
     for name, column in chunk.features.items():
         where = f"{chunk.where}, {name}"
@@ -177,7 +182,7 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
             refuse(f"{where}: indices must be integers, not {values.type}")
         if values.null_count:
             refuse(f"{where}: a list holds a missing index")
-        limits = compute.min_max(values).as_py()
+        limits = arrow("pyarrow.compute").min_max(values).as_py()
         low, high = (-1 if limits[end] is None else limits[end] for end in ("min", "max"))
         if low < 0 and len(values):
             refuse(f"{where}: index {low} is negative; indices are rows, from 0")
@@ -191,13 +196,6 @@ def is_gzip(path: Path) -> bool:
     """Whether a file is compressed with gzip, whatever its name."""
     with path.open("rb") as file:
         return file.read(2) == _GZIP_MAGIC
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """A file, decompressed on the fly if it is gzip."""
-    if is_gzip(path):
-        return cast("BinaryIO", gzip.open(path, "rb"))
-    return path.open("rb")
 
 
 def read_head(path: Path) -> bytes:
@@ -231,12 +229,11 @@ def read_all(path: Path) -> bytes:
 
 
 def _read(path: Path, size: int) -> bytes:
-    try:
-        with open_bytes(path) as file:
-            return file.read(size)
-    except _READ_ERRORS as error:
-        reason = getattr(error, "strerror", None) or error
-        refuse(f"{path}: cannot be read: {reason}")
+    with (
+        reading(f"{path}: cannot be read"),
+        (gzip.open if is_gzip(path) else open)(path, "rb") as file,
+    ):
+        return file.read(size)
 
 
 # ------------------------------------------------------------------ Criteo's text
@@ -294,44 +291,27 @@ class CriteoTsvReader(AbstractReader):
 
     def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """So many lines, from the first one that starts where the block does by the estimate."""
-        columns = _num_columns(read_head(path))
         size, samples, left = path.stat().st_size, self.num_samples(path), block.limit
-        whole = block.stop is None or not self.can_seek(path)
-        stop = None if whole else size * (block.stop or 0) // samples
-        with open_bytes(path) as file:
-            for lines, offset in _texts(file, size * block.start // samples, stop, path):
-                chunk = self._parsed(lines, columns, f"{path}: near byte {offset}", names)
-                part = chunk if left is None else first_samples(chunk, left)
-                left = None if left is None else left - part.num_samples
-                yield part
+        begin = size * block.start // samples
+        end = size if block.stop is None else min(size * block.stop // samples, size)
+        start, stop, done = _line_start(path, begin), _line_start(path, end), block.start
+        with reading(f"{path}: cannot be read"), arrow().OSFile(str(path)) as file:
+            if not self.can_seek(path):
+                batches = _batches(arrow().CompressedInputStream(file, "gzip"), path, names)
+            else:
+                batches = _batches(file.get_stream(start, stop - start), path, names)
+            for batch in batches if start < stop else ():
+                part = batch if left is None else batch.slice(0, left)
+                where = f"{path}: near sample {done}"
+                features = {n: self._ids(part.column(n), f"{where}, {n}") for n in names}
+                yield Chunk(part.num_rows, features, where)
+                left, done = None if left is None else left - part.num_rows, done + part.num_rows
                 if left == 0:
                     return
 
-    def _parsed(self, lines: bytes, columns: int, where: str, names: Sequence[str]) -> Chunk:
-        """The samples of some lines; every column is read as text first."""
-        pyarrow, csv = arrow(), importlib.import_module("pyarrow.csv")
-        titles = [f"cat_{i - columns + _CATEGORIES}" for i in range(columns)]
-        try:
-            table = csv.read_csv(
-                pyarrow.BufferReader(lines),
-                read_options=csv.ReadOptions(column_names=titles),
-                parse_options=csv.ParseOptions(
-                    delimiter="\t", quote_char=False, ignore_empty_lines=False
-                ),
-                convert_options=csv.ConvertOptions(
-                    include_columns=list(names),
-                    column_types=dict.fromkeys(names, pyarrow.string()),
-                    strings_can_be_null=False,
-                ),
-            )
-        except pyarrow.ArrowInvalid as error:
-            refuse(f"{where}: {error}")
-        features = {name: self._ids(table[name], f"{where}, {name}") for name in names}
-        return Chunk(table.num_rows, features, where)
-
     def _ids(self, texts: Any, where: str) -> Any:
         """The numbers that hexadecimal texts of up to 8 digits stand for."""
-        compute = importlib.import_module("pyarrow.compute")
+        compute = arrow("pyarrow.compute")
         if not compute.all(compute.match_substring_regex(texts, f"^{_HEX}$")).as_py():
             bad = next(t for t in texts.to_pylist() if not re.fullmatch(_HEX, t))[:24]
             refuse(f"{where}: {bad!r} is not a hexadecimal number of up to 8 digits")
@@ -345,31 +325,31 @@ def _num_columns(head: bytes) -> int:
     return head.split(b"\n", 1)[0].count(b"\t") + 1
 
 
-def _texts(file: BinaryIO, start: int, stop: int | None, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Whole lines that start at ``start`` or later and before ``stop``, with their position."""
-    offset, rest = 0, b""
-    if start > 0:
-        file.seek(start - 1)
-        offset = start - 1 + len(file.readline())
-    while stop is None or offset < stop:
-        try:
-            read = file.read(_BLOCK_BYTES)
-        except _READ_ERRORS as error:
-            refuse(f"{path}: near byte {offset}: cannot be read: {error}")
-        text = rest + read if read or not rest else rest + b"\n"
-        cut = text.rfind(b"\n") + 1
-        if stop is not None and offset + cut > stop:
-            cut = text.index(b"\n", stop - offset - 1) + 1
-        if cut:
-            yield text[:cut], offset
-        elif len(text) >= _BLOCK_BYTES:
-            refuse(
-                f"{path}: the line at byte {offset} has more than {_BLOCK_BYTES} bytes; lines of "
-                "Criteo files have a few hundred"
-            )
-        if not read:
-            return
-        offset, rest = offset + cut, text[cut:]
+def _line_start(path: Path, at: int) -> int:
+    """The position of the first line that starts at a position or later."""
+    if not at:
+        return 0
+    with path.open("rb") as file:
+        file.seek(at - 1)
+        file.readline(_BLOCK_BYTES)
+        return file.tell()
+
+
+def _batches(lines: Any, path: Path, names: Sequence[str]) -> Iterator[Any]:
+    """Some columns of the lines of a file, as text."""
+    pyarrow, csv, columns = arrow(), arrow("pyarrow.csv"), _num_columns(read_head(path))
+    titles = [f"cat_{i - columns + _CATEGORIES}" for i in range(columns)]
+    found: Iterator[Any] = csv.open_csv(
+        lines,
+        read_options=csv.ReadOptions(column_names=titles, block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            include_columns=list(names),
+            column_types=dict.fromkeys(names, pyarrow.string()),
+            strings_can_be_null=False,
+        ),
+    )
+    yield from found
 
 
 # ------------------------------------------------------------------ NumPy's arrays
@@ -413,31 +393,22 @@ class NpyReader(AbstractReader):
 
 
 def _open_npy(path: Path) -> NDArray[np.generic]:
-    """The array as a map of the file; NumPy maps only what the header says to be integers."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy warns of files that Python 2 has written
-            with path.open("rb") as file:
-                shape, _, dtype = _header(file)
-            _check_npy(path, shape, dtype)
-            array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _ARRAY_ERRORS as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        refuse(f"{path}: not a whole .npy file: {error}")
+    """The array as a map of the file."""
+    with reading(f"{path}: not a whole .npy file"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy warns of files that Python 2 has written
+        array: NDArray[np.generic] = npy_format.open_memmap(path, mode="r")
+    _check_array(str(path), array.shape, array.dtype)
+    if array.shape[-1] > max(array.shape[0], _MANY_FEATURES):
+        refuse(f"{path}: {list(array.shape)} is not [samples, features]; transpose the array")
     return array
 
 
-def _check_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-    if dtype.kind not in "iu":
+def _check_array(where: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+    if dtype.kind not in "iu" or len(shape) not in (1, 2) or min(shape) < 1:
         refuse(
-            f"{path}: holds {dtype}, not integers; of Criteo's files per day only "
-            "day_N_sparse.npy holds indices"
+            f"{where}: must hold integers in rows, [samples] or [samples, indices], at least 1 of "
+            f"each; it holds {dtype} {list(shape)}"
         )
-    if len(shape) not in _DIMENSIONS or min(shape) < 1:
-        refuse(f"{path}: needs shape [samples] or [samples, features], has {list(shape)}")
-    if shape[-1] > max(shape[0], _MANY_FEATURES):
-        refuse(f"{path}: {list(shape)} is not [samples, features]; transpose the array")
 
 
 def _native(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -457,14 +428,12 @@ class _Member:
     """One array: its name in the archive, shape ``[samples, multi-hot size]`` and type."""
 
     file: str
-    feature: str
-    num_samples: int
-    hot_size: int
+    shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
 
     @property
     def row_bytes(self) -> int:
-        return self.hot_size * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 @final
@@ -488,83 +457,57 @@ class NpzReader(AbstractReader):
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """One name for each array."""
-        return tuple(member.feature for member in _members(path))
+        return tuple(_members(path))
 
     def num_samples(self, path: Path) -> int:
         """Rows of every array."""
-        return _members(path)[0].num_samples
+        return next(iter(_members(path).values())).shape[0]
 
     def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """The same samples of all arrays, chunk by chunk."""
-        members = [member for member in _members(path) if member.feature in names]
-        row_bytes = sum(member.row_bytes for member in members)
-        size = max(1, min(CHUNK_SAMPLES, _CHUNK_BYTES // max(row_bytes, 1)))
-        with ExitStack() as stack:
+        members = {name: member for name, member in _members(path).items() if name in names}
+        row_bytes = sum(member.row_bytes for member in members.values())
+        size = max(1, min(CHUNK_SAMPLES, _CHUNK_BYTES // row_bytes))
+        with reading(f"{path}: damaged"), ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(path))
-            files = [stack.enter_context(archive.open(member.file)) for member in members]
-            for file, member in zip(files, members, strict=True):
+            files = {n: stack.enter_context(archive.open(m.file)) for n, m in members.items()}
+            for name, file in files.items():
                 _header(file)
-                file.seek(block.start * member.row_bytes, 1)
-            for start, stop in steps(block, members[0].num_samples, size):
+                file.seek(block.start * members[name].row_bytes, 1)
+            for start, stop in steps(block, self.num_samples(path), size):
                 where = f"{path}: samples {start}..{stop - 1}"
                 columns = {
-                    member.feature: _read_rows(file, member, stop - start, where)
-                    for member, file in zip(members, files, strict=True)
+                    name: _rows(file, members[name], stop - start, f"{where}, array {name}")
+                    for name, file in files.items()
                 }
                 yield Chunk(stop - start, columns, where)
 
 
-def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
-    place = f"{where}, array {member.feature}"
-    try:
-        data = file.read(count * member.row_bytes)
-    except _ZIP_ERRORS as error:
-        refuse(f"{place}: damaged: {error}")
+def _rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
+    data = file.read(count * member.row_bytes)
     if len(data) != count * member.row_bytes:
-        refuse(f"{place}: the file ends early")
+        refuse(f"{where}: the file ends early")
     values = arrow().array(_native(np.frombuffer(data, dtype=member.dtype)))
-    if member.hot_size == 1:
-        return values
-    return arrow().FixedSizeListArray.from_arrays(values, member.hot_size)
+    hot_size = math.prod(member.shape[1:])
+    return values if hot_size == 1 else arrow().FixedSizeListArray.from_arrays(values, hot_size)
 
 
-def _members(path: Path) -> list[_Member]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = [_member(path, archive, info) for info in archive.infolist()]
-    except _ZIP_ERRORS as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        refuse(f"{path}: not a whole .npz file: {error}")
-    if not found:
-        refuse(f"{path}: holds no arrays")
-    sizes = {member.feature: member.num_samples for member in found}
-    if len(set(sizes.values())) > 1 or not found[0].num_samples:
-        refuse(f"{path}: arrays must have as many samples each, at least 1; they have {sizes}")
+def _members(path: Path) -> dict[str, _Member]:
+    """The arrays of an archive by the names of their features."""
+    found = {}
+    with reading(f"{path}: not a whole .npz file"), zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            with archive.open(info) as file:
+                shape, in_columns, dtype = _header(file)
+            if in_columns and len(shape) > 1:
+                refuse(f"{path}: array {name!r} is stored in columns, and is read in rows")
+            _check_array(f"{path}: array {name!r}", shape, dtype)
+            found[f"cat_{name}" if name.isdigit() else name] = _Member(info.filename, shape, dtype)
+    sizes = {name: member.shape[0] for name, member in found.items()}
+    if len(set(sizes.values())) != 1:
+        refuse(f"{path}: needs arrays, with as many samples each; they have {sizes}")
     return found
-
-
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    name = info.filename.removesuffix(".npy")
-    with archive.open(info) as file:
-        shape, in_columns, dtype = _header(file)
-    by_columns = in_columns and len(shape) > 1
-    is_empty = min(shape[1:], default=1) < 1 or min(shape, default=0) < 0
-    if dtype.kind not in "iu" or len(shape) not in _DIMENSIONS or by_columns or is_empty:
-        refuse(
-            f"{path}: array {name!r} must hold integers in rows, [samples, multi-hot size]; "
-            f"it is {dtype} {list(shape)}"
-        )
-    if math.prod(shape[1:]) * dtype.itemsize > _CHUNK_BYTES:
-        most = si.format_bytes(_CHUNK_BYTES)
-        refuse(f"{path}: array {name!r} has more than {most} in each sample; transpose it")
-    return _Member(
-        file=info.filename,
-        feature=f"cat_{name}" if name.isdigit() else name,
-        num_samples=shape[0],
-        hot_size=shape[1] if len(shape) > 1 else 1,
-        dtype=dtype,
-    )
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
@@ -599,24 +542,17 @@ class ParquetReader(AbstractReader):
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """The names of the columns that have indices."""
-        file = _open_parquet(path)
-        names = tuple(
-            field.name
-            for field in file.schema_arrow
-            if _holds_indices(field.type)
-            and (is_list(field.type) or field.name.lower() not in _NOT_FEATURES)
-        )
+        schema = _open_parquet(path).schema_arrow
+        names = tuple(field.name for field in schema if _holds_indices(field))
         if not names:
-            kinds = ", ".join(f"{f.name}: {f.type}" for f in list(file.schema_arrow)[:8])
+            kinds = ", ".join(f"{f.name}: {f.type}" for f in list(schema)[:8])
             refuse(f"{path}: no column of integers or lists of integers; it has {kinds}")
         return names
 
     def left_out(self, path: Path) -> tuple[str, ...]:
         """All other columns, with their types."""
-        names = self.feature_names(path)
-        return tuple(
-            f"{f.name}: {f.type}" for f in _open_parquet(path).schema_arrow if f.name not in names
-        )
+        schema = _open_parquet(path).schema_arrow
+        return tuple(f"{f.name}: {f.type}" for f in schema if not _holds_indices(f))
 
     def num_samples(self, path: Path) -> int:
         """The number of rows; Spark writes a file without any for each empty partition."""
@@ -630,7 +566,7 @@ class ParquetReader(AbstractReader):
         ends = list(accumulate(sizes))
         groups = [i for i, e in enumerate(ends) if e > block.start and e - sizes[i] < end]
         position = ends[groups[0]] - sizes[groups[0]] if groups else 0
-        try:
+        with reading(f"{path}: damaged"):
             for batch in file.iter_batches(CHUNK_SAMPLES, row_groups=groups, columns=list(names)):
                 low = max(block.start - position, 0)
                 high = min(end - position, batch.num_rows)
@@ -640,23 +576,19 @@ class ParquetReader(AbstractReader):
                     part = batch.slice(low, high - low)
                     columns = {name: part.column(name) for name in names}
                     yield Chunk(part.num_rows, columns, where)
-        except (OSError, arrow().ArrowException) as error:
-            refuse(f"{path}: damaged: {error}")
 
 
-def _holds_indices(kind: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_integer(kind.value_type if is_list(kind) else kind))
+def _holds_indices(field: Any) -> bool:
+    many, types = is_list(field.type), arrow().types
+    is_integer = types.is_integer(field.type.value_type if many else field.type)
+    return bool(is_integer and (many or field.name.lower() not in _NOT_FEATURES))
 
 
 def _open_parquet(path: Path) -> Any:
-    errors = (OSError, UnicodeDecodeError, arrow().ArrowException)
-    parquet = importlib.import_module("pyarrow.parquet")
-    try:
+    parquet = arrow("pyarrow.parquet")
+    with reading(f"{path}: not a whole parquet file"):
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-    except errors as error:
-        refuse(f"{path}: not a whole parquet file: {error}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         refuse(f"{path}: has several columns of the name {twice[0]!r}; give each its own name")

@@ -63,7 +63,8 @@ def test_parquet(arrow: Any, tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(InvalidInputError, match=r"shardplan\[data\]"):
         ParquetReader().feature_names(tmp_path / "x.parquet")
 

@@ -185,6 +185,8 @@ BAD_FLAGS = [
     (["{day}", "--rows", "0"], "0"),
     (["{day}", "--batch-sizes", "512,x"], "'x' is not a whole number from 1 to"),
     (["{day}", "--batch-sizes", "0"], "'0' is not a whole number from 1 to"),
+    (["{day}", "-o", "."], "is a folder"),
+    (["{day}", "-o", "{day}/s.json"], "is a file, not a folder"),
     (["{day}", "--memory", "5"], "has no unit"),
     (["{day}", "--format", "csv"], "csv"),
     (["{day}", "--table-map", "cat_9=x"], "the data has no cat_9"),

@@ -167,7 +167,7 @@ BAD_FILES: list[tuple[AbstractReader, str, bytes, str]] = [
     (CriteoTsvReader(), "t", b"1\t2\t3\n", "line 1 has 3 tab-separated columns"),
     (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\t", b"0g\t", 1), "'0000000g'"),
     (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\n", b"0aa\n"), "up to 8 digits"),
-    (CriteoTsvReader(), "t", GOOD_LINE + b"0" * (1 << 24), "byte 262 has more than 8388608 bytes"),
+    (CriteoTsvReader(), "t", GOOD_LINE + b"0" * (1 << 24), "straddles two block boundaries"),
     (CriteoTsvReader(), "t.gz", gzip.compress(GOOD_LINE * 9_000)[:-500], "cannot be read"),
     (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00", "not a whole .npy file"),
     (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00\x04\x00{'a'", "not a whole .npy file"),
@@ -202,9 +202,9 @@ def test_a_header_as_python_2_wrote_it_is_read_in_silence(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((3, 13), np.float32), "holds float32"),
-        (np.zeros((0, 26), np.int32), r"needs shape"),
-        (np.zeros((2, 2, 2), np.int32), r"needs shape"),
+        (np.zeros((3, 13), np.float32), "it holds float32"),
+        (np.zeros((0, 26), np.int32), "at least 1 of each"),
+        (np.zeros((2, 2, 2), np.int32), "at least 1 of each"),
         (np.array([[1, -1]]), "index -1 is negative"),
         (np.array([2**63], np.uint64), r"above 2\^63 - 1"),
     ],
@@ -220,9 +220,9 @@ def test_bad_npy_arrays(tmp_path: Path, array: np.ndarray, message: str) -> None
     ("arrays", "message"),
     [
         ({"a": np.zeros((3, 2)), "b": np.zeros((3, 2), np.int32)}, "must hold integers"),
-        ({"a": np.zeros((3, 2), np.int32), "b": np.zeros((4, 2), np.int32)}, "as many samples"),
+        ({"a": np.zeros((3, 2), np.int32), "b": np.zeros((4, 2), np.int32)}, "as many samples each"),
         ({"a": np.zeros((0, 2), np.int32)}, "at least 1"),
-        ({"a": np.asfortranarray(np.zeros((3, 2), np.int32))}, "in rows"),
+        ({"a": np.asfortranarray(np.zeros((3, 2), np.int32))}, "stored in columns"),
         ({"a": np.array([[1, -5]])}, "index -5 is negative"),
     ],
 )
@@ -289,7 +289,7 @@ def test_what_a_folder_holds_instead_of_indices_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         find_sources([tmp_path], readers)
     assert "folders in it are not read: date=1; name them too" in str(caught.value)
-    assert ".day_0.npy, day_0_labels.npy; name them to read them" in str(caught.value)
+    assert "hidden files, and those of dense parts and labels, are read only" in str(caught.value)
     assert folders_inside([tmp_path, tmp_path / "date=1"]) == (
         f"{tmp_path}: folders in it are not read: date=1; name them too",
     )
