@@ -9,6 +9,8 @@ PlannerError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 
@@ -111,3 +113,30 @@ def refuse_any(problems: list[str]) -> None:
     """
     if problems:
         raise InvalidInputError(problems)
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """A context in which whatever a library raises for damaged data says where the damage is.
+
+    It can be any error: NumPy parses the header of an array as Python text, zipfile meets methods
+    and versions that it has not, Optuna reads fields that a line lacks, and Arrow has errors of its
+    own.
+
+    Raises:
+        InvalidInputError: the data could not be read.
+
+    Example:
+        >>> with reading("x.json: not JSON"):
+        ...     import json
+        ...     json.loads("{")
+        Traceback (most recent call last):
+        planner.errors.InvalidInputError: x.json: not JSON: Expecting property name ...
+    """
+    try:
+        yield
+    except PlannerError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error or type(error)).split())
+        refuse(f"{where}: {reason[:400]}")

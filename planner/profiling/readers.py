@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from costmodels import units as si
 from costmodels.datatypes import IntArray
-from planner.errors import InvalidInputError, refuse
+from planner.errors import reading, refuse
 
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
@@ -32,24 +32,6 @@ _MOST_PACKING: Final = 100
 """Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
 _MANY_FEATURES: Final = 1000
 """An array with more columns than this and than rows has its samples in columns."""
-
-
-@contextmanager
-def reading(where: str) -> Iterator[None]:
-    """A context in which whatever a library raises for damaged data says where the damage is.
-
-    NumPy parses the header of an array as Python text, zipfile meets methods and versions that it
-    has not, and Arrow has errors of its own, so that it can be any error.
-
-    Raises:
-        InvalidInputError: the data could not be read.
-    """
-    try:
-        yield
-    except InvalidInputError:
-        raise
-    except Exception as error:
-        refuse(f"{where}: {getattr(error, 'strerror', None) or error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Figures:
         high_s: upper end of it.
     """
 
-    time_s: Amount
+    time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     samples_per_s: Amount
     free_bytes: FiniteFloat
     usd_per_billion_samples: Amount | None = None

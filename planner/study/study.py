@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from pydantic import TypeAdapter
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, refuse
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, reading, refuse
 from planner.io.plan.plan_file import plan_from_json
 from planner.io.plan.result_json import inputs_hash
 from planner.options.runtime_warnings import runtime_warnings
@@ -34,7 +35,7 @@ from planner.study.figures import (
     front_of,
     values_of,
 )
-from planner.study.space import GPUS, SYNC, SYSTEM, Setup, Space
+from planner.study.space import SYNC, SYSTEM, Setup, Space
 from planner.study.task import (
     DIED,
     FAILED,
@@ -45,7 +46,7 @@ from planner.study.task import (
     prove,
     search,
 )
-from planner.study.trials import Trials, damage_of
+from planner.study.trials import Trials
 from planner.support.status import Status
 
 TRIAL_LIMIT_S: Final = 120.0
@@ -58,6 +59,7 @@ _PROOFS_PER_TRIAL: Final = 20
 """Bounds order the setups if there are at most this many families for each trial."""
 _WAVE: Final = 4
 """Setups that are chosen at a time: how many processes search them then changes no choice."""
+_EFFORT: Final = ("--evaluations", "--seed")
 _REPEATS: Final = 3
 """If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
 
@@ -167,11 +169,12 @@ class Study:
             seed=effort.seed,
             with_baselines=False,
         )
-        with damage_of(journal):
+        damaged = reading(f"{journal}: a line of the journal is damaged; name another folder")
+        with damaged if journal else nullcontext():
             self._trials = Trials(
                 space, journal, self.sampler, seed=effort.seed, num_goals=len(self.goals)
             )
-            self._agree()
+            self._agree(journal)
             for result in self.front:
                 self._choice(result)
 
@@ -183,34 +186,33 @@ class Study:
         priced = all(p.topology.price_per_device_usd_per_hour is not None for p in problems)
         return ("throughput", "cost") if self.effort.is_grid and priced else ("throughput",)
 
-    def _agree(self) -> None:
+    def _agree(self, journal: Path | None) -> None:
         """Write in the journal what the study is about, or check that it is the same study.
 
         Searches of another budget or seed are refused too: setups are compared with each other, and
         the better plan of a longer search would be taken for a merit of its setup.
         """
         about = {
-            "inputs_hashes": [inputs_hash(p) for p in self.space.first_problems()],
+            "workload, system or constraints": [
+                inputs_hash(p) for p in self.space.first_problems()
+            ],
             "knobs": {name: list(values) for name, values in self.space.knobs.items()},
-            "goals": list(self.goals),
-            "operation": [str(value) for value in asdict(self.operation).values()],
+            "--objective": list(self.goals),
+            "--mtbf or --restart": [str(value) for value in asdict(self.operation).values()],
+            "--evaluations": self.effort.evaluations,
+            "--seed": self.effort.seed,
         }
-        asked = {"evaluations": self.effort.evaluations, "seed": self.effort.seed}
-        if "about" not in self._trials.attributes:
-            self._trials.write("asked", asked)
+        if not self._trials.attributes:
             self._trials.write("about", about)
-            return
-        if self._trials.attributes["about"] != about:
+        kept = self._trials.attributes.get("about", {})
+        differ = [
+            f"{name} (it was {kept.get(name)})" for name in _EFFORT if kept.get(name) != about[name]
+        ]
+        differ += [name for name in about if name not in _EFFORT and kept.get(name) != about[name]]
+        if differ:
             refuse(
-                "the journal belongs to another study: workload, systems, constraints, knobs or "
-                "objectives differ; name another folder with --output"
-            )
-        kept = self._trials.attributes["asked"]
-        if {k: kept[k] for k in asked} != asked:
-            size = f"--evaluations {kept['evaluations']}" if kept["evaluations"] else "no limit"
-            refuse(
-                f"the journal's setups were searched with {size} and --seed {kept['seed']}, and "
-                "compare with no others; give the same, or name another folder with --output"
+                f"{journal}: belongs to another study, with other {', '.join(differ)}; give the "
+                "same, or name another folder with --output"
             )
 
     # -- what is known ----------------------------------------------------------------------------
@@ -406,10 +408,10 @@ class Study:
         else:
             self._by_bounds()
 
-    def _fresh(self, setups: Sequence[Setup]) -> list[Task]:
-        """Searches of the setups that nobody has searched or is searching."""
+    def _fresh(self, setups: Sequence[Setup]) -> list[Setup]:
+        """The setups that nobody has searched or is searching."""
         taken = self._trials.taken
-        return [self._task(s) for s in setups if s not in taken]
+        return [s for s in setups if s not in taken]
 
     def _task(self, setup: Setup) -> Task:
         interval = setup.get(SYNC, 1)
@@ -422,27 +424,23 @@ class Study:
             search=self.settings,
         )
 
-    def _search(self, tasks: Sequence[Task], *, here: bool = False) -> None:
-        """Search setups, and write each result at once."""
-        begun = {i: self._trials.begin(t.setup) for i, t in enumerate(tasks)}
-        self._search_begun(tasks, begun, here=here)
-
-    def _search_begun(
-        self, tasks: Sequence[Task], begun: dict[int, int], *, here: bool = False
+    def _search(
+        self, setups: Sequence[Setup], begun: Sequence[int] = (), *, here: bool = False
     ) -> None:
+        """Search setups, whose trials may have begun, and write each result at once."""
+        tasks = [self._task(s) for s in setups]
+        left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
         place = None if here else self._place
         try:
             for i, found in done_at(place, search, tasks, self._should_stop):
-                setup = tasks[i].setup
-                result = found or SetupResult(setup=setup, status=FAILED, reason=DIED)
-                if result.status == STOPPED:
-                    if result.figures is not None:
-                        self.unfinished = result
-                    continue
-                self._record(begun.pop(i), result)
-                self._progress(setup.words)
+                result = found or SetupResult(setup=setups[i], status=FAILED, reason=DIED)
+                if result.status != STOPPED:
+                    self._record(left.pop(i), result)
+                    self._progress(setups[i].words)
+                elif result.figures is not None:
+                    self.unfinished = result
         finally:
-            for number in begun.values():
+            for number in left.values():
                 self._trials.give_up(number)
 
     def _record(self, number: int, result: SetupResult) -> None:
@@ -555,7 +553,7 @@ class Study:
     def _pick(self, number: int, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""
         try:
-            task = self._task(setup)
+            self._task(setup)
         except (InfeasibleError, InvalidInputError) as error:
             self._record(number, SetupResult(setup=setup, status=FAILED, reason=str(error)))
             return
@@ -565,7 +563,7 @@ class Study:
         if bound and len(found) and behind(found, own)[0] <= self.effort.within_ratio:
             self._trials.rule_out(number)
             return
-        self._search_begun([task], {0: number})
+        self._search([setup], [number])
 
     # -- the smallest cluster ---------------------------------------------------------------------
 
@@ -580,13 +578,10 @@ class Study:
             if self._should_stop():
                 return
             own = [s for s in self.space.setups if s.get(SYSTEM) == system]
-            sizes = {
-                size: [s for s in own if self._ranks(s) == size]
-                for size in sorted({self._ranks(s) for s in own})
-            }
             slow: list[int] = []
             answer = None
-            for size, setups in sizes.items():
+            for size in sorted({self._ranks(s) for s in own}):
+                setups = [s for s in own if self._ranks(s) == size]
                 self._prove(setups)
                 fast = [s for s in setups if self._speed(self.bound(s)) >= target]
                 if not fast:
@@ -615,7 +610,5 @@ def _name(family: Setup) -> str:
 
 
 def knobs_of(asked: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """The knobs that have values, systems and sizes first."""
-    order = (SYSTEM, GPUS)
-    named = {name: tuple(values) for name, values in asked.items() if values}
-    return {**{n: named[n] for n in order if n in named}, **named}
+    """The knobs that have values."""
+    return {name: tuple(values) for name, values in asked.items() if values}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from costmodels.system_models import sync_time_s
 from planner import api
@@ -61,25 +61,6 @@ class SetupResult:
     is_cut: bool = False
     waits_for: str = ""
     plan: dict[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as values that JSON can store, without setup, number and plan."""
-        kept = TypeAdapter(SetupResult).dump_python(self, exclude={"setup", "number", "plan"})
-        return dict(kept)
-
-    @classmethod
-    def from_json(cls, setup: Setup, values: dict[str, Any], number: int) -> SetupResult:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            LookupError, TypeError, ValueError: the values are not those of a result.
-        """
-        told = {**values, "setup": setup, "number": number}
-        found = TypeAdapter(SetupResult).validate_python(told)
-        if found.status == DONE and (found.figures is None or not found.figures.time_s > 0):
-            message = "a setup with a plan has times above 0"
-            raise ValueError(message)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

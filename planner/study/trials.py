@@ -11,13 +11,13 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.errors import InvalidInputError, refuse
+from pydantic import TypeAdapter
+
+from planner.errors import refuse
 from planner.study.space import Setup, Space
 from planner.study.task import SetupResult
 
@@ -31,8 +31,9 @@ _STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
 _CREATE_STUDY, _CREATE_TRIAL, _OPERATIONS = 0, 4, 10
 """Codes of Optuna's operations: those up to the second are about a study, others about a trial."""
-_DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
-"""What Optuna raises if a line of a journal is not JSON, or lacks a field that it needs."""
+_RESULT: Final = TypeAdapter(SetupResult)
+_APART: Final = {"setup", "number", "plan"}
+"""Fields of a result that an entry of a trial does not repeat."""
 
 
 class Trials:
@@ -84,9 +85,9 @@ class Trials:
         """Every finished search, in the order in which they began."""
         for trial in self._in("COMPLETE"):
             if trial.number not in self._results:
-                told = dict(trial.user_attrs)
-                result = SetupResult.from_json(_setup_of(trial), told["result"], trial.number)
-                self._results[trial.number] = replace(result, plan=told.get("plan"))
+                told, kept = trial.user_attrs, {"setup": _setup_of(trial), "number": trial.number}
+                kept |= {**told["result"], "plan": told.get("plan")}
+                self._results[trial.number] = _RESULT.validate_python(kept)
         return tuple(self._results[number] for number in sorted(self._results))
 
     @property
@@ -132,9 +133,9 @@ class Trials:
     def end(self, number: int, result: SetupResult, values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
         trial = self._begun_here.pop(number)
-        told = {"result": result.to_json(), **({"plan": result.plan} if result.plan else {})}
+        told = {"result": _RESULT.dump_python(result, exclude=_APART), "plan": result.plan}
         with contextlib.suppress(_finished()):
-            for name, value in told.items():
+            for name, value in told.items() if result.plan else [("result", told["result"])]:
                 trial.set_user_attr(name, value)
             self._study.tell(trial, list(values), skip_if_finished=True)
 
@@ -183,15 +184,9 @@ def _worker() -> str:
 def _is_lost(worker: str) -> bool:
     """Whether the process of a running trial has ended, or is on another machine."""
     host, _, pid = worker.rpartition(" ")
-    if host != socket.gethostname() or not pid.isdecimal() or int(pid) == os.getpid():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        return False
-    return False
+    return (
+        host != socket.gethostname() or pid == str(os.getpid()) or not Path("/proc", pid).exists()
+    )
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
@@ -232,42 +227,18 @@ def _storage(journal: Path | None) -> optuna.storages.BaseStorage:
     if journal.exists():
         with journal.open(encoding="utf-8", errors="replace") as file:
             _check_lines(file, journal)
-    _drop_cut_line(journal)
+        _drop_cut_line(journal)
     return JournalStorage(JournalFileBackend(str(journal.absolute())))
-
-
-@contextmanager
-def damage_of(journal: Path | None) -> Iterator[None]:
-    """A context in which what a damaged line raises becomes an error that names the journal.
-
-    Raises:
-        InvalidInputError: a line was damaged.
-    """
-    try:
-        yield
-    except InvalidInputError:
-        raise
-    except _DAMAGE as error:
-        if journal is None:
-            raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        refuse(f"{journal}: a line of the journal is damaged ({told}); name another folder")
 
 
 def _drop_cut_line(journal: Path) -> None:
     """Cut off a last line that a full disk left without its end, to keep the next line apart."""
     from optuna.storages.journal import JournalFileSymlinkLock
 
-    def is_whole() -> bool:
-        return not journal.exists() or journal.read_bytes()[-1:] in (b"", b"\n")
-
-    if is_whole():
-        return
     lock = JournalFileSymlinkLock(str(journal.absolute()))
     lock.acquire()
     try:
-        if not is_whole():
-            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+        os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
     finally:
         lock.release()
 
@@ -287,22 +258,14 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
             if number > 1 and not line.endswith("\n"):
                 return
             if number == 1:
-                message = f"{journal}: exists and is no journal of a study; name another folder"
-                raise InvalidInputError(message) from None
+                refuse(f"{journal}: exists and is no journal of a study; name another folder")
             code, entry = None, {}
-        trial, study = entry.get("trial_id", 0), entry.get("study_id", 0)
         is_good = (
             type(code) is int
-            and (number > 1 or code == _CREATE_STUDY)
-            and code in range(_CREATE_STUDY, _OPERATIONS)
+            and code in range(_OPERATIONS if number > 1 else _CREATE_STUDY + 1)
             and entry.get("study_name", STUDY_NAME) == STUDY_NAME
-            and type(study) is int
-            and study == 0
-            and type(trial) is int
-            and (("trial_id" not in entry) or 0 <= trial < trials)
-            and ("study_id" in entry) == (_CREATE_STUDY < code <= _CREATE_TRIAL)
-            and ("trial_id" in entry) == (code > _CREATE_TRIAL)
             and isinstance(entry.get("worker_id"), str)
+            and _is_about(entry, code, trials)
         )
         if not is_good:
             refuse(
@@ -310,3 +273,12 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
                 f"{line.strip()[:60]!r}); name another folder"
             )
         trials += code == _CREATE_TRIAL
+
+
+def _is_about(entry: dict[str, Any], code: int, trials: int) -> bool:
+    """Whether a line is about the study, or about one of the trials before it, as its code says."""
+    ids = {key: entry[key] for key in ("study_id", "trial_id") if key in entry}
+    if code == _CREATE_STUDY:
+        return not ids
+    name, count = ("study_id", 1) if code <= _CREATE_TRIAL else ("trial_id", trials)
+    return list(ids) == [name] and type(ids[name]) is int and 0 <= ids[name] < count

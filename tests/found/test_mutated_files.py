@@ -285,7 +285,7 @@ def edited(journal: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [('"time_s"', '"é"'), ('"study_id":0', '"study_id":1'), ('"trial_id":0', '"trial_id":77'),
-     ('"asked"', '"e"'), ('"status"', '"x"')],
+     ('"about"', '"e"'), ('"status"', '"x"')],
 )  # fmt: skip
 def test_a_damaged_line_of_a_journal_is_named(
     old: str, new: str, tmp_path: Path, place: Path, capsys: pytest.CaptureFixture[str]

@@ -144,10 +144,13 @@ def test_a_later_run_goes_on_and_another_study_is_refused(
     asked = ("study", two_ways_file, "--system", system_file, "-o", folder, "--json")
     begun, found = (json.loads(run(*asked, *QUICK, "--trials", n).out)["setups"] for n in (1, 3))
     assert found[0]["iteration_time_s"] <= begun[0]["iteration_time_s"]
-    for other in (("--evaluations", 9, "--workers", 1), ("--seed", 7, *QUICK)):
+    for other, was in (
+        (("--evaluations", 9, "--workers", 1), "--evaluations (it was 8)"),
+        (("--seed", 7, *QUICK), "--seed (it was 0)"),
+    ):
         refused = run(*asked, *other)
         assert refused.code == 2
-        assert "were searched with --evaluations 8 and --seed 0" in " ".join(refused.err.split())
+        assert f"belongs to another study, with other {was}" in " ".join(refused.err.split())
     text = two_ways_file.read_text()
     two_ways_file.write_text(text.replace("num_embeddings: 1", "num_embeddings: 2", 1))
     refused = run(*asked, *QUICK)
