@@ -25,7 +25,7 @@ from planner.objectives import objective_named
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
-from planner.search.common.schedule import SearchPart
+from planner.search.common.schedule import USUAL
 from planner.search.construct import walk
 from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator
@@ -79,7 +79,8 @@ def _exhausted(
         values = np.where(space.overflow_ratio(works) <= 0, priced.values(works), np.inf)
         optimum = min(optimum, float(values.min()))
     record = Record(Evaluator(space, priced, Budget()))
-    outcome = Auto(frozenset({SearchPart.EXHAUSTIVE})).search(space, record.evaluate, seed=0)
+    object.__setattr__(USUAL, "exhaustive_s", 0.0)
+    outcome = Auto().search(space, record.evaluate, seed=0)
     return outcome.values[0], float(outcome.bound or 0.0), optimum
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
+from costmodels.sharding import Plan, ShardingType
 from planner.search.base import (
     OPTIMALITY_GAP,
     AbstractStrategy,
@@ -19,9 +19,9 @@ from planner.search.base import (
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.quick import price_all_above_floor
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule, SearchPart
+from planner.search.common.schedule import USUAL
 from planner.search.construct.greedy import offer_first
-from planner.search.construct.handed import HandedPlan, offered
+from planner.search.construct.handed import translated
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
@@ -43,21 +43,15 @@ class Auto(AbstractStrategy):
     ``docs/search.md`` explains them for users.
 
     Args:
-        without: parts of the search to leave out.
-        handed: plans of other problems with the same tables, from which the search begins too.
-        schedule: how the search shares out its work among its phases.
+        near: a plan of the same tables on the same ranks, from which the search begins too.
+        is_second: whether it runs beside another search, which alone proves bounds.
     """
 
-    __slots__ = ("_handed", "_schedule", "_without")
+    __slots__ = ("_is_second", "_near")
 
-    def __init__(
-        self,
-        without: frozenset[SearchPart] = frozenset(),
-        handed: Sequence[HandedPlan] = (),
-        schedule: Schedule = USUAL,
-    ) -> None:
+    def __init__(self, near: Plan | None = None, *, is_second: bool = False) -> None:
         """Keep what each search needs; nothing is searched yet."""
-        self._without, self._handed, self._schedule = without, handed, schedule
+        self._near, self._is_second = near, is_second
 
     def search(
         self,
@@ -70,18 +64,16 @@ class Auto(AbstractStrategy):
     ) -> SearchOutcome:
         """Search until the plan is proven optimal, nothing helps, or the budget is spent."""
         record = Record(evaluate, progress, should_stop)
-        schedule = self._schedule
-        has_all = SearchPart.EXHAUSTIVE not in self._without and space.listing.has_every_kernel
-        if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
+        has_all = space.listing.has_every_kernel
+        if has_all and can_price_all(space, evaluate.meter.left_s):
             price_all_above_floor(space, record)
         else:
-            _start_under_rules(space, record, schedule=schedule)
-            if SearchPart.GREEDY not in self._without:
-                offer_first(space, record)
+            _start_under_rules(space, record)
+            offer_first(space, record)
             if record.best is not None and not record.stopped:
                 better = kernel_changes(space, evaluate, record.best, lambda: record.stopped)
                 record.consider(better, "kernels")
-            _Run(space, record, seed, self._without, self._handed, schedule).search()
+            _Run(space, record, seed, self._near, is_second=self._is_second).search()
             _finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
@@ -98,15 +90,15 @@ class _Run:
         space: SearchSpace,
         record: Record,
         seed: int,
-        without: frozenset[SearchPart],
-        handed: Sequence[HandedPlan],
-        schedule: Schedule = USUAL,
+        near: Plan | None,
+        *,
+        is_second: bool,
     ) -> None:
         self.space, self.record, self.seed = space, record, seed
-        self.without, self.handed, self.schedule = without, handed, schedule
+        self.near, self.is_second = near, is_second
         self.meter = record.evaluate.meter
         model = LinearModel(space, record.evaluate.objective)
-        self.proofs = Proofs(model, record, schedule=schedule, without=without)
+        self.proofs = Proofs(model, record, proves=not is_second)
         self.starts = self.proofs.starts
         self.improver = Improver(
             space,
@@ -114,7 +106,6 @@ class _Run:
             self.proofs.bounds,
             self.proofs.relaxed,
             rng=np.random.default_rng(seed),
-            schedule=schedule,
         )
         self.second: SecondSearch | None = None
 
@@ -122,7 +113,7 @@ class _Run:
     def _plans_before_bounds(self) -> tuple[_Phase, ...]:
         """The phases until every set of sharding types has its bound."""
         return (
-            self._offer_handed,  # plans of other problems, as they are in this one
+            self._offer_near,  # a plan of the same tables, as it is with these options
             self._bound_at_once,  # one linear bound, plans rounded from it, the second search
             self._limit_moves_early,  # the bound under a limit on moves, if there is much work
             self._early_plans,  # a short cycle, for budgets that end soon
@@ -160,21 +151,23 @@ class _Run:
 
     # -- until every set of sharding types has its bound ------------------------------------------
 
-    def _offer_handed(self) -> None:
-        self.starts.found += offered(self.handed, self.space, self.record)
+    def _offer_near(self) -> None:
+        if self.near is not None:
+            found = translated(self.space, self.near, self.record.evaluate.objective)
+            if found is not None:
+                self.record.consider(found, "plan handed on")
+                self.starts.found.append(found)
 
     def _bound_at_once(self) -> None:
         """The first bound and the first rounded plans; then a second search may begin."""
         self.proofs.relax_at_once()
         self.starts.round(self.proofs.relaxed[None])
-        is_worth_it = SecondSearch.worth_it(self.record.evaluate, self.schedule)
-        if SearchPart.SECOND not in self.without and is_worth_it:
-            without = self.without | {SearchPart.SECOND, SearchPart.PROOFS}
-            strategy = Auto(without, self.handed, self.schedule)
+        if not self.is_second and SecondSearch.worth_it(self.record.evaluate):
+            strategy = Auto(self.near, is_second=True)
             self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
 
     def _limit_moves_early(self) -> None:
-        if self.meter.planned_s > self.schedule.further_s:
+        if self.meter.planned_s > USUAL.further_s:
             self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
@@ -186,13 +179,13 @@ class _Run:
             if columns.shares is not None:
                 self.starts.round(columns)
         if self.record.best is not None:
-            most_s = self.schedule.start_share * self.meter.planned_s
+            most_s = USUAL.start_share * self.meter.planned_s
             self.improver.short_cycle(self.record.best, most_s)
 
     # -- plans and bounds in turn -----------------------------------------------------------------
 
     def _make_starts(self) -> None:
-        most_s = self.schedule.start_share * self.meter.planned_s
+        most_s = USUAL.start_share * self.meter.planned_s
         self.starts.greedy(most_s)
         self.starts.promising(self.proofs.relaxed.values(), most_s)
         self.proofs.split_boxes(most_s=most_s)
@@ -202,12 +195,11 @@ class _Run:
 
         Boxes take turns with the cycles, up to a share of the work done so far.
         """
-        schedule = self.schedule
-        self.improver.explore(schedule.most_effort if self.second is None else 1.0)
+        self.improver.explore(USUAL.most_effort if self.second is None else 1.0)
         for start in self.improver.families(self.starts.found):
-            most_s = schedule.turn_share * self.meter.left_s
-            self.improver.cycle(start, schedule.least_effort, most_s=most_s)
-            left_s = schedule.turn_share * self.meter.spent_s - self.proofs.boxes_s
+            most_s = USUAL.turn_share * self.meter.left_s
+            self.improver.cycle(start, USUAL.least_effort, most_s=most_s)
+            left_s = USUAL.turn_share * self.meter.spent_s - self.proofs.boxes_s
             self.proofs.split_boxes(most_s=left_s)
 
     def _pack(self) -> None:
@@ -218,7 +210,7 @@ class _Run:
                 made = self.starts.place(choice)
                 if made:
                     best = min(made, key=self.record.evaluate.value)
-                    self.improver.cycle(best, self.schedule.least_effort)
+                    self.improver.cycle(best, USUAL.least_effort)
             for choice in packing.choices:
                 self.starts.place(choice)
 
@@ -228,11 +220,10 @@ class _Run:
         A way that has helped gets more effort in the next round. One that has not gets less, unless
         none has helped: then all get more.
         """
-        schedule = self.schedule
         ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
         idle = 0
-        while idle < schedule.idle_rounds and not self.improver.done:
+        while idle < USUAL.idle_rounds and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
@@ -241,24 +232,24 @@ class _Run:
                 self.proofs.split_boxes()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
-                factor = schedule.effort_factor
+                factor = USUAL.effort_factor
                 effort = efforts[i] * (factor if gained or idle else 1.0 / factor)
-                efforts[i] = min(max(effort, schedule.least_effort), schedule.most_effort)
+                efforts[i] = min(max(effort, USUAL.least_effort), USUAL.most_effort)
 
     def _begin_anew(self) -> None:
         """Forget prices, then sample and refine, while the gap is wide."""
-        if SearchPart.PROOFS in self.without:
+        if self.is_second:
             return
-        for _ in range(self.schedule.fresh_starts):
+        for _ in range(USUAL.fresh_starts):
             gap = self.record.gap_ratio
-            if self.improver.done or gap is None or gap < self.schedule.wide_gap_ratio:
+            if self.improver.done or gap is None or gap < USUAL.wide_gap_ratio:
                 break
             self.improver.forget()
-            self.improver.explore(self.schedule.most_effort)
+            self.improver.explore(USUAL.most_effort)
             self._refine()
 
 
-def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule = USUAL) -> None:
+def _start_under_rules(space: SearchSpace, record: Record) -> None:
     """Look for plans that keep the rules, before the search proper.
 
     The plan in use is offered, also if nothing limits moves away from it. Under a limit on moves,
@@ -267,7 +258,6 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
     Args:
         space: options, places and rules.
         record: is offered every plan.
-        schedule: how much work each part may take.
     """
     home = space.in_use
     if home is not None:
@@ -279,11 +269,11 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter
-                until_s = meter.spent_s + schedule.turn_share * meter.planned_s
+                until_s = meter.spent_s + USUAL.turn_share * meter.planned_s
                 follow_chain(space, record, start, until_s=until_s)
     if not (space.rules or is_tight(space)):
         return
-    offer_packings(space, record, share=schedule.start_share, first_only=not space.rules)
+    offer_packings(space, record, share=USUAL.start_share, first_only=not space.rules)
 
 
 def _finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:

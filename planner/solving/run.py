@@ -18,7 +18,6 @@ from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
-from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
 from planner.solving.answer import (
     BASELINES,
@@ -36,7 +35,7 @@ from planner.support.processes import collector_paused
 from planner.support.status import Status
 
 _DEFAULT: Final = "auto"
-"""The strategy that can begin with handed plans."""
+"""The strategy that can begin near a plan."""
 _LEAST_S: Final = 0.2
 """Seconds left of a time limit below which no further search begins."""
 
@@ -72,7 +71,7 @@ def deadline_of(search: SearchSettings) -> Deadline:
 class SolvingRun:
     """One search of a problem, and the baselines that it is compared with.
 
-    The default strategy begins with the ``handed`` plans too.
+    The default strategy also begins with the plan that is most like ``near``.
     """
 
     problem: PlanningProblem
@@ -81,7 +80,7 @@ class SolvingRun:
     make_pipeline: MakePipeline
     progress: Callable[[SearchProgress], None] | None
     should_stop: Callable[[], bool] | None
-    handed: tuple[HandedPlan, ...] = ()
+    near: Plan | None = None
 
     def result(self) -> PlanningResult:
         """The best plan found, beside those of the baselines."""
@@ -109,13 +108,12 @@ class SolvingRun:
         if is_over or (self.should_stop is not None and self.should_stop()):
             return None
         settings = replace(self.settings, time_limit_s=left_s)
-        near = HandedPlan.of(found, narrower.workload, narrower.topology)
         run = replace(
             self,
             problem=narrower.limited,
             settings=settings,
             deadline=deadline_of(settings),
-            handed=() if near is None else (near,),
+            near=found,
         )
         return run.result()
 
@@ -123,8 +121,8 @@ class SolvingRun:
         """Search with the kernels that matter; if nothing fits, search again with all kernels."""
         named = self.settings.strategy
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
-        if named == _DEFAULT and self.handed:
-            strategy = Auto(handed=self.handed)
+        if named == _DEFAULT and self.near is not None:
+            strategy = Auto(self.near)
         for every_kernel in (False, True):
             space = self.listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)

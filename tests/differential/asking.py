@@ -9,6 +9,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,11 +25,11 @@ from planner.scenarios import ScenarioRule
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
 from planner.search.bounds.quick import Floor
-from planner.search.common.schedule import SearchPart
 from planner.settings import SearchSettings
 from planner.solving.prepare import BOUND_OF_LISTED
 from planner.support.status import Status
 from tests.differential.case import Case, models_on
+from tests.planner.cases import scheduled
 
 TIME_LIMIT_S = 60.0
 """Only a safety: a run that reaches it is as good as hung."""
@@ -86,8 +87,7 @@ class Answer:
 
 def ask(case: Case, run: Run, *, max_evaluations: int, floors: bool = True) -> Answer:
     """Plan a case, write the plan, and read it back; ``floors`` asks the engine for its floor."""
-    without = Auto(frozenset({SearchPart.EXHAUSTIVE}))
-    strategy: str | AbstractStrategy = "auto" if run is Run.USERS else without
+    strategy: str | AbstractStrategy = "auto" if run is Run.USERS else Auto()
     search = SearchSettings(
         strategy=strategy,
         objective=case.objective,
@@ -99,7 +99,8 @@ def ask(case: Case, run: Run, *, max_evaluations: int, floors: bool = True) -> A
     should_stop = _stop_at_a_moment(case) if run is Run.CUT else None
     started = time.perf_counter()
     try:
-        result = solve(problem_of(case), search=search, should_stop=should_stop)
+        with nullcontext() if run is Run.USERS else scheduled(exhaustive_s=0.0):
+            result = solve(problem_of(case), search=search, should_stop=should_stop)
         seconds = time.perf_counter() - started
         text = plan_text(result)
         written = _read_back(case, text)

@@ -6,7 +6,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -33,6 +34,7 @@ from planner import load_system
 from planner.options.enumeration import enumerate_options
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import USUAL
 from planner.search.construct.walk import every_assignment
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
@@ -240,6 +242,19 @@ def slow_phases(space: SearchSpace, model: LinearModel) -> FloatArray:
         if phase in (1, 21, 22) or (phase == 0 and not caches and not named):
             slow[:, c] = speeds.max() / speeds
     return slow
+
+
+@contextmanager
+def scheduled(**numbers: float) -> Iterator[None]:
+    """Searches of this process go by other numbers of the schedule for a while."""
+    before = {name: getattr(USUAL, name) for name in numbers}
+    try:
+        for name, value in numbers.items():
+            object.__setattr__(USUAL, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(USUAL, name, value)
 
 
 def first(values: Iterable[object], count: int) -> list[object]:

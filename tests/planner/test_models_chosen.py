@@ -21,10 +21,10 @@ from planner.models import chosen_models, models_of
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
-from planner.search.common.schedule import Schedule
 from planner.search.improve.second_search import SecondSearch
 from planner.settings import SearchSettings
 from planner.space.evaluation import Assignment
+from tests.planner.cases import scheduled
 
 MODEL = """
 from dataclasses import dataclass, field
@@ -148,7 +148,6 @@ def test_a_second_process_finds_the_class_too(
     model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second search runs in a process of its own."""
-    always = Auto(schedule=Schedule(second_size=0, further_s=0.0))
     found: list[Assignment | None] = []
     honest = SecondSearch.plan
 
@@ -159,8 +158,9 @@ def test_a_second_process_finds_the_class_too(
     monkeypatch.setattr(SecondSearch, "plan", told)
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
     slow = chosen_models(system, {"collective": str(model_file)})
-    settings = SearchSettings(strategy=always, max_evaluations=40, with_baselines=False)
-    solve(PlanningProblem(workload=workload, topology=system, models=slow), search=settings)
+    settings = SearchSettings(strategy=Auto(), max_evaluations=40, with_baselines=False)
+    with scheduled(second_size=0, further_s=0.0):
+        solve(PlanningProblem(workload=workload, topology=system, models=slow), search=settings)
     assert len(found) == 1
     assert found[0] is not None
 

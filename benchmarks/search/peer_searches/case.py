@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from benchmarks.search.peer_searches import restated
 from benchmarks.search.peer_searches.tasks import Best, SpaceName, TimeIsUp, price, space_of, task
 from planner.objectives import objective_named
 from planner.search.auto import Auto
-from planner.search.common.schedule import SearchPart
+from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
 OURS: Final = "ours"
@@ -67,7 +68,8 @@ def _ours(space: SearchSpace, best: Best, seconds: float, seed: int) -> None:
     objective = objective_named("iteration", space)
     budget = Budget(time_limit_s=seconds)
     evaluate = Evaluator(space, objective, budget, clock=time.process_time)
-    found = Auto(frozenset({SearchPart.SECOND})).search(space, evaluate, seed=seed)
+    object.__setattr__(USUAL, "second_size", math.inf)
+    found = Auto().search(space, evaluate, seed=seed)
     best.num_priced = evaluate.num_evaluations
     if found.assignments:
         best.offer(found.values[0], lambda: space.plan(found.assignments[0]))

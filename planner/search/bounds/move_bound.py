@@ -37,7 +37,7 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 
@@ -61,7 +61,6 @@ class MoveBound:
         meter: Meter,
         *,
         most: float,
-        schedule: Schedule = USUAL,
     ) -> None:
         """Work out what tables that stay put on every rank, and what each option has to move.
 
@@ -70,9 +69,8 @@ class MoveBound:
             budget: the limit on moves.
             meter: is told of the work done.
             most: the objective of the best plan, which is 1 in the programs.
-            schedule: how large the programs may be.
         """
-        self._most, self._schedule = most, schedule
+        self._most = most
         self._model, self._space = model, model.space
         self._budget, self._meter = budget, meter
         found = [_least_move(budget, option) for option in self._space.options]
@@ -83,7 +81,7 @@ class MoveBound:
         for rank in np.unique(np.argmax(self._loads(now), axis=0)):
             model.add_tangents(now[rank])
         loads = self._loads(work)
-        most = max(schedule.program_entries // max(len(loads) * loads.shape[-1], 1), 1)
+        most = max(USUAL.program_entries // max(len(loads) * loads.shape[-1], 1), 1)
         total = self._loads(now)
         busiest = (total / np.maximum(total.max(axis=0), 1e-300)).max(axis=-1)
         self._ranks = np.sort(np.argsort(-busiest, kind="stable")[:most])
@@ -262,7 +260,6 @@ def bound_by_moves(
     cuts: Mapping[TypeSet | None, Sequence[Cut]],
     relaxed: Mapping[TypeSet | None, Relaxation],
     certain: Callable[[TypeSet], TypeSet],
-    schedule: Schedule = USUAL,
 ) -> None:
     """Raise the bound of a search by its limit on moves.
 
@@ -275,13 +272,12 @@ def bound_by_moves(
         relaxed: the bound of each set without a limit on moves. A set whose bound is not below the
             best plan has no better plan, and needs no program.
         certain: gives the types of a set that all its plans have.
-        schedule: how large the programs may be.
     """
     budget, best = model.space.rules.budget, record.value
     size = len(model.space.options) * model.space.world_size
-    if budget is None or not math.isfinite(best) or size > schedule.most_entries:
+    if budget is None or not math.isfinite(best) or size > USUAL.most_entries:
         return
-    moves = MoveBound(model, budget, record.evaluate.meter, most=best, schedule=schedule)
+    moves = MoveBound(model, budget, record.evaluate.meter, most=best)
     always, least = record.evaluate.objective.always(), best
     for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
         if relaxation.bound >= least or record.stopped:

@@ -21,7 +21,7 @@ from planner.search.bounds.relaxation import (
 )
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule, SearchPart
+from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Assignment
 
 
@@ -47,29 +47,27 @@ class Proofs:
         model: LinearModel,
         record: Record,
         *,
-        schedule: Schedule,
-        without: frozenset[SearchPart],
+        proves: bool,
     ) -> None:
         """Prove nothing yet.
 
         Args:
             model: tangents and options.
             record: of the search; takes the bounds.
-            schedule: how the search shares out its work.
-            without: parts of the search to leave out.
+            proves: whether boxes are split and packings bounded.
         """
-        self._model, self._record, self._schedule = model, record, schedule
+        self._model, self._record = model, record
         self._space, self._meter = model.space, record.evaluate.meter
-        self._proves = SearchPart.PROOFS not in without
+        self._proves = proves
         self.bounds = RankFreeBound(
             model,
-            optional=usual_optional_types(model.space, schedule),
+            optional=usual_optional_types(model.space),
             meter=self._meter,
             cut=lambda: record.cut,
             left_s=lambda: left_s(record),
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
-        self.starts = Starts(self.bounds, record, without)
+        self.starts = Starts(self.bounds, record)
         self.boxes_s = 0.0
         self._idle_rows = self._rows_left_out = 0
         self._branching: Branching | None = None
@@ -102,7 +100,7 @@ class Proofs:
     def limit_moves(self) -> None:
         """The bound that follows from a limit on what may move from the plan in use."""
         cuts, certain = self.bounds.cuts, self.bounds.certain
-        bound_by_moves(self._model, self._record, cuts, self.relaxed, certain, self._schedule)
+        bound_by_moves(self._model, self._record, cuts, self.relaxed, certain)
 
     # -- further programs -------------------------------------------------------------------------
 
@@ -127,10 +125,10 @@ class Proofs:
         if self._rows_left_out > 0:
             self._rows_left_out -= 1
             return []
-        schedule, meter, starts = self._schedule, self._meter, list[Assignment]()
+        meter, starts = self._meter, list[Assignment]()
         begun_s, before = meter.spent_s, self._record.bound
-        until_s = begun_s + min(most_s, schedule.start_share * meter.planned_s)
-        for step in range(schedule.boxes):
+        until_s = begun_s + min(most_s, USUAL.start_share * meter.planned_s)
+        for step in range(USUAL.boxes):
             if meter.spent_s >= until_s or self._record.stopped or not self._branching.possible:
                 break
             found = self._branching.step(self._record.value)
@@ -164,7 +162,7 @@ class Proofs:
         if not self._proves or prices is None or record.bound is None or is_done:
             return None
         meter = self._meter
-        until_s = meter.spent_s + self._schedule.turn_share * meter.left_s
+        until_s = meter.spent_s + USUAL.turn_share * meter.left_s
         makespan = Makespan(self._space, prices, meter)
         found = makespan.bound(
             record.bound, record.value, lambda: record.stopped or meter.spent_s >= until_s

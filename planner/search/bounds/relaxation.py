@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
 from planner.search.common.lp import ProgramBasis
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL
 from planner.space.evaluation import SearchSpace
 
 TypeSet = frozenset[ShardingType]
@@ -50,19 +50,17 @@ class Relaxation:
         return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
 
 
-def usual_optional_types(space: SearchSpace, schedule: Schedule = USUAL) -> TypeSet:
+def usual_optional_types(space: SearchSpace) -> TypeSet:
     """The sharding types that every set leaves open in a search.
 
     If there are many tables, replication is always one of them.
     """
-    many = space.num_tables > schedule.few_tables
+    many = space.num_tables > USUAL.few_tables
     replicated = frozenset({ShardingType.DATA_PARALLEL})
-    return optional_types(space, replicated if many else frozenset(), schedule)
+    return optional_types(space, replicated if many else frozenset())
 
 
-def optional_types(
-    space: SearchSpace, given: TypeSet = frozenset(), schedule: Schedule = USUAL
-) -> TypeSet:
+def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
     """The sharding types that every set leaves open, so that there are few enough sets.
 
     These are the given ones, and then the types with the fewest options, as many as are needed.
@@ -70,7 +68,7 @@ def optional_types(
     counts = Counter(o.sharding_type for o in space.options)
     optional = set(given)
     for kind in sorted(counts, key=lambda t: (counts[t], t)):
-        if len(type_sets(space, frozenset(optional))) <= schedule.type_sets:
+        if len(type_sets(space, frozenset(optional))) <= USUAL.type_sets:
             break
         optional.add(kind)
     return frozenset(optional)

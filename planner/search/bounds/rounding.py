@@ -14,7 +14,6 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.common.lp import Rows
-from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
@@ -161,20 +160,16 @@ class Starts:
     Args:
         bounds: solves the rank-free problem.
         record: is offered every plan.
-        without: parts of the search to leave out.
 
     Attributes:
         found: all plans that were rounded so far.
     """
 
-    def __init__(
-        self, bounds: RankFreeBound, record: Record, without: frozenset[SearchPart]
-    ) -> None:
+    def __init__(self, bounds: RankFreeBound, record: Record) -> None:
         """Make no plan yet."""
         self.found: list[Assignment] = []
         self._bounds, self._model, self._record = bounds, bounds.model, record
         self._roundable = Roundable(bounds)
-        self._without = without
         self._meter = record.evaluate.meter
         self._space = bounds.space
         self._placing_s = placing_s(self._space.num_tables, self._space.world_size)
@@ -188,8 +183,6 @@ class Starts:
         Returns:
             The best plan of the search so far, if there is one.
         """
-        if SearchPart.GREEDY in self._without:
-            return []
         until_s = self._meter.spent_s + most_s
         for proposal in greedy_plans(self._model):
             self._meter.spend(self._placing_s)

@@ -13,21 +13,7 @@ Numerical tolerances, and numbers that belong to one algorithm, stand beside the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
-
-# ------------------ parts of a search
-#
-# The parts of the search by name, so that a search can leave some out.
-
-
-class SearchPart(StrEnum):
-    """Parts of the search that one search leaves to another, or that tests and benchmarks skip."""
-
-    EXHAUSTIVE = "every plan of tiny spaces"
-    GREEDY = "greedy plans"
-    SECOND = "the second search"
-    PROOFS = "proofs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +103,4 @@ class Schedule:
 
 
 USUAL: Final = Schedule()
-"""The schedule of every search that is not given another one."""
+"""The schedule of every search."""

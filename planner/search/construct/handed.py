@@ -1,27 +1,22 @@
-"""Plans handed on to another problem with the same tables but other ranks, batch or system.
+"""A plan of the same tables on the same ranks as one of a space that lists other options.
 
-What is handed on is how each table is cut, and roughly where its pieces are. Rank ``r`` of ``n``
-old ranks stands for the new ranks from ``r m / n`` to ``(r + 1) m / n`` of ``m``. If these are
-several, the pieces that were together on the old rank are spread over them, the heaviest first.
-Tables on every rank, and tables cut by rows inside a host, are cut into as many parts as the new
-problem has ranks, in all or in a host.
+A plan that TorchRec cannot run is where the search for a runnable one begins. Each table gets the
+listed option that is most like its own, with pieces near where they were. Tables on every rank,
+and tables cut by rows inside a host, are cut into as many parts as there are ranks, in all or in a
+host.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import Plan, ShardingOption, Spread
-from costmodels.topology import Topology
-from costmodels.workload import Workload
 from planner.options.cuts import option_of
-from planner.search.base import Record
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
 
@@ -33,82 +28,41 @@ spread counts more than type, type more than kernel, and each of them more than 
 pieces, which counts by the logarithm of its ratio."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandedPlan:
-    """A plan without the problem that it was made for.
+def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> Assignment | None:
+    """The plan of a space that is most like a given one; None if an option cuts no table so.
 
-    Attributes:
-        world_size: number of its ranks.
-        local_world_size: number of ranks of each of its hosts.
-        options: the option of each table, in the order of the workload.
-        places: ranks (or hosts) of the pieces of each table; empty for a table on every rank.
-    """
-
-    world_size: int
-    local_world_size: int
-    options: tuple[ShardingOption, ...]
-    places: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, plan: Plan, workload: Workload, topology: Topology) -> HandedPlan | None:
-        """A plan of a workload on a system; None if no option cuts a table as the plan does."""
-        local = topology.local_world_size
-        options, places = [], []
-        for table in workload.tables:
-            placement = plan.placement(table.name)
-            option = option_of(
-                placement, table, world_size=topology.world_size, local_world_size=local
-            )
-            if option is None:
-                return None
-            step = local if option.spread is Spread.HOSTS else 1
-            ranks = () if option.is_uniform else placement.ranks[::step]
-            options.append(option)
-            places.append(tuple(rank // step for rank in ranks))
-        return cls(
-            world_size=topology.world_size,
-            local_world_size=local,
-            options=tuple(options),
-            places=tuple(places),
-        )
-
-
-def offered(handed: Sequence[HandedPlan], space: SearchSpace, record: Record) -> list[Assignment]:
-    """Translate handed plans into a space, and offer them to the record.
-
-    Returns:
-        All of them, also those that do not fit.
-    """
-    found = [translated(space, plan, record.evaluate.objective) for plan in handed]
-    for plan in found:
-        record.consider(plan, "plan handed on")
-    return found
-
-
-def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObjective) -> Assignment:
-    """The plan of a space that is most like a handed plan of the same tables.
-
-    Each table gets the listed option that is most like its own. Its pieces go near where they were,
-    as far as constraints of the table allow it. Rules that couple tables, limits of memory, and
-    pieces of unequal widths, which are not listed, are not looked at.
+    Rules that couple tables, limits of memory, and pieces of unequal widths, which are not listed,
+    are not looked at.
 
     Args:
-        space: the options and places of the new problem.
-        handed: the plan.
+        space: the options and places.
+        plan: of the same tables on the same ranks.
         objective: says how heavy a piece is, by the cut that always holds.
     """
-    options = [_nearest(space, t, given) for t, given in enumerate(handed.options)]
+    local, tables = space.local_world_size, space.problem.workload.tables
+    now = [plan.placement(table.name) for table in tables]
+    cuts = [
+        option_of(placement, table, world_size=space.world_size, local_world_size=local)
+        for placement, table in zip(now, tables, strict=True)
+    ]
+    given = [cut for cut in cuts if cut is not None]
+    if len(given) < len(cuts):
+        return None
+    options = [_nearest(space, t, own) for t, own in enumerate(given)]
     flats = space.first[:-1] + np.array(options, dtype=np.int64)
     prices = objective.always().slopes @ objective.gradient(space.mean_work.mean(axis=0))
     weights = space.mean_work[flats] @ prices / np.maximum(space.pieces[flats], 1)
     loads = np.zeros(space.world_size)
     places: list[tuple[int, ...]] = [()] * len(options)
     for table in np.argsort(-weights, kind="stable").tolist():
-        option = space.option(table, options[table])
+        option, own = space.option(table, options[table]), given[table]
         if option.is_uniform:
             continue
-        places[table] = _placed(space, table, handed, option, loads)
-        where = places[table]
+        step = local if own.spread is Spread.HOSTS else 1
+        old, count = [rank // step for rank in now[table].ranks[::step]], space.world_size // step
+        if own.is_uniform:  # such tables are spread over the ranks
+            old, count = [table], space.num_tables
+        where = places[table] = _placed(space, table, option, old, count, loads)
         ranks = space.host_ranks(where) if option.spread is Spread.HOSTS else np.array(where)
         np.add.at(loads, ranks, weights[table] * len(where) / len(ranks))
     return Assignment(options=tuple(options), places=tuple(places))
@@ -136,27 +90,24 @@ def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
 def _placed(
     space: SearchSpace,
     table: int,
-    handed: HandedPlan,
     option: ShardingOption,
+    old: Sequence[int],
+    before: int,
     loads: FloatArray,
 ) -> tuple[int, ...]:
-    """The places of an option's pieces in the new problem.
+    """The places of an option's pieces, each near that of an old piece.
 
     Args:
-        space: the options and places of the new problem.
+        space: the options and places.
         table: whose pieces they are.
-        handed: the old plan.
         option: the table's new option.
+        old: the places of the pieces before.
+        before: how many such places there were.
         loads: ``[W]`` weight of the pieces that are placed already, per rank.
     """
     hosts = option.spread is Spread.HOSTS
     count = space.num_hosts if hosts else space.world_size
     loads = loads.reshape(count, -1).sum(axis=1)
-    old, before = handed.places[table], handed.world_size
-    if not old:  # it was on every rank: spread such tables over the new ranks
-        old, before = (table,), len(handed.places)
-    elif handed.options[table].spread is Spread.HOSTS:
-        before //= handed.local_world_size
     wanted: list[int] = []
     for piece in range(option.num_pieces):
         place = old[piece * len(old) // option.num_pieces]

@@ -16,7 +16,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
@@ -41,17 +40,9 @@ variables and the smallest shards. Nothing is proven then; more options find pla
 problems."""
 
 
-class PackingAnswer(StrEnum):
-    """What is known after CP-SAT has ended: there is a plan, there is none, or neither."""
-
-    FOUND = "found"
-    NONE = "none"
-    UNKNOWN = "unknown"
-
-
 def pack_exactly(
     space: SearchSpace, *, work_s: float, time_limit_s: float, seed: int
-) -> tuple[PackingAnswer, Assignment | None]:
+) -> tuple[Assignment | None, bool]:
     """Look for a plan that fits and keeps the rules, or for the proof that there is none.
 
     Half of the work and of the time is for either.
@@ -61,14 +52,16 @@ def pack_exactly(
         work_s: most work, in CP-SAT's deterministic seconds, which are the same on every machine.
         time_limit_s: most seconds by the clock.
         seed: of the solver.
+
+    Returns:
+        The plan, if one was found; and whether it is proven that there is none.
     """
     kept, complete = _options(space)
     limits = work_s / 2, time_limit_s / 2
-    found, assignment = _Model(space, kept, round_up=True).solve(*limits, seed)
-    if found is not PackingAnswer.NONE or not complete:
-        return (PackingAnswer.UNKNOWN if found is PackingAnswer.NONE else found), assignment
-    found, _ = _Model(space, kept, round_up=False).solve(*limits, seed)
-    return (PackingAnswer.NONE if found is PackingAnswer.NONE else PackingAnswer.UNKNOWN), None
+    found, none_fits = _Model(space, kept, round_up=True).solve(*limits, seed)
+    if none_fits and complete:
+        _, none_fits = _Model(space, kept, round_up=False).solve(*limits, seed)
+    return found, none_fits and complete
 
 
 def _options(space: SearchSpace) -> tuple[list[list[int]], bool]:
@@ -134,8 +127,8 @@ class _Model:
 
     def solve(
         self, work_s: float, time_limit_s: float, seed: int
-    ) -> tuple[PackingAnswer, Assignment | None]:
-        """Run the solver, for so much work and so many seconds by the clock at most."""
+    ) -> tuple[Assignment | None, bool]:
+        """What :func:`pack_exactly` says, after so much work and seconds by the clock at most."""
         solver = self.cp.CpSolver()
         if math.isfinite(time_limit_s):
             solver.parameters.max_time_in_seconds = max(time_limit_s, 0.1)
@@ -146,17 +139,15 @@ class _Model:
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = seed
         status = solver.solve(self.model)
-        if status == self.cp.INFEASIBLE:
-            return PackingAnswer.NONE, None
         if status not in (self.cp.FEASIBLE, self.cp.OPTIMAL):
-            return PackingAnswer.UNKNOWN, None
+            return None, status == self.cp.INFEASIBLE
         options, places = [], []
         for table in self.tables:
             chosen = next(p for p in table if solver.boolean_value(p.used))
             options.append(chosen.index)
             where = (next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in chosen.at)
             places.append(tuple(where))
-        return PackingAnswer.FOUND, Assignment(options=tuple(options), places=tuple(places))
+        return Assignment(options=tuple(options), places=tuple(places)), False
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -372,10 +363,10 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
     """
     limit_s = record.evaluate.budget.time_limit_s
     most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
-    answer, found = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
+    found, none_fits = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")
-    elif answer is PackingAnswer.NONE:
+    elif none_fits:
         record.raise_bound(np.inf, "exact packing")
 
 

@@ -15,7 +15,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType, Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL
 from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, SearchSpace
 
@@ -96,21 +96,20 @@ def _count_placed(space: SearchSpace, table: int, *, ordered: bool) -> int:
     return total
 
 
-def can_price_all(space: SearchSpace, left_s: float, schedule: Schedule = USUAL) -> bool:
+def can_price_all(space: SearchSpace, left_s: float) -> bool:
     """Whether every assignment can be priced within the work and memory that this may take.
 
     Args:
         space: the space of assignments.
         left_s: nominal seconds of work left.
-        schedule: how much work and memory it may take.
     """
     entries = space.world_size * space.pipeline.num_features
-    most_s = min(schedule.exhaustive_s, left_s)
+    most_s = min(USUAL.exhaustive_s, left_s)
     most = int(most_s / (priced_s(_BATCH, entries) / _BATCH))
     if count_assignments(space, most) > most:
         return False
     each = sum(count_choices(space, t) for t in range(space.num_tables))
-    return each * entries <= schedule.most_entries
+    return each * entries <= USUAL.most_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

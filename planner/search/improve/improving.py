@@ -13,7 +13,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
@@ -44,7 +44,6 @@ class Improver:
         bounds: solves the rank-free problem; its model and cuts are used.
         relaxed: the relaxation of each set of sharding types; the search changes it on the way.
         rng: of all random choices.
-        schedule: how the search shares out its work.
     """
 
     def __init__(
@@ -55,13 +54,11 @@ class Improver:
         relaxed: Mapping[TypeSet | None, Relaxation],
         *,
         rng: np.random.Generator,
-        schedule: Schedule = USUAL,
     ) -> None:
         """Improve nothing yet."""
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
-        self._schedule = schedule
         self._cycles = Cycles(space, record, rng)
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
@@ -88,7 +85,7 @@ class Improver:
         stages = LATE_STAGES if late else STAGES
         entries = self._space.world_size * (self._model.num_tangents + 2)
         step_s = _INSERTIONS * insertion_s(entries) * len(stages)
-        steps = int(min(effort * self._schedule.steps(self._space.num_tables), most_s / step_s))
+        steps = int(min(effort * USUAL.steps(self._space.num_tables), most_s / step_s))
         if steps < 1 or self.done:
             return
         types = self._types(start)
@@ -98,7 +95,7 @@ class Improver:
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
         """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
-        self.cycle(start, self._schedule.least_effort, late=True, most_s=most_s)
+        self.cycle(start, USUAL.least_effort, late=True, most_s=most_s)
 
     def around(self, effort: float) -> None:
         """Run a cycle that begins with the best plan."""
@@ -114,19 +111,18 @@ class Improver:
         best = self._record.best
         if best is None or self.done:
             return
-        schedule = self._schedule
-        count = max(int(effort * schedule.samples), 1)
+        count = max(int(effort * USUAL.samples), 1)
         own = self._relaxation(self._types(best))
         others = sorted((r for r in self._relaxed.values() if r is not own), key=lambda r: r.bound)
         found: list[Assignment] = []
-        for relaxation in (own, *others[: schedule.starts - 1]):
+        for relaxation in (own, *others[: USUAL.starts - 1]):
             if relaxation.bound < self._record.value:
                 self._model.use_cuts(self._bounds.cuts.get(relaxation.types, []))
                 prices = self._sampler(relaxation)
                 found += [] if prices is None else explore(prices, self._record, count)
         found.sort(key=lambda a: (self._record.evaluate.value(a), a.options, a.places))
         for start in found[: _SAMPLED if effort > 1 else 1]:
-            self.cycle(start, schedule.least_effort)
+            self.cycle(start, USUAL.least_effort)
 
     def families(self, starts: list[Assignment]) -> list[Assignment]:
         """The best plan of each set of sharding types that is not far from the best of all."""
@@ -135,7 +131,7 @@ class Improver:
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
             if value(start) <= _PROMISING * self._record.value:
                 best.setdefault(self._types(start), start)
-        return list(best.values())[: self._schedule.starts]
+        return list(best.values())[: USUAL.starts]
 
     # -- private ----------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ Science 40 (2006), for the turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -162,24 +161,10 @@ _AT_FIRST: Final = 1e-5, 5e-3
 """Gain, as a share of the objective, and nominal seconds that each kind begins with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cooling:
-    """How the temperature of a walk falls from its first to its last step.
-
-    Attributes:
-        steps: number of steps.
-        hot_ratio: temperature at the first step, as a share of the objective.
-        cold_ratio: temperature at the last step.
-    """
-
-    steps: int
-    hot_ratio: float
-    cold_ratio: float
-
-    def temperature(self, step: int) -> float:
-        """The temperature at a step; it falls by the same factor from step to step."""
-        share = step / max(self.steps - 1, 1)
-        return float(self.hot_ratio * (self.cold_ratio / self.hot_ratio) ** share)
+_HOT_RATIO: Final = 1e-4
+_COLD_RATIO: Final = 1e-6
+"""Temperature at the beginning and at the end of each stage, as a share of the objective. Hotter
+stages leave poor plans more easily, colder ones keep good ones."""
 
 
 class Turns:
@@ -261,23 +246,23 @@ class Ruiner:
             field.put(int(table), best.option, best.places)
         return True
 
-    def walk(
-        self, field: PartialPlan, schedule: Cooling, watch: Callable[[PartialPlan], None]
-    ) -> None:
+    def walk(self, field: PartialPlan, steps: int, watch: Callable[[PartialPlan], None]) -> None:
         """Ruin and recreate step by step.
 
         Args:
             field: the plan to begin with, which is changed.
-            schedule: number of steps, and the temperature at each.
+            steps: number of steps; the temperature falls by the same factor from step to step.
             watch: is shown every plan that is accepted.
         """
         current = best = field.smooth
-        for step in range(schedule.steps):
+        for step in range(steps):
             if self.stopped():
                 return
             kind, before_s = self._turns.draw(), self._meter.spent_s
             if kind == 0:
-                changed = self._ruin_and_recreate(field, current, schedule.temperature(step))
+                share = step / max(steps - 1, 1)
+                heat_ratio = _HOT_RATIO * (_COLD_RATIO / _HOT_RATIO) ** share
+                changed = self._ruin_and_recreate(field, current, heat_ratio)
             else:
                 changed = self._share_out(field, self._shared[kind - 1])
             if changed:
@@ -358,10 +343,6 @@ STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128,
 """Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
 LATE_STAGES: Final = STAGES[2:]
 """Stages of a cycle that begins with a good plan, which the first stages would spoil."""
-_HOT_RATIO: Final = 1e-4
-_COLD_RATIO: Final = 1e-6
-"""Temperature at the beginning and at the end of each stage, as a share of the objective. Hotter
-stages leave poor plans more easily, colder ones keep good ones."""
 _CLOSE: Final = 1.002
 """Plans are priced by the objective if their minorant is within this factor of the least one of the
 cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
@@ -420,14 +401,8 @@ class Cycles:
         """
         model = self._model(start, cuts)
         kept = self._kept(start, allowed)
-        meter = self.record.evaluate.meter
-        ruiner = Ruiner(
-            model,
-            kept,
-            self.rng,
-            lambda: self.record.stopped,
-            meter,
-        )
+        stopped, meter = lambda: self.record.stopped, self.record.evaluate.meter
+        ruiner = Ruiner(model, kept, self.rng, stopped, meter)
         self._minorant = np.inf
         current = start
         for power, thrift in stages:
@@ -435,8 +410,7 @@ class Cycles:
                 break
             field = PartialPlan(model, self._scale(model, current), power, thrift)
             field.load(current)
-            schedule = Cooling(steps=steps, hot_ratio=_HOT_RATIO, cold_ratio=_COLD_RATIO)
-            ruiner.walk(field, schedule, self._watch)
+            ruiner.walk(field, steps, self._watch)
             current = field.assignment
         self._price()
 

@@ -29,7 +29,7 @@ from typing import BinaryIO, Final
 
 from costmodels.errors import CostModelError
 from planner.search.base import AbstractStrategy
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
 from planner.support import processes
@@ -101,7 +101,7 @@ class SecondSearch:
             self._thread.start()
 
     @staticmethod
-    def worth_it(evaluate: Evaluator, schedule: Schedule = USUAL) -> bool:
+    def worth_it(evaluate: Evaluator) -> bool:
         """Whether a second search is worth its process; the answer is the same on every machine.
 
         It is if enough work is left, the problem is large enough but not too large to be copied,
@@ -109,9 +109,9 @@ class SecondSearch:
         """
         space = evaluate.space
         return (
-            evaluate.meter.left_s >= schedule.further_s
-            and space.num_tables * space.world_size >= schedule.second_size
-            and space.pool.size <= schedule.most_entries
+            evaluate.meter.left_s >= USUAL.further_s
+            and space.num_tables * space.world_size >= USUAL.second_size
+            and space.pool.size <= USUAL.most_entries
             and not space.rules
         )
 

@@ -220,7 +220,10 @@ def test_bad_npy_arrays(tmp_path: Path, array: np.ndarray, message: str) -> None
     ("arrays", "message"),
     [
         ({"a": np.zeros((3, 2)), "b": np.zeros((3, 2), np.int32)}, "must hold integers"),
-        ({"a": np.zeros((3, 2), np.int32), "b": np.zeros((4, 2), np.int32)}, "as many samples each"),
+        (
+            {"a": np.zeros((3, 2), np.int32), "b": np.zeros((4, 2), np.int32)},
+            "as many samples each",
+        ),
         ({"a": np.zeros((0, 2), np.int32)}, "at least 1"),
         ({"a": np.asfortranarray(np.zeros((3, 2), np.int32))}, "stored in columns"),
         ({"a": np.array([[1, -5]])}, "index -5 is negative"),

@@ -11,7 +11,7 @@ from costmodels.sharding import ShardingType
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.problem import Constraints
-from planner.search.construct.packing import PackingAnswer, pack_exactly, packings
+from planner.search.construct.packing import pack_exactly, packings
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
@@ -87,8 +87,8 @@ def test_the_planner_finds_tight_plans(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_exact_packing_knows(seed: int) -> None:
     space = tight(seed, 0.999)
-    answer, found = pack_exactly(space, work_s=10, time_limit_s=60, seed=0)
-    assert answer is not PackingAnswer.NONE, "the instance was made from a packing"
+    found, none_fits = pack_exactly(space, work_s=10, time_limit_s=60, seed=0)
+    assert not none_fits, "the instance was made from a packing"
     if found is not None:
         assert space.pipeline.memory(space.plan(found)).fits
 
@@ -112,7 +112,7 @@ def test_a_proof_says_what_is_short(hbm_gib: float) -> None:
 def test_none_found_says_what_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     model, system = three_large(1.75)
     module = "planner.search.construct.packing.pack_exactly"
-    monkeypatch.setattr(module, lambda *a, **k: (PackingAnswer.UNKNOWN, None))
+    monkeypatch.setattr(module, lambda *a, **k: (None, False))
     monkeypatch.setattr("planner.solving.run.require_feasible", lambda space: None)
     with pytest.raises((NoPlanFoundError, InfeasibleError), match="over its limit"):
         api.plan(model, system, constraints=WHOLE, time_limit_s=2)  # type: ignore[arg-type]

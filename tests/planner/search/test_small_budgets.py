@@ -12,7 +12,6 @@ from planner.objectives import objective_named
 from planner.problem import Constraints
 from planner.search import auto
 from planner.search.base import Record
-from planner.search.common.schedule import SearchPart
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
@@ -52,7 +51,7 @@ def test_early_plans_leave_work_for_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     space = cases.space(cases.synthetic(6), cases.topology(2, 2), cases.DEVICE_ONLY)
     objective = objective_named("iteration", space)
     record = Record(Evaluator(space, objective, Budget(max_evaluations=10_000)))
-    run = auto._Run(space, record, 0, frozenset({SearchPart.SECOND}), ())
+    run = auto._Run(space, record, 0, None, is_second=True)
     run._bound_at_once()
     taken: list[float] = []
     monkeypatch.setattr(run.improver, "short_cycle", lambda start, most_s: taken.append(most_s))
@@ -65,5 +64,4 @@ def test_a_search_without_proofs_has_a_plan_though_tangents_are_added() -> None:
     space = cases.space(cases.synthetic(8), cases.topology(1, 8))
     budget = Budget(max_evaluations=3000)
     evaluate = Evaluator(space, objective_named("iteration", space), budget)
-    without = frozenset({SearchPart.SECOND, SearchPart.PROOFS})
-    assert auto.Auto(without).search(space, evaluate, seed=0).assignments
+    assert auto.Auto(is_second=True).search(space, evaluate, seed=0).assignments

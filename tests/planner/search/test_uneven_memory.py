@@ -12,15 +12,13 @@ from costmodels.units import GIB
 from planner import api
 from planner.problem import Constraints
 from planner.search.auto import Auto
-from planner.search.common.schedule import SearchPart
+from tests.planner.cases import scheduled
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")
 
 OURS = ("iteration", "phases")
 TORCHRECS = ("torchrec", "torchrec-critical-path")
-SEARCHED = Auto(frozenset({SearchPart.EXHAUSTIVE, SearchPart.SECOND}))
-"""So that bounds are proven and not counted out."""
 
 
 def _one_host() -> Topology:
@@ -49,16 +47,17 @@ def test_a_plan_that_fits_is_above_the_bound(
 ) -> None:
     large = make_table("large", num_embeddings=180_000_000, embedding_dim=128)
     small = [make_table(f"s{i}", num_embeddings=10**6, embedding_dim=64) for i in range(4)]
-    result = api.plan(
-        make_workload(large, *small, batch_size_per_rank=512),
-        topology,
-        constraints=Constraints(sharding_types=kinds),
-        objective=objective,
-        strategy=SEARCHED,
-        max_evaluations=20,
-        time_limit_s=None,
-        with_baselines=False,
-    )
+    with scheduled(exhaustive_s=0.0, second_size=10**9):  # bounds are proven and not counted out
+        result = api.plan(
+            make_workload(large, *small, batch_size_per_rank=512),
+            topology,
+            constraints=Constraints(sharding_types=kinds),
+            objective=objective,
+            max_evaluations=20,
+            time_limit_s=None,
+            strategy=Auto(),
+            with_baselines=False,
+        )
     bound = result.solver.bound
     assert bound is not None
     assert bound <= result.solver.value * (1 + 1e-9)

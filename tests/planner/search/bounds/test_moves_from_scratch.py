@@ -20,7 +20,6 @@ from planner.search.base import Record
 from planner.search.bounds.move_bound import MoveBound, _least_move, bound_by_moves
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule
 from planner.search.random import random_assignment
 from planner.space.effort import Meter
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -259,9 +258,9 @@ def test_the_busiest_ranks_are_those_that_are_looked_at() -> None:
     assert known == pytest.approx(exact, rel=1e-3)
     found = {}
     for entries, ranks in ((1, [1]), (each, [1]), (2 * each, [1, 2]), (3 * each, [0, 1, 2])):
-        schedule = Schedule(program_entries=entries)
         model = LinearModel(space, objective)
-        bounds = MoveBound(model, budget, Meter(), most=1e-3, schedule=schedule)
+        with cases.scheduled(program_entries=entries):
+            bounds = MoveBound(model, budget, Meter(), most=1e-3)
         assert bounds._ranks.tolist() == ranks
         found[entries] = bounds.bound(None, [objective.always()])
     unlimited = limited(free, MoveLimit(start=start))

@@ -18,7 +18,6 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.bounds.rounding import Roundable, Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import Rows
-from planner.search.common.schedule import SearchPart
 from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
@@ -43,14 +42,14 @@ WAYS = len(placer.POWERS)
 class Rounded:
     """The starts of a search for three equal whole tables on two ranks."""
 
-    def __init__(self, *, without: frozenset[SearchPart] = frozenset()) -> None:
+    def __init__(self) -> None:
         self.space = space_of(alike(3), cases.topology(1, 2))
         objective = objective_named("phases", self.space)
         self.stopped = False
         evaluate = Evaluator(self.space, objective, Budget(), clock=lambda: 0.0)
         self.record = Record(evaluate, should_stop=lambda: self.stopped)
         self.bounds = RankFreeBound(LinearModel(self.space, objective))
-        self.starts = Starts(self.bounds, self.record, without)
+        self.starts = Starts(self.bounds, self.record)
 
 
 def solved(types: TypeSet, bound: float, *, shares: bool = True) -> Relaxation:
@@ -181,7 +180,7 @@ def test_a_solution_is_rounded_with_its_cuts_and_the_largest_shares(
     record = Record(Evaluator(space, objective, Budget()))
     model = LinearModel(space, objective)
     bounds = RankFreeBound(model)
-    starts = Starts(bounds, record, frozenset())
+    starts = Starts(bounds, record)
     cut = Cut(base=1.0, slopes=np.ones(len(objective.weights)))
     bounds.cuts[A] = [cut]
     used: list[list[Cut]] = []

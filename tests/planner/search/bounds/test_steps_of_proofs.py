@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,6 @@ from planner.search.bounds import proofs as module
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule, SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
@@ -24,7 +21,6 @@ A, B, C = (
     frozenset({kind})
     for kind in (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
 )
-NO_PROOFS = frozenset({SearchPart.PROOFS})
 PLAN = Assignment(options=(0, 0, 0), places=((0,), (0,), (1,)))
 """The best plan for three equal tables on two ranks: two of them share a rank."""
 WORST = Assignment(options=(0, 0, 0), places=((0,), (0,), (0,)))
@@ -39,9 +35,8 @@ class Steps:
         *,
         plan: Assignment | None = WORST,
         budget: Budget = Budget(),  # noqa: B008
-        without: frozenset[SearchPart] = frozenset(),
+        proves: bool = True,
         space: SearchSpace | None = None,
-        **schedule: int,
     ) -> None:
         self.space = space_of(alike(3), cases.topology(1, 2)) if space is None else space
         self.stopped = False
@@ -55,8 +50,7 @@ class Steps:
         if plan is not None:
             self.record.consider(plan, "given")
         model = LinearModel(self.space, objective)
-        given = Schedule(**cast("Any", schedule))
-        self.proofs = Proofs(model, self.record, schedule=given, without=without)
+        self.proofs = Proofs(model, self.record, proves=proves)
         self.rounded: list[Relaxation] = []
 
     def keep_rounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +148,7 @@ def test_packing_is_asked_only_where_it_can_prove_something(
     steps.proofs.relax_at_once()
     steps.stopped = True
     assert steps.proofs.pack() is None
-    for steps in (Steps(plan=None), Steps(without=NO_PROOFS)):
+    for steps in (Steps(plan=None), Steps(proves=False)):
         steps.proofs.relax_at_once()
         assert steps.proofs.pack() is None
     steps = Steps(plan=PLAN)
@@ -201,9 +195,10 @@ def test_the_first_box_of_a_row_is_rounded(
     monkeypatch: pytest.MonkeyPatch, solutions: str, most: int, done: int, rounded: list[float]
 ) -> None:
     """Until nothing is left to split, or the row is at its end; the bound follows every box."""
-    steps = Steps(boxes=most)
+    steps = Steps()
     row = Row(steps, monkeypatch, solutions)
-    made = steps.proofs.split_boxes()
+    with cases.scheduled(boxes=most):
+        made = steps.proofs.split_boxes()
     assert row.asked == done
     assert [relaxation.bound for relaxation in steps.rounded] == rounded
     assert made == [PLAN] * len(rounded)
@@ -225,12 +220,12 @@ def test_a_row_of_boxes_ends_when_its_work_is_done(monkeypatch: pytest.MonkeyPat
 def test_no_box_is_split_where_none_is_left_or_the_search_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for without, possible, stopped in (
-        (NO_PROOFS, True, False),
-        (frozenset(), False, False),
-        (frozenset(), True, True),
+    for proves, possible, stopped in (
+        (False, True, False),
+        (True, False, False),
+        (True, True, True),
     ):
-        steps = Steps(without=cast("Any", without))
+        steps = Steps(proves=proves)
         row = Row(steps, monkeypatch, "xx")
         row.possible, steps.stopped = possible, stopped
         assert steps.proofs.split_boxes() == []

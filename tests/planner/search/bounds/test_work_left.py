@@ -11,13 +11,12 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import SearchPart
 from planner.space.effort import Meter
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner import cases
 
 
-def greedy_starts(most_s: float, without: frozenset[SearchPart] = frozenset()) -> list[float]:
+def greedy_starts(most_s: float) -> list[float]:
     """Work spent when each greedy plan is made, until so much is spent."""
     space = cases.space(cases.synthetic(5), cases.topology(2, 2), cases.DEVICE_ONLY)
     objective = objective_named("iteration", space)
@@ -31,7 +30,7 @@ def greedy_starts(most_s: float, without: frozenset[SearchPart] = frozenset()) -
 
     record.consider = kept  # type: ignore[method-assign]
     bounds = RankFreeBound(LinearModel(space, objective))
-    found = Starts(bounds, record, without).greedy(most_s)
+    found = Starts(bounds, record).greedy(most_s)
     assert found == ([record.best] if spent_s else [])
     return spent_s
 
@@ -44,7 +43,6 @@ def test_greedy_plans_are_made_as_long_as_there_is_work_left_for_them() -> None:
         assert greedy_starts(every[most - 1]) == every[:most]
         assert greedy_starts(0.5 * (every[most - 1] + every[most])) == every[:most]
     assert greedy_starts(0.0) == every[:1]
-    assert greedy_starts(math.inf, frozenset({SearchPart.GREEDY})) == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.partial_plan import PartialPlan, grouped
-from planner.search.improve.ruin import STAGES, Cooling, Cycles, Ruiner
+from planner.search.improve.ruin import STAGES, Cycles, Ruiner
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -107,14 +107,17 @@ def test_a_high_power_is_close_to_the_maximum() -> None:
         assert field.smooth <= field.minorant * space.world_size ** (1 / 128)
 
 
-def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold() -> None:
+def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     space, model = world(0)
     field = field_at(space, model, 0)
     kept = [np.arange(len(t.options)) for t in space.tables]
     ruiner = Ruiner(model, kept, np.random.default_rng(1), lambda: False)
     before, seen = field.smooth, []
-    cold = Cooling(steps=120, hot_ratio=1e-12, cold_ratio=1e-12)
-    ruiner.walk(field, cold, lambda f: seen.append(f.smooth))
+    for name in ("_HOT_RATIO", "_COLD_RATIO"):
+        monkeypatch.setattr(f"planner.search.improve.ruin.{name}", 1e-12)
+    ruiner.walk(field, 120, lambda f: seen.append(f.smooth))
     assert seen
     assert field.smooth == pytest.approx(seen[-1], rel=1e-9)
     assert field.smooth <= before * (1 + 1e-9)

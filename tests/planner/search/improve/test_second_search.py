@@ -24,13 +24,12 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.common.schedule import Schedule, SearchPart
 from planner.search.improve import second_search
 from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
-ALONE = frozenset({SearchPart.SECOND, SearchPart.PROOFS})
+ALONE = Auto(is_second=True)
 
 
 def _space(tables: int = 26, ranks: int = 8) -> SearchSpace:
@@ -45,7 +44,7 @@ def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
 def theirs() -> Assignment | None:
     """What the other process finds."""
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
-    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+    with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         return second.plan(lambda: False)
 
 
@@ -53,7 +52,7 @@ def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) 
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
     request = SearchRequest(
-        strategy=Auto(ALONE),
+        strategy=ALONE,
         space=space,
         objective=SynchronizedPhases(space.pipeline),
         seed=3 + second_search._OTHER_SEED,
@@ -66,7 +65,7 @@ def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) 
 def test_it_is_cut_off_with_the_first_search() -> None:
     """Neither an error nor a plan, and at once."""
     evaluate = _evaluator(_space(), Budget())
-    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=0)) as second:
+    with contextlib.closing(SecondSearch(ALONE, evaluate, seed=0)) as second:
         assert second.plan(lambda: True) is None
 
 
@@ -90,7 +89,7 @@ def test_without_a_process_it_runs_afterwards(
     """With the plan that the other process would have found."""
     monkeypatch.setattr(second_search, "_started", lambda: None)
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
-    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+    with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
     assert theirs is not None
 
@@ -107,7 +106,7 @@ def test_classes_of_the_main_module_are_searched_with_afterwards(
     monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
     space = _space(6, 2)
     evaluate = Evaluator(space, Mine(space.pipeline), Budget(max_evaluations=80))
-    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+    with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
 
 
@@ -116,7 +115,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     space = _space(8, 4)
     budget = Budget(max_evaluations=1)
     strategy = Auto()
-    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=60)), seed=7919)
+    alone = ALONE.search(space, _evaluator(space, Budget(max_evaluations=60)), seed=7919)
     given: list[Assignment] = []
 
     class Instant:
@@ -142,14 +141,13 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_two_runs_are_the_same(most: int | None) -> None:
     """However the two processes take turns."""
-    schedule = Schedule(second_size=0, further_s=0.0)
     space = _space(5, 2)
-    parts = frozenset() if most is None else frozenset({SearchPart.PROOFS})  # a process less
     runs = []
     for _ in range(2):
         evaluate = Evaluator(space, objective_named("phases", space), Budget(max_evaluations=most))
-        assert SecondSearch.worth_it(evaluate, schedule)
-        runs.append(Auto(parts, schedule=schedule).search(space, evaluate, seed=1))
+        with cases.scheduled(second_size=0, further_s=0.0):
+            assert SecondSearch.worth_it(evaluate)
+            runs.append(Auto().search(space, evaluate, seed=1))
     assert runs[0].assignments[0] == runs[1].assignments[0]
     assert runs[0].values == runs[1].values
 
