@@ -22,10 +22,7 @@ from costmodels.floors.phases import (
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
-from costmodels.shard_work.work import (
-    CALLS,
-    REPLICATED,
-)
+from costmodels.shard_work.work import CALLS, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, BoxLaunches, Call
 from planner.space.evaluation import SearchSpace
@@ -198,9 +195,7 @@ class IterationTime(AbstractNamedObjective):
     ) -> TypeFloor:
         """What no plan with these sharding types can take less time than."""
         return self._pipeline.floor.of(
-            types,
-            fetches=self._fetches,
-            may_replicate=ShardingType.DATA_PARALLEL in optional,
+            types, fetches=self._fetches, may_replicate=ShardingType.DATA_PARALLEL in optional
         )
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> BoxLaunches:

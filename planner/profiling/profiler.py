@@ -187,11 +187,7 @@ def _table(
     if sums.highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
     return table_stats(
-        sums,
-        indices.by_range,
-        num_embeddings=known,
-        ids_are_hashes=hashed,
-        max_ind_range=fold,
+        sums, indices.by_range, num_embeddings=known, ids_are_hashes=hashed, max_ind_range=fold
     )
 
 

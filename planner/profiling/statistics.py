@@ -181,8 +181,7 @@ def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
     """The bins of the law; if ranges of ids were smoothed one by one, those of all ranges."""
     rows = law.num_rows if range_rows is None else range_rows.sum(axis=0)
     return schema.FittedLaw(
-        rows=rows.tolist(),
-        probability=(law.num_draws / float(rows @ law.num_draws)).tolist(),
+        rows=rows.tolist(), probability=(law.num_draws / float(rows @ law.num_draws)).tolist()
     )
 
 

@@ -107,8 +107,4 @@ def _memory_rule(rule: MemoryLimit, places: Mapping[Level, IntArray], sharing: i
     """The rule at every place that has a copy on one of the rule's ranks or hosts."""
     limited = np.flatnonzero(np.isin(places[rule.level], rule.places).any(axis=0)).tolist()
     shared = sharing if rule.level is Level.HOST else 1
-    return replace(
-        rule,
-        most_bytes=rule.most_bytes / shared,
-        places=tuple(limited) or rule.places,
-    )
+    return replace(rule, most_bytes=rule.most_bytes / shared, places=tuple(limited) or rule.places)

@@ -86,13 +86,7 @@ class _Run:
     """One search: its parts, and the phases in which they take turns."""
 
     def __init__(
-        self,
-        space: SearchSpace,
-        record: Record,
-        seed: int,
-        near: Plan | None,
-        *,
-        is_second: bool,
+        self, space: SearchSpace, record: Record, seed: int, near: Plan | None, *, is_second: bool
     ) -> None:
         self.space, self.record, self.seed = space, record, seed
         self.near, self.is_second = near, is_second
@@ -101,11 +95,7 @@ class _Run:
         self.proofs = Proofs(model, record, proves=not is_second)
         self.starts = self.proofs.starts
         self.improver = Improver(
-            space,
-            record,
-            self.proofs.bounds,
-            self.proofs.relaxed,
-            rng=np.random.default_rng(seed),
+            space, record, self.proofs.bounds, self.proofs.relaxed, rng=np.random.default_rng(seed)
         )
         self.second: SecondSearch | None = None
 

@@ -15,13 +15,7 @@ from costmodels.datatypes import FloatArray
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.support.status import Status
 
-__all__ = [
-    "AbstractStrategy",
-    "Budget",
-    "Record",
-    "SearchOutcome",
-    "SearchProgress",
-]
+__all__ = ["AbstractStrategy", "Budget", "Record", "SearchOutcome", "SearchProgress"]
 
 OPTIMALITY_GAP: Final = 1e-4
 """A plan counts as optimal if (its value - the bound) / its value is at most this. A smaller number

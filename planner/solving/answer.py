@@ -261,10 +261,7 @@ def answer_without_tables(
     pipeline = pipeline_of(problem, make_pipeline)
     refuse_hopeless(problem, pipeline, ())
     best = Candidate(
-        name=NO_SEARCH,
-        plan=only,
-        estimate=pipeline.estimate(only),
-        memory=pipeline.memory(only),
+        name=NO_SEARCH, plan=only, estimate=pipeline.estimate(only), memory=pipeline.memory(only)
     )
     value = objective_value(problem, only, search.objective)
     report = SolverReport(
@@ -363,9 +360,7 @@ def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
     if best is None or (outcome.values and outcome.values[0] <= best[0]):
         return outcome
     return replace(
-        outcome,
-        values=(best[0], *outcome.values),
-        assignments=(best[1], *outcome.assignments),
+        outcome, values=(best[0], *outcome.values), assignments=(best[1], *outcome.assignments)
     )
 
 

@@ -19,13 +19,7 @@ from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
 from planner.settings import SearchSettings
-from planner.solving.answer import (
-    BASELINES,
-    RUNNERS_UP,
-    Point,
-    answer,
-    answer_without_tables,
-)
+from planner.solving.answer import BASELINES, RUNNERS_UP, Point, answer, answer_without_tables
 from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Budget, Evaluator, SearchSpace

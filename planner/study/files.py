@@ -196,22 +196,12 @@ def study(
         2
     """
     load = Files(workload=workload)
-    knobs = knobs_of(
-        {
-            SYSTEM: systems,
-            GPUS: gpus,
-            **checked_knobs(vary or {}),
-        }
-    )
+    knobs = knobs_of({SYSTEM: systems, GPUS: gpus, **checked_knobs(vary or {})})
     asked = Effort(**effort)
     if not asked.is_grid and smallest_for is None:
         knobs = {k: tuple(v) for k, v in usual_choices(dict(knobs), load).items()}
     found = Study(
-        Space(knobs, load),
-        asked,
-        goals=tuple(goals),
-        smallest_for=smallest_for,
-        journal=journal,
+        Space(knobs, load), asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal
     )
     found.run()
     return found

@@ -36,16 +36,7 @@ from planner.study.figures import (
     values_of,
 )
 from planner.study.space import SYNC, SYSTEM, Setup, Space
-from planner.study.task import (
-    DIED,
-    FAILED,
-    STOPPED,
-    SetupResult,
-    Task,
-    done_at,
-    prove,
-    search,
-)
+from planner.study.task import DIED, FAILED, STOPPED, SetupResult, Task, done_at, prove, search
 from planner.study.trials import Trials
 from planner.support.status import Status
 

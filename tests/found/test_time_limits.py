@@ -20,7 +20,6 @@ from planner.errors import StoppedError
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.bound_program import Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import Solution
 from planner.search.common.safe_bounds import first_prices, safe_bound
@@ -66,7 +65,7 @@ def test_a_linear_program_gets_the_seconds_that_are_left(
 def test_a_program_that_the_clock_cuts_still_proves_something(problem: PlanningProblem) -> None:
     """The prices that are computed without a solver prove nearly what its first program proves."""
     bounds = bounds_of(problem)
-    program = bounds._program(None, Scope())
+    program = bounds.builder.build(None, [], [], [bounds.model.objective.always()])
     floor = safe_bound(program, first_prices(program))[0] * bounds.builder.scale
     solved = bounds_of(problem).relax(None, rounds=1).bound
     assert 0.9 * solved <= floor <= solved * (1 + 1e-6)

@@ -126,8 +126,7 @@ class StudyFlags(spec.Flags):
         metavar="N",
     )
     dask: kinds.Text = spec.option(
-        "Search on a Dask cluster; its workers need this version of shardplan.",
-        metavar="ADDRESS",
+        "Search on a Dask cluster; its workers need this version of shardplan.", metavar="ADDRESS"
     )
     output: kinds.Folder = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "

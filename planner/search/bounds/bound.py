@@ -30,11 +30,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.search.bounds.bound_program import (
-    Name,
-    RankFreeProgram,
-    Scope,
-)
+from planner.search.bounds.bound_program import Name, RankFreeProgram
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
@@ -112,8 +108,10 @@ class RankFreeBound:
         """
         result = Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
-            scope = Scope(kept=kept, more=more, box=box)
-            program = self._program(types, scope)
+            cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
+            cuts += [] if box is None else box.cuts
+            rows = self._table_rows, self._rank_rows
+            program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
             solution = self._solve(program, start=result.basis)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
@@ -157,14 +155,6 @@ class RankFreeBound:
         solution = solve(program, time_limit_s=self._left_s(), start=start)
         self._meter.spend(effort_of(program, solution))
         return solution
-
-    # -- building ---------------------------------------------------------------------------------
-
-    def _program(self, types: TypeSet | None, scope: Scope) -> LinearProgram:
-        cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
-        cuts += [] if scope.box is None else scope.box.cuts
-        rows = self._table_rows, self._rank_rows
-        return self.builder.build(types, *rows, cuts, scope=scope)
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -34,33 +33,14 @@ from planner.search.common.lp import LinearProgram, Rows
 from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
-# ------------------ which plans
+# ------------------ names of rows
 #
-# Which plans a program of the bound is about, and which ranks it looks at.
+# Which loads the rows of a program are about.
 
 Name = tuple[int, int, int]
 """The name of a row about one load. Its numbers are: which row of
 :class:`planner.search.bounds.bound_program.OnePlace`, or which rank; which of all K phases, or K
 for memory; and which tangent of the phase. A name stays valid when more phases come into use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scope:
-    """Which plans a program is about, and what it looks at besides means and largest shards.
-
-    Attributes:
-        kept: ``[n]`` True for options to choose from; None for all.
-        box: limits of the phases, and what fused calls cost; None for no limits.
-        more: further rows about the options.
-    """
-
-    kept: BoolArray | None = None
-    box: Box | None = None
-    more: Sequence[Rows] = ()
-
-
-EVERYTHING: Final = Scope()
-"""All plans, and nothing further."""
 
 
 # ------------------ limits on counts
@@ -272,7 +252,9 @@ class RankFreeProgram:
         rank_rows: Iterable[Name],
         cuts: Sequence[Cut],
         *,
-        scope: Scope = EVERYTHING,
+        kept: BoolArray | None = None,
+        box: Box | None = None,
+        more: Sequence[Rows] = (),
     ) -> LinearProgram:
         """The program that minimises the objective.
 
@@ -281,13 +263,15 @@ class RankFreeProgram:
             rows: which rows of :class:`OnePlace` to have, about which loads.
             rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
-            scope: which plans it is about.
+            kept: ``[n]`` True for options to choose from; None for all.
+            box: limits of the phases, and what fused calls cost; None for no limits.
+            more: further rows about the options.
         """
-        scale, box = self.scale, scope.box
+        scale = self.scale
         calls = () if box is None else box.launches.calls
         own = self._end + len(calls)
         size = own + 1
-        lower, upper = self._limits_of(types, scope.kept, box, size)
+        lower, upper = self._limits_of(types, kept, box, size)
         upper[self._end : own] = 1.0
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None and calls:
@@ -296,7 +280,7 @@ class RankFreeProgram:
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
-            rows=Rows.stack([*parts, *scope.more]),
+            rows=Rows.stack([*parts, *more]),
             groups=self.space.table_of,
         )
 

@@ -85,9 +85,7 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
         f"{len(table.options)} options"
     )
     raise InfeasibleError(
-        msg,
-        shortfall_bytes=max(device, host / local),
-        advice=_advice(space, table),
+        msg, shortfall_bytes=max(device, host / local), advice=_advice(space, table)
     )
 
 
@@ -183,11 +181,7 @@ def _check_large_shards(space: SearchSpace) -> None:
                 f"{space.world_size} ranks gets {shared + 1} of them and is "
                 f"{format_bytes(missing)} over its {format_bytes(limit)}"
             )
-            raise InfeasibleError(
-                msg,
-                shortfall_bytes=missing,
-                advice=_advice(space, None),
-            )
+            raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
 
 
 def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:

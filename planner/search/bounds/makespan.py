@@ -85,12 +85,7 @@ class Packing:
 class Makespan:
     """The makespan problem of a search space, with one price per unit of each kind of work."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        prices: FloatArray,
-        meter: Meter | None = None,
-    ) -> None:
+    def __init__(self, space: SearchSpace, prices: FloatArray, meter: Meter | None = None) -> None:
         """Work out what each shard costs.
 
         Args:

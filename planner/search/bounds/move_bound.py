@@ -55,12 +55,7 @@ class MoveBound:
     """Solves the programs of one search under a limit on moves."""
 
     def __init__(
-        self,
-        model: LinearModel,
-        budget: MoveBudget,
-        meter: Meter,
-        *,
-        most: float,
+        self, model: LinearModel, budget: MoveBudget, meter: Meter, *, most: float
     ) -> None:
         """Work out what tables that stay put on every rank, and what each option has to move.
 

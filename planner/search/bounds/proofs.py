@@ -13,12 +13,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import bound_by_moves
-from planner.search.bounds.relaxation import (
-    Relaxation,
-    TypeSet,
-    type_sets,
-    usual_optional_types,
-)
+from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets, usual_optional_types
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
@@ -42,13 +37,7 @@ class Proofs:
         boxes_s: nominal seconds spent on boxes so far.
     """
 
-    def __init__(
-        self,
-        model: LinearModel,
-        record: Record,
-        *,
-        proves: bool,
-    ) -> None:
+    def __init__(self, model: LinearModel, record: Record, *, proves: bool) -> None:
         """Prove nothing yet.
 
         Args:

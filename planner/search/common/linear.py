@@ -211,11 +211,6 @@ class LinearModel:
         """``[K']`` slopes of the cut that is largest at these maxima of the phases in use."""
         return np.asarray(self._slopes[int(np.argmax(self.paths(phases)))])
 
-    def slopes(self, peaks: FloatArray) -> FloatArray:
-        """``[K']`` how fast the minorant grows with the maximum of each phase in use."""
-        paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
-        return np.asarray(self._slopes[int(np.argmax(paths))])
-
     def use_cuts(self, cuts: Sequence[Cut]) -> None:
         """Let the minorant be the largest of these cuts and of the one that always holds."""
         self._cuts = (self.objective.always(), *cuts)

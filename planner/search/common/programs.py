@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -34,10 +34,7 @@ to 1, and take longer."""
 
 
 def solve(
-    program: LinearProgram,
-    *,
-    time_limit_s: float = math.inf,
-    start: ProgramBasis | None = None,
+    program: LinearProgram, *, time_limit_s: float = math.inf, start: ProgramBasis | None = None
 ) -> Solution:
     """Solve a program by GLOP.
 
@@ -46,14 +43,14 @@ def solve(
         time_limit_s: seconds by the clock after which the solver stops with what it has.
         start: the basis of a similar program, from which GLOP begins.
     """
-    found = _solved(program, time_limit_s, start)
-    if not found.denied:
-        return found.solution
-    broken = _solved(_least_broken(program), time_limit_s)
-    work = found.solution.pivots + broken.solution.pivots
-    if broken.solution.bound > _BROKEN:
+    found, is_denied = _solved(program, time_limit_s, start)
+    if not is_denied:
+        return found
+    broken, _ = _solved(_least_broken(program), time_limit_s)
+    work = found.pivots + broken.pivots
+    if broken.bound > _BROKEN:
         return Solution(bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work)
-    return replace(found.solution, pivots=work)
+    return replace(found, pivots=work)
 
 
 def effort_of(program: LinearProgram, solution: Solution) -> float:
@@ -62,25 +59,16 @@ def effort_of(program: LinearProgram, solution: Solution) -> float:
     return program_s(entries, rows, solution.pivots)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Answer:
-    """What a solver says, with the bound that was computed here.
-
-    Attributes:
-        solution: what it found.
-        denied: whether the solver says that the program has no solution, which is not proven yet.
-    """
-
-    solution: Solution
-    denied: bool
-
-
 def _solved(
     program: LinearProgram, time_limit_s: float, start: ProgramBasis | None = None
-) -> _Answer:
+) -> tuple[Solution, bool]:
     """Ask the solver once, and compute the bound of what it says.
 
     If a solver refuses a program, nothing is proven but what prices of 0 prove.
+
+    Returns:
+        What it found; and whether it says that the program has no solution, which is not proven
+        yet.
     """
     scaled, row_scale, column_scale = _near_one(program)
     try:
@@ -90,7 +78,7 @@ def _solved(
             return _solved(program, time_limit_s)
         bound = safe_bound(program, np.zeros(len(program.rows.lower)))[0]
         empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
-        return _Answer(solution=empty, denied=False)
+        return empty, False
     pivots = result.solve_stats.simplex_iterations
     nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots)
     x = prices = None
@@ -103,11 +91,11 @@ def _solved(
             prices = dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     bound, reduced = safe_bound(program, first_prices(program) if prices is None else prices)
     if math.isinf(bound) and bound > 0:
-        return _Answer(solution=replace(nothing, bound=bound, infeasible=True), denied=False)
+        return replace(nothing, bound=bound, infeasible=True), False
     shown = None if prices is None or math.isinf(bound) else reduced
     basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
     solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
-    return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
+    return solution, x is None and _says_none_fits(result)
 
 
 def _least_broken(program: LinearProgram) -> LinearProgram:

@@ -371,9 +371,7 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
 
 
 def packings(
-    space: SearchSpace,
-    expired: Callable[[], bool] = lambda: False,
-    meter: Meter | None = None,
+    space: SearchSpace, expired: Callable[[], bool] = lambda: False, meter: Meter | None = None
 ) -> Iterator[Assignment]:
     """One packing for each preference and fit with which all tables find room.
 

@@ -368,12 +368,7 @@ class Cycles:
         rng: of all random choices.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        record: Record,
-        rng: np.random.Generator,
-    ) -> None:
+    def __init__(self, space: SearchSpace, record: Record, rng: np.random.Generator) -> None:
         """Keep the parts; nothing is searched yet."""
         self.space = space
         self.record = record

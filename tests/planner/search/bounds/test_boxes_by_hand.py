@@ -12,7 +12,7 @@ import pytest
 from costmodels.datatypes import FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
-from planner.search.bounds.bound_program import RankFreeProgram, Scope
+from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
@@ -208,7 +208,7 @@ def test_rounding_never_takes_a_plan_at_the_limits_out_of_a_program() -> None:
     low = rng.uniform(0.1, 0.3, used) * made.scale
     high = rng.uniform(0.4, 0.9, used) * made.scale
     box = cast("Any", SimpleNamespace(first=model.used, low=low, high=high, launches=NONE, cuts=[]))
-    program = made.build(None, [], [], [], scope=Scope(box=box))
+    program = made.build(None, [], [], [], box=box)
     assert program.lower is not None
     of_phases = slice(count, count + used)
     least, most = program.lower[of_phases] * made.scale, program.upper[of_phases] * made.scale
