@@ -21,12 +21,11 @@ from planner.objectives import objective_class
 from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
-from planner.search.bounds.quick import Floor, linear_floor
+from planner.search.bounds.proofs import Floor, linear_floor
 from planner.settings import SearchChanges, SearchSettings
 from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
-from planner.solving.run import SolvingRun, deadline_of
-from planner.solving.runnable import runnable
+from planner.solving.run import SolvingRun, deadline_of, runnable
 from planner.space.objective import MakePipeline
 from planner.support.kinds import require_function, require_kind
 
@@ -221,9 +220,7 @@ def estimate(
     require_kind(name, plan, Plan, PLAN_HINT)
     pipeline = pipeline_of(problem)
     try:
-        return Candidate(
-            name=name, plan=plan, estimate=pipeline.estimate(plan), memory=pipeline.memory(plan)
-        )
+        return Candidate.of(name, plan, pipeline)
     except InvalidValueError as error:
         refuse(f"{name}: {error}")
 

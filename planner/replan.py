@@ -11,7 +11,7 @@ from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.result import Reshard
-from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
+from planner.rules.placement_rules import cell_bytes, overlaps, rectangles
 
 
 def reshard(

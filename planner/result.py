@@ -38,6 +38,8 @@ def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topolog
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from costmodels.pipeline import CostPipeline
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverReport:
@@ -121,6 +123,16 @@ class Candidate:
     plan: Plan
     estimate: IterationEstimate
     memory: MemoryLedger
+
+    @classmethod
+    def of(cls, name: str, plan: Plan, pipeline: CostPipeline) -> Candidate:
+        """A plan as a pipeline prices it.
+
+        Raises:
+            InvalidValueError: the plan is not one of the pipeline's workload on its ranks.
+        """
+        estimate, memory = pipeline.estimate(plan), pipeline.memory(plan)
+        return cls(name=name, plan=plan, estimate=estimate, memory=memory)
 
     def __repr__(self) -> str:
         """One line: name, time with its interval, and number of tables."""

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from planner.problem import PlanningProblem
-    from planner.search.bounds.quick import Floor
+    from planner.search.bounds.proofs import Floor
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and torch are imported
     os.environ.setdefault(_name, "1")

@@ -21,7 +21,7 @@ from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats
 from planner.result import Blocked, Candidate, MovePoint, PlanningResult
-from planner.rules.moved_bytes import MoveBudget, received_bytes
+from planner.rules.placement_rules import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
 from planner.support.status import Status

@@ -22,19 +22,20 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
-from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.rules.placement_rules import (
+    MoveBudget,
     Usage,
     apart_words,
     count_words,
     general_words,
     memory_words,
+    received_bytes,
     rules_on,
     table_words,
     together_words,
 )
 from planner.scenarios import ScenarioRule
-from planner.search.improve.best_place import BestPlace, Placed
+from planner.search.improve.single_changes import BestPlace, Placed
 from planner.settings import SearchSettings
 from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace

@@ -12,9 +12,8 @@ from typing import Final
 
 from costmodels import units as si
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.profiling.indices import Indices, open_indices
 from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
-from planner.profiling.statistics import table_stats
+from planner.profiling.statistics import Indices, open_indices, table_stats
 from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
 from planner.profiling.stats import StatsSource as SourceStats
 from planner.support.files import is_stream, write_text_atomic

@@ -30,7 +30,7 @@ from planner.report.page import Block, fill, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.stages import length_s
 from planner.result import Candidate
-from planner.rules.moved_bytes import received_bytes
+from planner.rules.placement_rules import received_bytes
 from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30

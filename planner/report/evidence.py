@@ -79,12 +79,7 @@ def gather(result: PlanningResult) -> Evidence:
 def _rival(result: PlanningResult, pipeline: CostPipeline) -> Candidate | None:
     limit = result.problem.move_limit
     if limit is not None:
-        return Candidate(
-            name=IN_USE,
-            plan=limit.start,
-            estimate=pipeline.estimate(limit.start),
-            memory=pipeline.memory(limit.start),
-        )
+        return Candidate.of(IN_USE, limit.start, pipeline)
     incumbent, others = figures.split_baselines(result)
     return incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
 

@@ -16,8 +16,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.bounds.proofs import Proofs
-from planner.search.bounds.quick import price_all_above_floor
+from planner.search.bounds.proofs import Proofs, price_all_above_floor
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.greedy import offer_first

@@ -12,7 +12,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.bounds.quick import price_all_above_floor
+from planner.search.bounds.proofs import price_all_above_floor
 from planner.search.construct.walk import count_assignments
 from planner.space.evaluation import Evaluator, SearchSpace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
 from costmodels.units import format_bytes, format_time
-from planner.errors import InfeasibleError, NoPlanFoundError, refuse, refuse_any
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, refuse, refuse_any
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
@@ -27,11 +27,9 @@ from planner.result import (
     PlanningResult,
     SolverReport,
 )
-from planner.rules.moved_bytes import received_bytes
-from planner.rules.placement_rules import rule_names, unmet_rules
+from planner.rules.placement_rules import received_bytes, rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
-from planner.search.common.guard import guarded
 from planner.search.improve.afterwards import EQUAL, simplified, staying
 from planner.search.improve.single_changes import single_changes
 from planner.settings import SearchSettings
@@ -42,6 +40,57 @@ from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.status import Status
 from planner.support.text import counted, significant
 from planner.torchrec_terms import ColumnMaxima
+
+# ------------------ no priced plan may be below the bound
+
+_PROOF_ROUNDING: Final = 1e-9
+"""Share of the objective by which a plan may be below the bound without contradicting it: sums of
+the same numbers in another order differ by less. A larger share would hide small errors."""
+
+
+def guarded(
+    outcome: SearchOutcome, others: Sequence[float], evaluate: Evaluator
+) -> tuple[SearchOutcome, tuple[str, ...]]:
+    """Withdraw the proof of a search if any known plan is better than the proven bound.
+
+    Args:
+        outcome: the outcome of the search.
+        others: objectives of plans that other strategies found.
+        evaluate: prices the plan in use, if there is one.
+
+    Returns:
+        The outcome, without a bound if that was withdrawn; and sentences for the user about it,
+        none if the bound holds.
+    """
+    if outcome.bound is None:
+        return outcome, ()
+    least = min([*outcome.values, *others, *_value_in_use(evaluate)])
+    if outcome.bound <= least + _PROOF_ROUNDING * abs(least):
+        return replace(outcome, bound=min(outcome.bound, least)), ()
+    text = (
+        f"a plan was priced at {least:.9g}, below the proven bound {outcome.bound:.9g}: the proof "
+        "is wrong and was withdrawn; please report this with the workload, the system and the flags"
+    )
+    return replace(outcome, bound=None, termination=Status.NO_PROOF), (text,)
+
+
+def _value_in_use(evaluate: Evaluator) -> list[float]:
+    """The objective of the plan in use, if that plan could be the answer; otherwise nothing.
+
+    It could be if there is a limit on moves, and it fits into memory and keeps the constraints.
+    """
+    space = evaluate.space
+    if space.problem.move_limit is None:
+        return []
+    try:
+        assignment = space.assignment(space.problem.move_limit.start)
+    except InvalidInputError:
+        return []
+    value = evaluate.value(assignment)
+    return [value] if np.isfinite(value) else []
+
+
+# ------------------ from what a search found to the result: the plan, its price, its proof
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
@@ -202,11 +251,8 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     plan = torchrec_default(space.problem).plan if name == TORCHREC_BASELINE else None
     if plan is None:
         return None
-    pipeline = space.pipeline
-    memory = pipeline.memory(plan)
-    if not memory.fits:
-        return None
-    return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
+    found = Candidate.of(name, plan, space.pipeline)
+    return found if found.memory.fits else None
 
 
 def _without_time(
@@ -260,9 +306,7 @@ def answer_without_tables(
     only = Plan(placements=())
     pipeline = pipeline_of(problem, make_pipeline)
     refuse_hopeless(problem, pipeline, ())
-    best = Candidate(
-        name=NO_SEARCH, plan=only, estimate=pipeline.estimate(only), memory=pipeline.memory(only)
-    )
+    best = Candidate.of(NO_SEARCH, only, pipeline)
     value = objective_value(problem, only, search.objective)
     report = SolverReport(
         strategy=NO_SEARCH,
@@ -347,11 +391,7 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
 
 def candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
     """The plan of an assignment, with its price and its memory."""
-    found = space.plan(assignment)
-    pipeline = space.pipeline
-    return Candidate(
-        name=name, plan=found, estimate=pipeline.estimate(found), memory=pipeline.memory(found)
-    )
+    return Candidate.of(name, space.plan(assignment), space.pipeline)
 
 
 def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:

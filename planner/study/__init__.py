@@ -9,7 +9,7 @@ from planner.study.figures import GOALS, Figures, Operation
 from planner.study.files import study
 from planner.study.space import Setup, Space
 from planner.study.study import Answer, Choice, Effort, Study
-from planner.study.task import SetupResult
+from planner.study.trials import SetupResult
 
 __all__ = [
     "GOALS",

@@ -23,7 +23,7 @@ from planner.io.plan.result_json import inputs_hash
 from planner.options.runtime_warnings import runtime_warnings
 from planner.result import PlanningResult, SolverReport
 from planner.search.base import StopCallback
-from planner.search.bounds.quick import Floor
+from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.study.figures import (
     NO_FAILURES,
@@ -36,8 +36,17 @@ from planner.study.figures import (
     values_of,
 )
 from planner.study.space import SYNC, SYSTEM, Setup, Space
-from planner.study.task import DIED, FAILED, STOPPED, SetupResult, Task, done_at, prove, search
-from planner.study.trials import Trials
+from planner.study.trials import (
+    DIED,
+    FAILED,
+    STOPPED,
+    SetupResult,
+    Task,
+    Trials,
+    done_at,
+    prove,
+    search,
+)
 from planner.support.status import Status
 
 TRIAL_LIMIT_S: Final = 120.0

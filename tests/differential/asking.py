@@ -24,7 +24,7 @@ from planner.result import Reshard
 from planner.scenarios import ScenarioRule
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
-from planner.search.bounds.quick import Floor
+from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.solving.prepare import BOUND_OF_LISTED
 from planner.support.status import Status
@@ -64,7 +64,7 @@ class Answer:
     ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
     of the search apart. ``floor`` is what is known without a search (of the engine, about times),
     and ``free_bytes`` what the plan leaves of its fullest rank. ``withdrew`` says that the planner
-    itself saw its bound to be wrong (:mod:`planner.search.common.guard`).
+    itself saw its bound to be wrong (:mod:`planner.solving.answer`).
     """
 
     run: Run

@@ -73,7 +73,7 @@ def test_nothing_proven_is_no_bound(problem: PlanningProblem) -> None:
     kept = Record.raise_bound
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Record, "raise_bound", bound_is_kept)
-        patch.setattr("planner.search.bounds.quick._linear_bound", lambda *_: float("-inf"))
+        patch.setattr("planner.search.bounds.proofs._linear_bound", lambda *_: float("-inf"))
         limited = SearchSettings(time_limit_s=600.0, with_baselines=False)
         api.solve(problem, search=limited)
     assert seen[0] is None

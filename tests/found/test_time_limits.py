@@ -21,8 +21,7 @@ from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import Solution
-from planner.search.common.safe_bounds import first_prices, safe_bound
+from planner.search.common.lp import Solution, first_prices, safe_bound
 from planner.settings import SearchSettings
 from planner.solving import assumed
 from planner.solving.prepare import search_objective, search_space

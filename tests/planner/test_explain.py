@@ -16,7 +16,7 @@ from planner.errors import InvalidInputError
 from planner.explain import Change, Explainer, constraint_costs
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.report.comparison import changes
-from planner.rules.moved_bytes import received_bytes
+from planner.rules.placement_rules import received_bytes
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 
@@ -78,8 +78,8 @@ def test_options_priced_a_few_at_a_time_are_told_alike(
     """Large problems have too much work for all options at once."""
     name = explainer.plan.placements[0].table
     together = explainer.table(name)
-    monkeypatch.setattr("planner.search.improve.best_place._FEWEST", 3)
-    monkeypatch.setattr("planner.search.improve.best_place._MOST_NUMBERS", 1)
+    monkeypatch.setattr("planner.search.improve.single_changes._FEWEST", 3)
+    monkeypatch.setattr("planner.search.improve.single_changes._MOST_NUMBERS", 1)
     assert explainer.table(name) == together
 
 

@@ -14,7 +14,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.explain import Explainer, OptionCost
 from planner.problem import Constraints, PlanningProblem
-from planner.search.improve.best_place import Placed
+from planner.search.improve.single_changes import Placed
 from tests.planner import cases
 from tests.strategies import make_placement
 

@@ -28,7 +28,7 @@ from planner.cli.run import run
 from planner.objectives.iteration import IterationTime
 from planner.objectives.phases import SynchronizedPhases
 from planner.problem import PlanningProblem
-from planner.search.bounds.quick import linear_floor
+from planner.search.bounds.proofs import linear_floor
 from planner.solving.prepare import search_space
 from planner.space.objective import AbstractObjective
 from tests.costmodels.stages.stand_ins import models_of

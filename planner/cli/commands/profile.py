@@ -110,8 +110,8 @@ def command(
     from planner.cli.output import check_file
     from planner.profiling import profiler
     from planner.profiling import stats as statistics
-    from planner.profiling.indices import LEAST_MEMORY_BYTES
     from planner.profiling.readers import CriteoTsvReader
+    from planner.profiling.statistics import LEAST_MEMORY_BYTES
 
     options, output = flags.options(), flags.output or Path("stats.json")
     check_file(output)

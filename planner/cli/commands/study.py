@@ -438,7 +438,7 @@ def _deliver(
 def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
     """Write the plan, the setups and the page; returns their paths."""
     from planner import io
-    from planner.study.page import study_page
+    from planner.study.compare import study_page
     from planner.support.files import csv_text, write_texts_atomic
 
     rows = _rows(study)

@@ -5,7 +5,7 @@ count, the search runs again by TorchRec's count, with a warning that says what 
 
 Finds plans under which TorchRec computes what the module computes. Means that it would divide too
 often, and unpooled tables in columns of several widths, are kept out by every search
-(:mod:`planner.solving.runnable`); TorchRec's own plan is not used if it has them.
+(:mod:`planner.solving.run`); TorchRec's own plan is not used if it has them.
 
 **Outputs that are not fp32.** The tables of a module with the same sharding type share an exchange.
 A rank sends and expects the output type of its own tables, or fp32 if it has none of them. Training
@@ -61,7 +61,7 @@ from planner.scenarios import ScenarioRule
 from planner.search.improve.single_changes import single_changes
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, search_objective, search_space
-from planner.solving.runnable import runs
+from planner.solving.run import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline

@@ -25,7 +25,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.models import require_rules
 from planner.problem import Level
-from planner.rules.placement_rules import Cap
+from planner.rules.placement_rules import taken
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.common.linear import LinearModel
@@ -54,23 +54,13 @@ for memory; and which tangent of the phase. A name stays valid when more phases 
 
 def counted(space: SearchSpace) -> Rows:
     """A row ``counts @ y <= most * number of places`` for each limit."""
-    caps = space.rules.caps
-    counts = [np.where(c.members[space.table_of], _least(space, c), 0) for c in caps]
+    caps, rules = space.rules.caps, space.rules
+    least = [np.array([taken(cap, option, rules) for option in space.options]) for cap in caps]
+    counts = [np.where(c.members[space.table_of], n, 0) for c, n in zip(caps, least, strict=True)]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
     places = {Level.RANK: space.world_size, Level.HOST: space.num_hosts}
     most = np.array([float(c.most * places[c.level]) for c in caps])
     return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
-
-
-def _least(space: SearchSpace, cap: Cap) -> IntArray:
-    """``[n]`` what each option adds at least to the sum of a limit over all places."""
-    world, local = space.world_size, space.local_world_size
-    blocks = np.where(space.is_on_hosts, local, 1)
-    if not cap.distinct:
-        return np.where(space.is_uniform, world, space.pieces * blocks)
-    if cap.level is Level.RANK:
-        return np.where(space.is_uniform, world, blocks)
-    return np.where(space.is_uniform, space.num_hosts, 1)
 
 
 # ------------------ large shards and tied tables

@@ -31,7 +31,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
-from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
+from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel

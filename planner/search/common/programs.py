@@ -1,7 +1,7 @@
 """Solves linear programs: GLOP proposes solutions and prices, what they prove is computed here.
 
 The bound of a program is computed from the solver's row prices, by weak duality
-(:mod:`planner.search.common.safe_bounds`). If the solver says that a program has no solution, that
+(:mod:`planner.search.common.lp`). If the solver says that a program has no solution, that
 counts only if the same computation shows that some row stays broken whatever is chosen.
 """
 
@@ -15,8 +15,15 @@ from typing import Any, Final, cast
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution, row_names
-from planner.search.common.safe_bounds import first_prices, safe_bound
+from planner.search.common.lp import (
+    LinearProgram,
+    ProgramBasis,
+    Rows,
+    Solution,
+    first_prices,
+    row_names,
+    safe_bound,
+)
 from planner.space.effort import program_s
 
 _MOST_PIVOTS: Final = 200_000

@@ -183,12 +183,10 @@ class _Model:
     def _apart_by_width(self, widths: tuple[int, ...], placed: _Placed) -> None:
         """Forbid pieces of different widths on one rank, which TorchRec cannot run."""
         for column in zip(*placed.at, strict=True):
-            used = []
-            for width in sorted(set(widths)):
-                pieces = [v for w, v in zip(widths, column, strict=True) if w == width]
-                here = self.model.new_bool_var("")
-                self.model.add(sum(pieces) <= len(pieces) * here)
-                used.append(here)
+            used = [
+                self._present([v for w, v in zip(widths, column, strict=True) if w == width])
+                for width in sorted(set(widths))
+            ]
             self.model.add(sum(used) <= 1)
 
     def _memory(self) -> None:
@@ -196,11 +194,15 @@ class _Model:
         space, local = self.space, self.space.local_world_size
         device: list[list[Any]] = [[] for _ in range(space.world_size)]
         host: list[list[Any]] = [[] for _ in range(space.num_hosts)]
-        for rank, variable, device_bytes, host_bytes in self._shards():
-            if (size := self.round(device_bytes / self.unit)) > 0:
-                device[rank].append(size * variable)
-            if (size := self.round(host_bytes / self.unit)) > 0:
-                host[rank // local].append(size * variable)
+        for table in range(space.num_tables):
+            for variable, ranks, rows in self._shards(table):
+                if isinstance(variable, int):
+                    continue
+                for rank, row in zip(ranks, rows, strict=True):
+                    if (size := self.round(float(space.pool_device[row]) / self.unit)) > 0:
+                        device[rank].append(size * variable)
+                    if (size := self.round(float(space.pool_host[row]) / self.unit)) > 0:
+                        host[rank // local].append(size * variable)
         for terms, limit in zip(device, space.pipeline.device_limits, strict=True):
             self.model.add(sum(terms) <= self._limit(limit))
         for terms, limit in zip(host, space.pipeline.host_limits, strict=True):
@@ -211,28 +213,23 @@ class _Model:
         units = float(limit) * self.margin / self.unit
         return math.floor(units) if self.round is math.ceil else math.ceil(units)
 
-    def _shards(self) -> Any:
-        """(rank, variable, device bytes, host bytes) of every shard on every rank it may be on."""
-        space, local = self.space, self.space.local_world_size
-        for table, found in enumerate(self.tables):
-            for placed in found:
-                flat = int(space.first[table]) + placed.index
-                rows = space.rows[flat]
-                device, host = space.pool_device[rows], space.pool_host[rows]
-                spread = space.options[flat].spread
-                if spread is Spread.UNIFORM:
-                    for rank in range(space.world_size):
-                        yield rank, placed.used, float(device[rank]), float(host[rank])
-                for piece, row in enumerate(placed.at):
-                    for place, variable in enumerate(row):
-                        if isinstance(variable, int):
-                            continue
-                        if spread is Spread.RANKS:
-                            yield place, variable, float(device[piece]), float(host[piece])
-                            continue
-                        for i in range(local):
-                            rank = place * local + i
-                            yield rank, variable, float(device[piece, i]), float(host[piece, i])
+    def _shards(self, table: int) -> Iterator[tuple[Any, range, IntArray]]:
+        """Each piece of a table on each place: its variable, the ranks there, and rows of work."""
+        space = self.space
+        sizes = {
+            Spread.UNIFORM: space.world_size,
+            Spread.HOSTS: space.local_world_size,
+            Spread.RANKS: 1,
+        }
+        for placed in self.tables[table]:
+            flat = int(space.first[table]) + placed.index
+            size = sizes[space.options[flat].spread]
+            pieces = zip(
+                placed.at or [[placed.used]], space.rows[flat].reshape(-1, size), strict=True
+            )
+            for row, rows in pieces:
+                for place, variable in enumerate(row):
+                    yield variable, range(place * size, (place + 1) * size), rows
 
     def _counts(self, members: BoolArray, level: Level) -> list[list[list[Any]]]:
         """Variables of shards, by table and place: their sum is the table's shards on the place.
@@ -241,24 +238,22 @@ class _Model:
             members: ``[T]`` True for the tables to count.
             level: whether places are ranks or hosts.
         """
-        space, local = self.space, self.space.local_world_size
-        size = space.world_size if level is Level.RANK else space.num_hosts
+        step = 1 if level is Level.RANK else self.space.local_world_size
         found = []
         for table in np.flatnonzero(members):
-            places: list[list[Any]] = [[] for _ in range(size)]
-            for placed in self.tables[table]:
-                spread = space.option(int(table), placed.index).spread
-                if spread is Spread.UNIFORM:
-                    for rank in range(space.world_size):
-                        places[rank if level is Level.RANK else rank // local].append(placed.used)
-                for row in placed.at:
-                    for place, variable in enumerate(row):
-                        hosts = spread is Spread.HOSTS
-                        ranks = range(place * local, (place + 1) * local) if hosts else (place,)
-                        for rank in ranks:
-                            places[rank if level is Level.RANK else rank // local].append(variable)
+            places: list[list[Any]] = [[] for _ in range(self.space.world_size // step)]
+            for variable, ranks, _ in self._shards(int(table)):
+                for rank in ranks:
+                    places[rank // step].append(variable)
             found.append(places)
         return found
+
+    def _present(self, *shards: list[Any]) -> Any:
+        """A variable that is 1 if any of these lists of shards has one on its place."""
+        here = self.model.new_bool_var("")
+        for own in shards:
+            self.model.add(sum(own) <= max(len(own), 1) * here)
+        return here
 
     def _cap(self, cap: Cap) -> None:
         """Keep a limit on the number of shards, or of tables, on every place."""
@@ -268,22 +263,13 @@ class _Model:
             if not cap.distinct:
                 self.model.add(sum(sum(t) for t in terms) <= cap.most)
                 continue
-            present = []
-            for shards in terms:
-                here = self.model.new_bool_var("")
-                self.model.add(sum(shards) <= max(len(shards), 1) * here)
-                present.append(here)
-            self.model.add(sum(present) <= cap.most)
+            self.model.add(sum([self._present(t) for t in terms]) <= cap.most)
 
     def _union(self, union: Union) -> None:
         """Keep all tables of a group on one place."""
         counts = self._counts(union.members, union.level)
-        used = []
-        for place in range(len(counts[0]) if counts else 0):
-            here = self.model.new_bool_var("")
-            for table in counts:
-                self.model.add(sum(table[place]) <= max(len(table[place]), 1) * here)
-            used.append(here)
+        places = range(len(counts[0]) if counts else 0)
+        used = [self._present(*(table[place] for table in counts)) for place in places]
         self.model.add(sum(used) <= 1)
 
     def _budget(self) -> None:

@@ -26,7 +26,7 @@ from planner.options.table_limits import HOST_KERNELS
 from planner.problem import MoveLimit
 from planner.replan import reshard
 from planner.result import LEAST_GAIN_RATIO, PAYBACK_S
-from planner.rules.moved_bytes import received_bytes
+from planner.rules.placement_rules import received_bytes
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 EQUAL: Final = 1.0 + 1e-9

@@ -14,7 +14,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
-from planner.search.construct.prices import PriceSearch, explore
+from planner.search.construct.placer import PriceSearch, explore
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from planner.solving.runnable import runs
+from planner.solving.run import runs
 from tests.differential.asking import Run, ask
 from tests.differential.case import Case
 from tests.differential.drawing.problems import draw, draw_rare, draw_unusual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.search.improve.best_place import BestPlace
+from planner.search.improve.single_changes import BestPlace
 from tests.differential.drawing.problems import draw, draw_dense, draw_unusual
 from tests.differential.named import named
 from tests.differential.questions.explaining import explain_faults

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.search.bounds.quick import Floor
-from planner.study import task
+from planner.search.bounds.proofs import Floor
+from planner.study import trials
 from tests.differential.drawing.problems import draw
 from tests.differential.questions.tuned import tuned_faults
 from tests.planner.cases import first
@@ -27,12 +27,12 @@ def test_studies_prove_what_is_true(seed: int) -> None:
 
 
 def test_a_bound_of_a_study_above_a_plan_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = task.api.floor
+    honest = trials.api.floor
 
     def raised(*given: Any, **hooks: Any) -> Floor:
         floor = honest(*given, **hooks)
         return replace(floor, value=1.5 * floor.value)
 
-    monkeypatch.setattr(task.api, "floor", raised)
+    monkeypatch.setattr(trials.api, "floor", raised)
     lines = [line for seed in STUDIED[:2] for line in tuned_faults(draw(seed), seed)]
     assert any("optimum" in line for line in lines)

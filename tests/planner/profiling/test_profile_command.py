@@ -21,7 +21,7 @@ from planner.cli.progress import bars
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
-from planner.profiling.indices import Indices
+from planner.profiling.statistics import Indices
 from planner.profiling.stats import load_stats
 from tests.planner.profiling.samples import write_npy, write_tsv, zipf_ids
 

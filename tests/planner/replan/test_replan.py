@@ -16,7 +16,7 @@ from planner.models import pipeline_of
 from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
 from planner.replan import reshard
-from planner.rules.moved_bytes import MoveBudget, cell_bytes, received_bytes
+from planner.rules.placement_rules import MoveBudget, cell_bytes, received_bytes
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
 from planner.solving.run import strategy_named

@@ -13,7 +13,7 @@ from planner import api
 from planner.explain import Explainer
 from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
-from planner.rules.moved_bytes import MoveBudget
+from planner.rules.placement_rules import MoveBudget
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 

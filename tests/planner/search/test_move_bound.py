@@ -12,7 +12,7 @@ from costmodels.workload import Feature
 from planner import PlanningProblem, SearchSettings, load_system, plan, solve
 from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit
-from planner.rules.moved_bytes import MoveBudget, received_bytes
+from planner.rules.placement_rules import MoveBudget, received_bytes
 from planner.search.bounds.move_bound import MoveBound, _least_move
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment

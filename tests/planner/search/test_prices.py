@@ -8,7 +8,7 @@ from planner.objectives.phases import SynchronizedPhases
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.common.linear import LinearModel
-from planner.search.construct.prices import PriceSearch, explore
+from planner.search.construct.placer import PriceSearch, explore
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 

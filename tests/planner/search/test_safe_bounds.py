@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, Rows
+from planner.search.common.lp import LinearProgram, Rows, safe_bound
 from planner.search.common.programs import solve
-from planner.search.common.safe_bounds import safe_bound
 from tests.planner import cases
 
 

@@ -20,7 +20,7 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
-from planner.solving.runnable import runs
+from planner.solving.run import runs
 from planner.support.status import Status
 from tests.differential.drawing.problems import draw_larger
 from tests.planner import cases

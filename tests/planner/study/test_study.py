@@ -22,10 +22,9 @@ from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.solving.prepare import search_space
 from planner.study import Effort, Operation, Space, Study
-from planner.study.compare import verdict, worths
+from planner.study.compare import study_page, verdict, worths
 from planner.study.figures import GOALS, behind, values_of, with_checkpoints
-from planner.study.page import study_page
-from planner.study.task import DIED, FAILED
+from planner.study.trials import DIED, FAILED
 from planner.support.processes import WorkerPool
 from tests.planner.cases import DeadlySearch, first
 from tests.planner.report.report_samples import make_result

@@ -15,7 +15,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
 from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit
-from planner.rules.moved_bytes import received_bytes
+from planner.rules.placement_rules import received_bytes
 from planner.search.base import Record
 from planner.search.bounds.move_bound import MoveBound, _least_move, bound_by_moves
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets

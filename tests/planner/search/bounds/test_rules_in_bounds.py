@@ -12,7 +12,7 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, CountLimit, Level, TableGroup
 from planner.rules.placement_rules import PlacementRules
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.quick import linear_floor
+from planner.search.bounds.proofs import linear_floor
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
 from planner.space.evaluation import SearchSpace
