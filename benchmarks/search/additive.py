@@ -32,7 +32,7 @@ from planner.options.cuts import Names
 from planner.options.enumeration import Listing, TableOptions
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
-from planner.search.base import SearchOutcome
+from planner.search.base import Record, SearchOutcome
 from planner.space.budget import default_evaluations
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, Cut
@@ -331,7 +331,7 @@ def search(space: SearchSpace, time_limit_s: float, seed: int = 0) -> SearchOutc
     most = default_evaluations(space, time_limit_s)
     budget = Budget(time_limit_s=time_limit_s, max_evaluations=most)
     evaluate = Evaluator(space, AdditivePhases(), budget)
-    return Auto().search(space, evaluate, seed=seed)
+    return Auto().search(Record(evaluate), seed=seed)
 
 
 def shards_per_rank(space: SearchSpace, options: IntArray) -> float:

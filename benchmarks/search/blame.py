@@ -80,7 +80,7 @@ def _exhausted(
         optimum = min(optimum, float(values.min()))
     record = Record(Evaluator(space, priced, Budget()))
     object.__setattr__(USUAL, "exhaustive_s", 0.0)
-    outcome = Auto().search(space, record.evaluate, seed=0)
+    outcome = Auto().search(record, seed=0)
     return outcome.values[0], float(outcome.bound or 0.0), optimum
 
 

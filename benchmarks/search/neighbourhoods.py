@@ -285,7 +285,7 @@ def compare(case: str, more_s: float) -> None:
 
 
 def _searched(space: SearchSpace, seconds: float) -> tuple[Assignment, float]:
-    outcome = Auto().search(space, _evaluator(space, seconds), seed=0)
+    outcome = Auto().search(Record(_evaluator(space, seconds)), seed=0)
     return outcome.assignments[0], outcome.values[0]
 
 

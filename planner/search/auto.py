@@ -11,10 +11,8 @@ from costmodels.sharding import Plan, ShardingType
 from planner.search.base import (
     OPTIMALITY_GAP,
     AbstractStrategy,
-    ProgressCallback,
     Record,
     SearchOutcome,
-    StopCallback,
 )
 from planner.search.bounds.proofs import Proofs, price_all_above_floor
 from planner.search.common.linear import LinearModel
@@ -26,7 +24,7 @@ from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.single_changes import follow_chain, kernel_changes
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
 """Whole tables (columns in one piece) and tables cut by columns. These plans need the fewest
@@ -52,17 +50,9 @@ class Auto(AbstractStrategy):
         """Keep what each search needs; nothing is searched yet."""
         self._near, self._is_second = near, is_second
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Search until the plan is proven optimal, nothing helps, or the budget is spent."""
-        record = Record(evaluate, progress, should_stop)
+        evaluate, space = record.evaluate, record.evaluate.space
         has_all = space.listing.has_every_kernel
         if has_all and can_price_all(space, evaluate.meter.left_s):
             price_all_above_floor(space, record)

@@ -40,10 +40,10 @@ class SearchProgress:
     """
 
     seconds: float
-    incumbent: float | None
-    bound: float | None
-    gap_ratio: float | None
-    evaluations: int
+    incumbent: float | None = None
+    bound: float | None = None
+    gap_ratio: float | None = None
+    evaluations: int = 0
     phase: str
 
     def line(self, *, in_seconds: bool = True) -> str:
@@ -250,26 +250,20 @@ class AbstractStrategy(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Look for the assignment with the smallest objective.
 
         The same seed gives the same outcome if the search ends by itself or by the number of
-        evaluations in ``evaluate.budget``. A search that the clock ends may give another one.
+        evaluations in the budget of the record. A search that the clock ends may give another one.
 
         Args:
-            space: the options of every table, at least one for each, and the places they may have.
-            evaluate: prices assignments and holds the budget.
+            record: keeps the plans and bounds that are found. Its evaluator has the space (the
+                options of every table, at least one for each, and the places they may have), prices
+                assignments and holds the budget.
             seed: of the one random generator of the search.
-            progress: is called with every improvement of plan or bound.
-            should_stop: is asked often; True ends the search with what it has found.
+
+        Returns:
+            The outcome of the record.
         """
 
 
@@ -288,18 +282,9 @@ class AbstractProposals(AbstractStrategy):
             seed: of the random generator.
         """
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Price the proposals until there are no more or the budget ends; nothing is proven."""
-        record = Record(evaluate, progress, should_stop)
-        for proposal in self.proposals(space, record, seed):
+        for proposal in self.proposals(record.evaluate.space, record, seed):
             record.consider(proposal, type(self).__module__.rpartition(".")[2])
             if record.stopped:
                 break

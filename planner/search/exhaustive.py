@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Final, final
 
 from planner.errors import refuse
-from planner.search.base import (
-    AbstractStrategy,
-    ProgressCallback,
-    Record,
-    SearchOutcome,
-    StopCallback,
-)
+from planner.search.base import AbstractStrategy, Record, SearchOutcome
 from planner.search.bounds.proofs import price_all_above_floor
 from planner.search.construct.walk import count_assignments
-from planner.space.evaluation import Evaluator, SearchSpace
 
 MOST_ASSIGNMENTS: Final = 2_000_000
 """Most plans that the exhaustive strategy prices, which takes a few minutes. A problem with more
@@ -27,15 +20,7 @@ class Exhaustive(AbstractStrategy):
 
     __slots__ = ()
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Find the best plan of the listed options; the seed has no effect.
 
         Where kernels are left out of the list, it is not proven to be the best of all plans.
@@ -44,12 +29,12 @@ class Exhaustive(AbstractStrategy):
             InvalidInputError: there are more assignments than :data:`MOST_ASSIGNMENTS`.
         """
         del seed
+        space = record.evaluate.space
         if count_assignments(space, MOST_ASSIGNMENTS) > MOST_ASSIGNMENTS:
             refuse(
                 f"the exhaustive strategy prices every plan, up to {MOST_ASSIGNMENTS}; "
                 f"this problem has more ({space.num_tables} tables, {space.world_size} ranks): "
                 "use the auto strategy"
             )
-        record = Record(evaluate, progress, should_stop)
         price_all_above_floor(space, record)
         return record.outcome(proves=space.listing.has_every_kernel)

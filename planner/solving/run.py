@@ -32,7 +32,13 @@ from planner.options.runtime_warnings import piece_widths, pooling_problems, wid
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
-from planner.search.base import OPTIMALITY_GAP, AbstractStrategy, SearchOutcome, SearchProgress
+from planner.search.base import (
+    OPTIMALITY_GAP,
+    AbstractStrategy,
+    Record,
+    SearchOutcome,
+    SearchProgress,
+)
 from planner.search.bounds.feasibility import require_feasible
 from planner.settings import SearchSettings
 from planner.solving.answer import BASELINES, RUNNERS_UP, Point, answer, answer_without_tables
@@ -136,13 +142,8 @@ class SolvingRun:
         for every_kernel in (False, True):
             space = self.listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)
-            outcome = strategy.search(
-                space,
-                evaluate,
-                seed=self.settings.seed,
-                progress=self.progress,
-                should_stop=self.should_stop,
-            )
+            record = Record(evaluate, self.progress, self.should_stop)
+            outcome = strategy.search(record, seed=self.settings.seed)
             hint = "AbstractStrategy.search says what to return"
             require_kind("what the strategy returned", outcome, SearchOutcome, hint)
             if outcome.assignments or space.listing.has_every_kernel:
@@ -162,7 +163,7 @@ class SolvingRun:
             if budget.time_limit_s == 0.0:
                 continue
             evaluate = Evaluator(space, objective, budget)
-            outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
+            outcome = strategy_named(name).search(Record(evaluate), seed=self.settings.seed)
             if outcome.termination is Status.TIME_LIMIT and not outcome.values:
                 continue
             points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
@@ -206,16 +207,8 @@ def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> List
     started = time.perf_counter()
 
     def tell(done: int, total: int) -> None:
-        progress(
-            SearchProgress(
-                seconds=time.perf_counter() - started,
-                incumbent=None,
-                bound=None,
-                gap_ratio=None,
-                evaluations=0,
-                phase=f"options of {done:,} of {total:,} tables listed",
-            )
-        )
+        phase = f"options of {done:,} of {total:,} tables listed"
+        progress(SearchProgress(seconds=time.perf_counter() - started, phase=phase))
 
     return tell
 

@@ -17,6 +17,7 @@ from benchmarks.search.additive import (
 )
 from costmodels.sharding import Spread
 from planner.search.auto import Auto
+from planner.search.base import Record
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner.cases import first, scheduled
 
@@ -54,7 +55,7 @@ def test_no_plan_beats_the_bound(seed: int) -> None:
     space = space_of("26x8")
     evaluate = Evaluator(space, AdditivePhases(), Budget(max_evaluations=300))
     with scheduled(second_size=10**9):
-        found = Auto().search(space, evaluate, seed=seed)
+        found = Auto().search(Record(evaluate), seed=seed)
     assert found.bound is not None
     rng = np.random.default_rng(seed)
     for _ in range(200):

@@ -27,6 +27,7 @@ from benchmarks.search.peer_searches.tasks import (
 from costmodels.sharding import ShardingType
 from planner import load_system
 from planner.objectives import objective_named
+from planner.search.base import Record
 from planner.search.size_lookup_greedy import SizeLookupGreedy
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
@@ -58,7 +59,7 @@ def test_ours_has_a_row_like_the_others(space: SearchSpace) -> None:
     """In so few seconds it need not be better, but it is no worse than a simple plan."""
     row = run(space, OURS, seconds=SECONDS, seed=0)
     evaluate = Evaluator(space, objective_named("iteration", space), Budget())
-    whole = SizeLookupGreedy().search(space, evaluate, seed=0)
+    whole = SizeLookupGreedy().search(Record(evaluate), seed=0)
     assert row["fits"] == 1
     assert float(row["iteration_ms"]) <= 1e3 * whole.values[0] * (1 + 1e-9)
 

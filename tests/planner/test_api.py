@@ -20,7 +20,6 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
 from planner.solving.run import BASELINES
 from planner.space.budget import Deadline, default_work_s
-from planner.space.evaluation import Evaluator, SearchSpace
 from planner.support.status import Status
 from tests.planner import cases
 
@@ -296,8 +295,7 @@ class Stubborn(AbstractStrategy):
     def __init__(self, bound: float | None) -> None:
         self.bound = bound
 
-    def search(self, space: SearchSpace, evaluate: Evaluator, **_: object) -> SearchOutcome:
-        record = Record(evaluate)
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         if self.bound is not None:
             record.raise_bound(self.bound, "claim")
         return record.outcome(proves=True)

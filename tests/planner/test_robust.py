@@ -17,6 +17,7 @@ from planner import api
 from planner.errors import InvalidInputError
 from planner.problem import Constraints, PlanningProblem
 from planner.scenarios import ScenarioPipeline, ScenarioRule
+from planner.search.base import Record
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.settings import SearchSettings
 from planner.solving.prepare import search_objective, search_space
@@ -85,7 +86,7 @@ def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
             assert all(p.memory(plan).fits for p in alone)
     monkeypatch.setattr("planner.search.auto.can_price_all", lambda *_: False)
     evaluate = Evaluator(space, objective, Budget(max_evaluations=200))
-    outcome = strategy_named("auto").search(space, evaluate, seed=0)
+    outcome = strategy_named("auto").search(Record(evaluate), seed=0)
     assert outcome.bound is not None
     assert outcome.bound <= best * (1 + 1e-9)
     assert outcome.values[0] == pytest.approx(best, rel=1e-3)

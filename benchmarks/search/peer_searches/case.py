@@ -21,6 +21,7 @@ from benchmarks.search.peer_searches import restated
 from benchmarks.search.peer_searches.tasks import Best, SpaceName, TimeIsUp, price, space_of, task
 from planner.objectives import objective_named
 from planner.search.auto import Auto
+from planner.search.base import Record
 from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
@@ -69,7 +70,7 @@ def _ours(space: SearchSpace, best: Best, seconds: float, seed: int) -> None:
     budget = Budget(time_limit_s=seconds)
     evaluate = Evaluator(space, objective, budget, clock=time.process_time)
     object.__setattr__(USUAL, "second_size", math.inf)
-    found = Auto().search(space, evaluate, seed=seed)
+    found = Auto().search(Record(evaluate), seed=seed)
     best.num_priced = evaluate.num_evaluations
     if found.assignments:
         best.offer(found.values[0], lambda: space.plan(found.assignments[0]))

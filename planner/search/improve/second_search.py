@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from costmodels.errors import CostModelError
-from planner.search.base import AbstractStrategy
+from planner.search.base import AbstractStrategy, Record
 from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
@@ -192,7 +192,8 @@ def answer(
     left_s = None if request.ends_at_s is None else request.ends_at_s - time.time()
     budget = Budget(time_limit_s=left_s, max_evaluations=request.max_evaluations)
     evaluate = Evaluator(request.space, request.objective, budget)
-    found = request.strategy.search(request.space, evaluate, seed=request.seed, should_stop=stopped)
+    record = Record(evaluate, should_stop=stopped)
+    found = request.strategy.search(record, seed=request.seed)
     return next(iter(found.assignments), None)
 
 

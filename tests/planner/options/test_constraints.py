@@ -23,7 +23,7 @@ from planner.problem import (
     TableGroup,
 )
 from planner.rules.placement_rules import PlacementRules, Usage
-from planner.search.base import SearchOutcome
+from planner.search.base import Record, SearchOutcome
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
 from planner.solving.run import BASELINES, strategy_named
@@ -126,7 +126,7 @@ def test_a_move_is_allowed_if_the_plan_after_it_keeps_the_rules(
 def search(name: str, space: SearchSpace, *, most: int | None = 300) -> SearchOutcome:
     """One strategy on one space."""
     evaluate = Evaluator(space, objective_named("iteration", space), Budget(max_evaluations=most))
-    return strategy_named(name).search(space, evaluate, seed=0)
+    return strategy_named(name).search(Record(evaluate), seed=0)
 
 
 def filtered_optimum(space: SearchSpace) -> float:

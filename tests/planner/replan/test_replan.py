@@ -17,6 +17,7 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
 from planner.replan import reshard
 from planner.rules.placement_rules import MoveBudget, cell_bytes, received_bytes
+from planner.search.base import Record
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
 from planner.solving.run import strategy_named
@@ -202,7 +203,7 @@ def test_the_limit_is_kept_and_the_optimum_found(
             evaluate = Evaluator(space, objective, Budget(max_evaluations=200))
             if name == "exhaustive":
                 evaluate = Evaluator(space, objective, Budget())
-            found = strategy_named(name).search(space, evaluate, seed=0)
+            found = strategy_named(name).search(Record(evaluate), seed=0)
             assert best <= found.values[0] * (1 + 1e-9)
             assert found.values[0] == pytest.approx(best, rel=precision)
             assert space.keeps_rules(found.assignments[0])

@@ -64,4 +64,4 @@ def test_a_search_without_proofs_has_a_plan_though_tangents_are_added() -> None:
     space = cases.space(cases.synthetic(8), cases.topology(1, 8))
     budget = Budget(max_evaluations=3000)
     evaluate = Evaluator(space, objective_named("iteration", space), budget)
-    assert auto.Auto(is_second=True).search(space, evaluate, seed=0).assignments
+    assert auto.Auto(is_second=True).search(Record(evaluate), seed=0).assignments

@@ -17,6 +17,7 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.base import (
     OPTIMALITY_GAP,
     AbstractStrategy,
+    Record,
     SearchOutcome,
     SearchProgress,
 )
@@ -42,7 +43,7 @@ def run(
     target = objective_named(objective, space)
     evaluate = Evaluator(space, target, Budget(max_evaluations=most))
     strategy = discovery.load(strategies, name, AbstractStrategy)()
-    return strategy.search(space, evaluate, seed=seed, **hooks)  # type: ignore[arg-type]
+    return strategy.search(Record(evaluate, **hooks), seed=seed)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -166,7 +166,7 @@ def digest(tables: int, hosts: int, local: int, most: int) -> str:
     """A fingerprint of everything a search by work returns."""
     space = cases.space(cases.synthetic(tables, seed=1), cases.topology(hosts, local))
     evaluate = Evaluator(space, objective_named("iteration", space), Budget(max_evaluations=most))
-    outcome = Auto().search(space, evaluate, seed=3)
+    outcome = Auto().search(Record(evaluate), seed=3)
     shown = repr((outcome.assignments, outcome.values, outcome.bound, evaluate.num_evaluations))
     return hashlib.sha256(shown.encode()).hexdigest()
 

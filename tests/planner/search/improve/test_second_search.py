@@ -19,10 +19,8 @@ from planner.objectives.phases import SynchronizedPhases
 from planner.search.auto import Auto
 from planner.search.base import (
     AbstractStrategy,
-    ProgressCallback,
     Record,
     SearchOutcome,
-    StopCallback,
 )
 from planner.search.improve import second_search
 from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
@@ -115,7 +113,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     space = _space(8, 4)
     budget = Budget(max_evaluations=1)
     strategy = Auto()
-    alone = ALONE.search(space, _evaluator(space, Budget(max_evaluations=60)), seed=7919)
+    alone = ALONE.search(Record(_evaluator(space, Budget(max_evaluations=60))), seed=7919)
     given: list[Assignment] = []
 
     class Instant:
@@ -131,7 +129,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
             given.append(given[0])
 
     monkeypatch.setattr("planner.search.auto.SecondSearch", Instant)
-    found = strategy.search(space, _evaluator(space, budget), seed=0)
+    found = strategy.search(Record(_evaluator(space, budget)), seed=0)
     assert len(given) == 2
     assert found.assignments[0] == alone.assignments[0]
 
@@ -147,7 +145,7 @@ def test_two_runs_are_the_same(most: int | None) -> None:
         evaluate = Evaluator(space, objective_named("phases", space), Budget(max_evaluations=most))
         with cases.scheduled(second_size=0, further_s=0.0):
             assert SecondSearch.worth_it(evaluate)
-            runs.append(Auto().search(space, evaluate, seed=1))
+            runs.append(Auto().search(Record(evaluate), seed=1))
     assert runs[0].assignments[0] == runs[1].assignments[0]
     assert runs[0].values == runs[1].values
 
@@ -158,17 +156,10 @@ class Noted(AbstractStrategy):
 
     budgets: ClassVar[list[Budget]] = []
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """No plan."""
-        self.budgets.append(evaluate.budget)
-        return Record(evaluate).outcome(proves=False)
+        self.budgets.append(record.evaluate.budget)
+        return record.outcome(proves=False)
 
 
 def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,17 +206,9 @@ class Raising(AbstractStrategy):
         """Keep what is raised."""
         self._error = error
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Raise at once."""
-        del space, evaluate, seed, progress, should_stop
+        del record, seed
         raise self._error
 
 
