@@ -257,9 +257,7 @@ def _in_folder(
         if reader is not None:
             found.append((path, reader))
     if not found:
-        others = (
-            "hidden files, and those of dense parts and labels, are read only if they are named"
-        )
+        others = "hidden files, dense parts and labels are read only if they are named"
         words = (f"{folder}: holds no file of raw indices", *folders_inside([folder]), others)
         refuse("; ".join(words))
     return found
@@ -302,10 +300,7 @@ def unspread_remark(sources: Sequence[DataSource], count: int) -> str | None:
     packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
     if not packed:
         return None
-    return (
-        f"{some_names(packed)}: can only be read from the start, so that the sample has the first "
-        "samples, which --sample-rows would spread"
-    )
+    return f"{some_names(packed)}: can only be read from the start; --sample-rows took the first"
 
 
 def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, SampleBlock]]:

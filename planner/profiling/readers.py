@@ -203,10 +203,7 @@ def read_all(path: Path) -> bytes:
     limit = int(max(_LEAST_LIMIT_BYTES, _MOST_PACKING * path.stat().st_size))
     data = _read(path, limit + 1)
     if len(data) > limit:
-        refuse(
-            f"{path}: unpacks to more than {limit} bytes, over {_MOST_PACKING} times its size; "
-            "unpack it with gunzip if it is good"
-        )
+        refuse(f"{path}: unpacks to more than {limit} bytes; unpack it with gunzip if it is good")
     return data
 
 

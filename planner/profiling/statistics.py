@@ -431,7 +431,10 @@ def _ranges(
         access_ratio=share.tolist(),
         clustering_ratio=ratio,
         clustered=clustered,
-        rows=[] if in_range is None else _sparse(in_range),
+        rows=[
+            [(int(i), float(line[i])) for i in np.flatnonzero(line)]
+            for line in ([] if in_range is None else in_range)
+        ],
     )
     return ranges, in_range
 
@@ -479,10 +482,6 @@ def _clustering(accesses: FloatArray, squares: float) -> float:
         return 0.0
     spread = float(((accesses - accesses.mean()) ** 2).sum())
     return spread / (squares * (1.0 - 1.0 / NUM_RANGES))
-
-
-def _sparse(per_range: FloatArray) -> list[list[tuple[int, float]]]:
-    return [[(int(c), float(line[c])) for c in np.flatnonzero(line)] for line in per_range]
 
 
 def _pooling(lengths: Counter[int]) -> schema.PoolingStats:

@@ -381,10 +381,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             message lists all such tables.
     """
     if not workload.tables:
-        refuse(
-            f"{place}: statistics are about tables, and the workload {workload.name!r} has none; "
-            "leave them out"
-        )
+        refuse(f"{place}: statistics are about tables, and the workload {workload.name!r} has none")
     keys = [(table, stats_key(table, stats)) for table in workload.tables]
     missing = [table.name for table, key in keys if key is None]
     used = {key for _, key in keys if key is not None}

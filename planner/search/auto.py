@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, final
 
 import numpy as np
@@ -44,8 +43,6 @@ class Auto(AbstractStrategy):
         is_second: whether it runs beside another search, which alone proves bounds.
     """
 
-    __slots__ = ("_is_second", "_near")
-
     def __init__(self, near: Plan | None = None, *, is_second: bool = False) -> None:
         """Keep what each search needs; nothing is searched yet."""
         self._near, self._is_second = near, is_second
@@ -67,10 +64,6 @@ class Auto(AbstractStrategy):
         return record.outcome(proves=True)
 
 
-_Phase = Callable[[], object]
-"""A part of a search; it does nothing if the budget is spent."""
-
-
 class _Run:
     """One search: its parts, and the phases in which they take turns."""
 
@@ -88,21 +81,19 @@ class _Run:
         )
         self.second: SecondSearch | None = None
 
-    @property
-    def _plans_before_bounds(self) -> tuple[_Phase, ...]:
-        """The phases until every set of sharding types has its bound."""
-        return (
+    def search(self) -> None:
+        """Go through the phases, and take what the other processes have found.
+
+        A phase does nothing if the budget is spent.
+        """
+        plans_before_bounds = (
             self._offer_near,  # a plan of the same tables, as it is with these options
             self._bound_at_once,  # one linear bound, plans rounded from it, the second search
             self._limit_moves_early,  # the bound under a limit on moves, if there is much work
             self._early_plans,  # a short cycle, for budgets that end soon
             self.proofs.relax_type_sets,  # a linear bound for each set of sharding types
         )
-
-    @property
-    def _plans_and_bounds(self) -> tuple[_Phase, ...]:
-        """The phases after every set of sharding types has its bound."""
-        return (
+        plans_and_bounds = (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
             self._first_cycles,  # sampled prices, ruin and recreate in each set of types
@@ -111,15 +102,12 @@ class _Run:
             self._refine,  # cycles and sampled prices in turn, while they help
             self._begin_anew,  # with other prices and plans, while the gap is wide
         )
-
-    def search(self) -> None:
-        """Go through the phases, and take what the other processes have found."""
         try:
-            for phase in self._plans_before_bounds:
+            for phase in plans_before_bounds:
                 phase()
             if not self.proofs.none_fits:
-                for phase in self._plans_and_bounds:
-                    phase()
+                for later in plans_and_bounds:
+                    later()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from costmodels import units
-from costmodels.datatypes import FloatArray
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.support.status import Status
 
@@ -184,17 +183,6 @@ class Record:
         self.keep_if_good(assignment, value, phase)
         return value
 
-    def keep_best_of(self, assignments: list[Assignment], values: FloatArray, phase: str) -> None:
-        """Keep the best of many priced plans, if it is good enough.
-
-        Args:
-            assignments: the plans.
-            values: the objective of each of them, ``[len(assignments)]``.
-            phase: the part of the search that found them, for the history.
-        """
-        at = int(np.argmin(values))
-        self.keep_if_good(assignments[at], float(values[at]), phase)
-
     def raise_bound(self, bound: float, phase: str) -> None:
         """Take a proven lower bound of the objective, if it is higher than the last one."""
         if bound > (-np.inf if self.bound is None else self.bound):
@@ -247,8 +235,6 @@ class Record:
 class AbstractStrategy(ABC):
     """One way to search for plans. A strategy keeps no state between searches."""
 
-    __slots__ = ()
-
     @abstractmethod
     def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Look for the assignment with the smallest objective.
@@ -269,8 +255,6 @@ class AbstractStrategy(ABC):
 
 class AbstractProposals(AbstractStrategy):
     """A strategy that proposes plans one after the other; the best that fits is kept."""
-
-    __slots__ = ()
 
     @abstractmethod
     def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:

@@ -18,8 +18,6 @@ plans is refused."""
 class Exhaustive(AbstractStrategy):
     """Prices all assignments, so that the best one is optimal."""
 
-    __slots__ = ()
-
     def search(self, record: Record, *, seed: int) -> SearchOutcome:
         """Find the best plan of the listed options; the seed has no effect.
 
@@ -32,9 +30,7 @@ class Exhaustive(AbstractStrategy):
         space = record.evaluate.space
         if count_assignments(space, MOST_ASSIGNMENTS) > MOST_ASSIGNMENTS:
             refuse(
-                f"the exhaustive strategy prices every plan, up to {MOST_ASSIGNMENTS}; "
-                f"this problem has more ({space.num_tables} tables, {space.world_size} ranks): "
-                "use the auto strategy"
+                f"exhaustive prices up to {MOST_ASSIGNMENTS} plans; use auto for a larger problem"
             )
         price_all_above_floor(space, record)
         return record.outcome(proves=space.listing.has_every_kernel)

@@ -11,5 +11,4 @@ from planner.search.construct.greedy import AbstractListGreedy, lookup_cost
 class LookupGreedy(AbstractListGreedy):
     """The lookup-greedy baseline of AutoShard, DreamShard and NeuroShard."""
 
-    __slots__ = ()
     cost = staticmethod(lookup_cost)

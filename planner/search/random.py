@@ -20,8 +20,6 @@ and is a little better."""
 class Random(AbstractProposals):
     """The best of a thousand plans that are drawn at random, without a look at memory."""
 
-    __slots__ = ()
-
     def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
         """Draw plans until there are enough or the budget ends."""
         del record

@@ -11,5 +11,4 @@ from planner.search.construct.greedy import AbstractListGreedy, size_cost
 class SizeGreedy(AbstractListGreedy):
     """The size-greedy baseline of AutoShard, DreamShard and NeuroShard."""
 
-    __slots__ = ()
     cost = staticmethod(size_cost)

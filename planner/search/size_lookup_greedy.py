@@ -11,5 +11,4 @@ from planner.search.construct.greedy import AbstractListGreedy, size_lookup_cost
 class SizeLookupGreedy(AbstractListGreedy):
     """The size-lookup-greedy baseline of AutoShard, DreamShard and NeuroShard."""
 
-    __slots__ = ()
     cost = staticmethod(size_lookup_cost)

@@ -15,8 +15,6 @@ from planner.space.evaluation import Assignment, SearchSpace
 class SplitHottest(AbstractProposals):
     """What HugeCTR's planner does (samples/dlrm/sharding), with this project's costs."""
 
-    __slots__ = ()
-
     def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
         """The plans of the walk; the seed has no effect."""
         del seed

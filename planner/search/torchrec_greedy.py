@@ -23,8 +23,6 @@ class TorchrecGreedy(AbstractProposals):
     1.8.
     """
 
-    __slots__ = ()
-
     def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
         """Make TorchRec's plan; the seed has no effect."""
         del seed

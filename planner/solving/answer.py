@@ -273,10 +273,7 @@ def _without_time(
 def _cut_walk(space: SearchSpace, priced: Collection[str]) -> tuple[str, ...]:
     if TORCHREC_BASELINE not in priced or not torchrec_default(space.problem).is_cut:
         return ()
-    text = (
-        "TorchRec's own plan is the best that the first part of its search finds; the whole search "
-        "would take TorchRec minutes here, and may find a plan that TorchRec rates better"
-    )
+    text = "TorchRec's own plan is from a search cut short; the whole one would take minutes"
     return (text,)
 
 
@@ -325,7 +322,10 @@ def answer_without_tables(
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
-    status = outcome.termination
+    status, best = outcome.termination, outcome.assignments[0]
+    seen = evaluate.objective.separable_value(
+        evaluate.space.work(best), _types(evaluate.space, best)
+    )
     if status is Status.OPTIMAL and odd_tables(evaluate.space.problem.workload):
         status = Status.OPTIMAL_FOR_WIDTHS
     return SolverReport(
@@ -338,17 +338,10 @@ def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -
         seed=seed,
         evaluations=evaluate.num_evaluations,
         work=evaluate.work,
-        separable_value=_separable_value(outcome, evaluate),
+        separable_value=None if seen is None else min(seen, outcome.values[0]),
         balanced_value=_balanced_value(outcome, evaluate),
         progress=tuple((p.seconds, p.incumbent, p.bound) for p in outcome.progress if p.incumbent),
     )
-
-
-def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
-    """The part of the best plan's value that bounds can see; see :class:`SolverReport`."""
-    best, space = outcome.assignments[0], evaluate.space
-    found = evaluate.objective.separable_value(space.work(best), _types(space, best))
-    return None if found is None else min(found, outcome.values[0])
 
 
 def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:

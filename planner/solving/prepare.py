@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -89,10 +89,7 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
     if not problem.scenarios:
         return pipeline
     if isinstance(pipeline, TorchrecPipeline):
-        refuse(
-            "TorchRec's estimates do not see index distributions, so its objectives take no "
-            "scenarios; leave them out"
-        )
+        refuse("TorchRec's estimates do not see index distributions; leave scenarios out")
     others = [pipeline_of(replace(alone, workload=w), make_pipeline) for w in problem.scenarios]
     return ScenarioPipeline([pipeline, *others])
 
@@ -103,16 +100,15 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
     kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
     named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
     kernels = sorted({o.kernel for t in listing.tables for o in t.options})
-    factors = {o.cache_load_factor_ratio for t in listing.tables for o in t.options} - {None}
+    ratios = {o.cache_load_factor_ratio or 0.0 for t in listing.tables for o in t.options} - {0.0}
+    cached = ", ".join(f"{100 * ratio:g} %" for ratio in sorted(ratios))
     lines = [
         f"sharding types {', '.join(sorted(set(named)))}",
-        f"kernels {', '.join(kernels)}"
-        + (f", with {_percentages(factors)} of a table cached" if factors else ""),
+        f"kernels {', '.join(kernels)}" + (f", with {cached} of a table cached" if cached else ""),
     ]
     if any(len(o.column_widths) > 1 for t in listing.tables for o in t.options):
         lines.append(
-            f"columns in equal pieces of a multiple of {COLUMN_MULTIPLE}, at most one for each of "
-            f"{topology.world_size} ranks"
+            f"column cuts: equal, multiples of {COLUMN_MULTIPLE}, up to {topology.world_size}"
         )
     if listing.left_out_tables:
         why = (
@@ -131,14 +127,8 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             "cut, and caches of another size than 20 %, unless constraints name it"
         )
     if listing.is_pruned:
-        lines.append(
-            "left out: options that no plan better than a first quick one has, as a bound proves"
-        )
+        lines.append("left out: options that no better plan than a first one has, as is proven")
     return tuple(lines)
-
-
-def _percentages(ratios: Iterable[float | None]) -> str:
-    return ", ".join(f"{100 * r:g} %" for r in sorted(r for r in ratios if r is not None))
 
 
 def search_objective(
@@ -185,17 +175,16 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
 
 def scenario_times(pipeline: ScenarioPipeline, plan: Plan) -> tuple[ScenarioTime, ...]:
     """Iteration times of a plan in the workload and in each scenario."""
-    return tuple(_scenario_time(one, plan) for one in pipeline.pipelines)
-
-
-def _scenario_time(pipeline: CostPipeline, plan: Plan) -> ScenarioTime:
-    estimate = pipeline.estimate(plan)
-    return ScenarioTime(
-        name=pipeline.workload.name,
-        time_s=estimate.time.time_s,
-        low_s=estimate.time.low_s,
-        high_s=estimate.time.high_s,
-        samples_per_s=estimate.samples_per_s,
+    priced = [(one.workload.name, one.estimate(plan)) for one in pipeline.pipelines]
+    return tuple(
+        ScenarioTime(
+            name=name,
+            time_s=estimate.time.time_s,
+            low_s=estimate.time.low_s,
+            high_s=estimate.time.high_s,
+            samples_per_s=estimate.samples_per_s,
+        )
+        for name, estimate in priced
     )
 
 

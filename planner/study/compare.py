@@ -260,7 +260,7 @@ def recommendation(study: Study) -> tuple[str, ...]:
     usual = next((r for r in study.results if r.setup == study.space.base), None)
     if usual is not None and usual.figures is not None and usual.setup != best.setup:
         gain = goal.figure(usual.figures) / goal.figure(best.figures)
-        gain = 1 / gain if goal.large_is_good else gain
+        gain = gain**goal.sign
         words.append(f"{gain:.2f}x {goal.better} the usual setup")
     ties = [r for r in study.ties if r.setup != best.setup]
     if ties and not study.answers:
@@ -322,10 +322,7 @@ def _millions(samples_per_s: float) -> str:
 def remarks(study: Study) -> tuple[str, ...]:
     """Remarks on larger clusters that are slower, and on searches that the clock cut."""
     cut, done = sum(r.is_cut for r in study.results), len(study.results)
-    told_cut = (
-        f"--time-limit cut the search of {cut} of {done} setups: a faster or idler machine may "
-        "find better plans for them"
-    )
+    told_cut = f"--time-limit cut {cut} of {done} searches: more time may give them better plans"
     return (*slowdowns(study), *([told_cut] if cut else []))
 
 

@@ -143,57 +143,46 @@ def figures_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _usd(figures: Figures) -> float:
+    usd = figures.usd_per_billion_samples
+    return math.inf if usd is None else usd
+
+
+def _usd_text(usd: float) -> str:
+    return significant(usd) if math.isfinite(usd) else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """One figure to make small or large.
 
     Attributes:
         title: its name for people.
-        large_is_good: whether a large figure is good.
+        better: words that compare the best setup with the usual one.
+        sign: 1 if a small figure is good, -1 if a large one is.
         figure: takes the figure out of the figures of a setup.
         write: writes the figure with its unit.
-        better: words that compare the best setup with the usual one.
     """
 
     title: str
-    large_is_good: bool
+    better: str
+    sign: int
     figure: Callable[[Figures], float]
     write: Callable[[float], str]
-    better: str
 
     def value(self, figures: Figures) -> float:
         """The value that a study minimises: the figure, or minus the figure if large is good."""
-        return -self.figure(figures) if self.large_is_good else self.figure(figures)
+        return self.sign * self.figure(figures)
 
 
 GOALS: Final = {
-    "iteration": Goal(
-        title="iteration",
-        large_is_good=False,
-        figure=lambda f: f.time_s,
-        write=units.format_time,
-        better="as fast as",
-    ),
+    "iteration": Goal("iteration", "as fast as", 1, lambda f: f.time_s, units.format_time),
     "throughput": Goal(
-        title="samples/s",
-        large_is_good=True,
-        figure=lambda f: f.samples_per_s,
-        write=units.format_count,
-        better="the throughput of",
+        "samples/s", "the throughput of", -1, lambda f: f.samples_per_s, units.format_count
     ),
-    "cost": Goal(
-        title="USD per 1e9 samples",
-        large_is_good=False,
-        figure=lambda f: math.inf if (usd := f.usd_per_billion_samples) is None else usd,
-        write=lambda usd: significant(usd) if math.isfinite(usd) else "",
-        better="as cheap as",
-    ),
+    "cost": Goal("USD per 1e9 samples", "as cheap as", 1, _usd, _usd_text),
     "headroom": Goal(
-        title="free memory",
-        large_is_good=True,
-        figure=lambda f: f.free_bytes,
-        write=units.format_bytes,
-        better="the free memory of",
+        "free memory", "the free memory of", -1, lambda f: f.free_bytes, units.format_bytes
     ),
 }
 
@@ -210,10 +199,7 @@ def check_goals(names: Sequence[str], problems: Iterable[PlanningProblem]) -> No
     priced = {p.topology.name: p.topology.price_per_device_usd_per_hour for p in problems}
     unpriced = [name for name, price in priced.items() if price is None]
     if "cost" in names and unpriced:
-        refuse(
-            f"--objective cost: the system {unpriced[0]!r} has no price; add price: 4.5 USD/h to "
-            "its file, or give --price"
-        )
+        refuse(f"--objective cost: system {unpriced[0]!r} has no price; give --price")
 
 
 def values_of(names: Iterable[str], figures: Figures | None) -> tuple[float, ...]:

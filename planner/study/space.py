@@ -335,8 +335,5 @@ def _group(problem: PlanningProblem, copies: int) -> PlanningProblem:
     world = topology.world_size
     group = None if world % copies else group_problem(problem, world // copies)
     if group is None:
-        refuse(
-            f"{copies} copies: {world} ranks, {topology.local_world_size} on a host, cannot be "
-            "shared out evenly; use another number"
-        )
+        refuse(f"{copies} copies cannot share {world} ranks, {topology.local_world_size} on a host")
     return group

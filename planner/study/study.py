@@ -157,10 +157,7 @@ class Study:
         usual = "bounds" if space.is_listed and (few or effort.is_grid) else "tpe"
         self.sampler = effort.sampler or usual
         if not space.is_listed and (self.sampler == "bounds" or effort.is_grid or smallest_for):
-            refuse(
-                f"{space.num_setups:,} setups are too many to list; name fewer values, or let "
-                "--sampler tpe draw from them"
-            )
+            refuse(f"{space.num_setups:,} setups are too many to list; use --sampler tpe")
         self.goals = goals or self._usual_goals()
         check_goals(self.goals, space.first_problems())
         self.settings = SearchSettings(
@@ -349,10 +346,7 @@ class Study:
             return self._choice(result)
         reasons = list(dict.fromkeys(r.reason for r in self.results if r.reason))
         first = f" (the first: {reasons[0]})" if reasons else ""
-        message = (
-            f"none of {len(self.results)} setups has a plan that fits{first}; use more GPUs, or "
-            "allow more"
-        )
+        message = f"none of {len(self.results)} setups has a plan that fits{first}; use more GPUs"
         raise NoPlanFoundError(message)
 
     def _choice(self, result: SetupResult) -> Choice:

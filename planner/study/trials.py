@@ -325,7 +325,7 @@ class Trials:
         values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
         setup = setup or self._space.setup_of(values)
         self._begun_here[trial.number] = trial
-        trial.set_user_attr("worker", _worker())
+        trial.set_user_attr("worker", f"{socket.gethostname()} {os.getpid()}")
         trial.set_user_attr("setup", [list(pick) for pick in setup.picks])
         return trial.number, setup
 
@@ -374,10 +374,6 @@ def _finished() -> type[Exception]:
     from optuna.exceptions import UpdateFinishedTrialError
 
     return UpdateFinishedTrialError
-
-
-def _worker() -> str:
-    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def _is_lost(worker: str) -> bool:
@@ -476,7 +472,7 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
 
 def _is_about(entry: dict[str, Any], code: int, trials: int) -> bool:
     """Whether a line is about the study, or about one of the trials before it, as its code says."""
-    ids = {key: entry[key] for key in ("study_id", "trial_id") if key in entry}
+    ids: dict[str, Any] = {key: entry[key] for key in ("study_id", "trial_id") if key in entry}
     if code == _CREATE_STUDY:
         return not ids
     name, count = ("study_id", 1) if code <= _CREATE_TRIAL else ("trial_id", trials)

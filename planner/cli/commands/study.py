@@ -340,15 +340,9 @@ def _tried(
     if flags.budget_usd_per_hour is not None:
         price = load.system(system, least, ())[0].price_per_device_usd_per_hour
         if price is None:
-            refuse(
-                f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, "
-                f"or give --price {system}=4.5"
-            )
+            refuse(f"--budget: system {system!r} has no price; give --price {system}=4.5")
         if price == 0 and not (flags.gpus or flags.hosts):
-            refuse(
-                f"--budget: the system {system!r} costs nothing, so that no budget limits it; name "
-                "its sizes with --gpus"
-            )
+            refuse(f"--budget: system {system!r} costs nothing; name its sizes with --gpus")
     if flags.hosts:
         return [step * n for n in flags.hosts], price
     if flags.gpus:
@@ -358,12 +352,9 @@ def _tried(
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:
-        one = f"one host of {system}, which has"
-        several = f"the {host.num_hosts} hosts that {system} names, which have"
-        refuse(
-            f"--max-gpus {flags.max_gpus} is less than {one if host.num_hosts == 1 else several} "
-            f"{least} ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
-        )
+        hosts = "one host" if host.num_hosts == 1 else f"the {host.num_hosts} hosts"
+        one = f"the {least} ranks of {hosts} of {system}"
+        refuse(f"--max-gpus {flags.max_gpus} is less than {one}; raise it, or give --gpus-per-host")
     return tried, price
 
 

@@ -34,7 +34,7 @@ from planner.search.bounds.bound_program import Name, RankFreeProgram
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution
+from planner.search.common.lp import ProgramBasis, Rows, Solution
 from planner.search.common.programs import effort_of, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
@@ -112,7 +112,8 @@ class RankFreeBound:
             cuts += [] if box is None else box.cuts
             rows = self._table_rows, self._rank_rows
             program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
-            solution = self._solve(program, start=result.basis)
+            solution = solve(program, time_limit_s=self._left_s(), start=result.basis)
+            self._meter.spend(effort_of(program, solution))
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -149,12 +150,6 @@ class RankFreeBound:
         phases = np.zeros((len(loads), len(self.model.objective.weights)))
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]
-
-    def _solve(self, program: LinearProgram, start: ProgramBasis | None = None) -> Solution:
-        """Solve a program in the time that is left, and count its work."""
-        solution = solve(program, time_limit_s=self._left_s(), start=start)
-        self._meter.spend(effort_of(program, solution))
-        return solution
 
     # -- reading ----------------------------------------------------------------------------------
 

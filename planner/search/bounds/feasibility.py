@@ -72,18 +72,13 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
     lacks = []
     if device > 0 or host <= 0:
         lacks.append(
-            f"the device memory of an empty rank ({format_bytes(limit)}) by at least "
-            f"{format_bytes(device)}"
+            f"the device memory of an empty rank ({format_bytes(limit)}) by {format_bytes(device)}"
         )
     if host > 0:
         lacks.append(
-            f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
-            f"{format_bytes(host)}"
+            f"the host memory of an empty host ({format_bytes(host_limit)}) by {format_bytes(host)}"
         )
-    msg = (
-        f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
-        f"{len(table.options)} options"
-    )
+    msg = f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in its best option"
     raise InfeasibleError(
         msg, shortfall_bytes=max(device, host / local), advice=_advice(space, table)
     )

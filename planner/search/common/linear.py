@@ -60,14 +60,15 @@ class LinearModel:
     """
 
     def __init__(self, space: SearchSpace, objective: AbstractObjective) -> None:
-        """Begin with the tangents at the work that a typical rank has."""
+        """Begin with tangents at the mean work of a rank if tables were cut in all ways equally."""
         self.space = space
         self.objective = objective
         self._gradients: list[FloatArray] = []
         self._phases: list[int] = []
         self._cuts: tuple[Cut, ...] = ()
         self._looked_at: BoolArray = (objective.weights > 0) & ~objective.hidden
-        self.add_tangents(self._typical_work())
+        counts = np.diff(space.first)[space.table_of]
+        self.add_tangents((space.mean_work / counts[:, None]).sum(axis=0))
         self.use_cuts([])
 
     @property
@@ -275,9 +276,3 @@ class LinearModel:
         self.columns = space.pool @ self._matrix
         self._extremes: dict[str, FloatArray] = {}
         self.mean = space.mean_work @ self._matrix
-
-    def _typical_work(self) -> FloatArray:
-        """``[F]`` mean work of a rank if every table were cut in all its ways in equal shares."""
-        space = self.space
-        counts = np.diff(space.first)[space.table_of]
-        return np.asarray((space.mean_work / counts[:, None]).sum(axis=0))

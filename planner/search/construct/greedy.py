@@ -104,7 +104,8 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     space, seconds = model.space, shard_seconds(model)
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
-        hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
+        flats = [int(space.first[t]) + o for t, o in enumerate(choice)]
+        hottest = [float(seconds[space.rows[flat]].max()) for flat in flats]
         yield _partition(space, choice, hottest, seconds)
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
             finer = _next_split(space, table, choice[table])
@@ -141,11 +142,6 @@ def _placed(
     for t in order:
         places[t] = packer.place(t, choice[t], costs[t]) or ()
     return Assignment(options=tuple(choice), places=tuple(places))
-
-
-def _hottest(space: SearchSpace, table: int, option: int, seconds: FloatArray) -> float:
-    """The seconds of the dearest shard of an option."""
-    return float(seconds[space.rows[int(space.first[table]) + option]].max())
 
 
 def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
@@ -221,8 +217,6 @@ class AbstractListGreedy(AbstractProposals):
     These are the baselines of AutoShard, DreamShard and NeuroShard. They differ in the cost of a
     table.
     """
-
-    __slots__ = ()
 
     @staticmethod
     @abstractmethod

@@ -140,12 +140,9 @@ class Improver:
         types = frozenset(
             self._space.option(t, i).sharding_type for t, i in enumerate(start.options)
         )
-        return types if types in self._relaxed else self._with_optional(types)
-
-    def _with_optional(self, types: TypeSet) -> TypeSet:
-        """The set of sharding types that plans with exactly these types belong to."""
-        known = (t for t in self._relaxed if t is not None)
-        optional = self._bounds.optional
+        if types in self._relaxed:
+            return types
+        known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
 
     def _relaxation(self, types: TypeSet) -> Relaxation:

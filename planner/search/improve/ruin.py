@@ -452,5 +452,6 @@ class Cycles:
             return
         works = np.stack([self.space.work(a) for a in self._queue])
         values = self.record.evaluate.values(works)
-        self.record.keep_best_of(self._queue, values, "ruin and recreate")
+        at = int(np.argmin(values))
+        self.record.keep_if_good(self._queue[at], float(values[at]), "ruin and recreate")
         self._queue = []

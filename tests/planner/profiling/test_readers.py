@@ -292,7 +292,7 @@ def test_what_a_folder_holds_instead_of_indices_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         find_sources([tmp_path], readers)
     assert "folders in it are not read: date=1; name them too" in str(caught.value)
-    assert "hidden files, and those of dense parts and labels, are read only" in str(caught.value)
+    assert "hidden files, dense parts and labels are read only" in str(caught.value)
     assert folders_inside([tmp_path, tmp_path / "date=1"]) == (
         f"{tmp_path}: folders in it are not read: date=1; name them too",
     )
