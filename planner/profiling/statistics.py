@@ -16,17 +16,8 @@ import numpy as np
 
 from costmodels import units as si
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.distribution import samples as laws
 from costmodels.distribution.empirical import Empirical
-from costmodels.distribution.samples import (
-    HOTTEST_RATIO,
-    LOW_COUNT,
-    Smoothed,
-    draws_needed,
-    hot_share_range,
-    smooth,
-    smooth_ranges,
-    tells,
-)
 from costmodels.distribution.zipf import Zipf
 from planner.errors import refuse
 from planner.profiling import stats as schema
@@ -60,11 +51,6 @@ class BatchSums:
     reuse: Sequence[int]
     num_followed: int
     num_shared: int
-
-    @property
-    def num_unique(self) -> int:
-        """Distinct rows, added up over batches."""
-        return sum(self.reuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +294,7 @@ def table_stats(
         needed = sums.highest if max_ind_range is None else sums.highest_raw
         num_embeddings = min(max_ind_range or needed + 1, needed + 1)
     with _linear_algebra().limit(limits=1):
-        law = smooth(counts, rows, num_embeddings)
+        law = laws.smooth(counts, rows, num_embeddings)
         ranges, range_rows = None, None
         if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
             ranges, range_rows = _ranges(by_range, law, counts, rows, num_embeddings)
@@ -370,13 +356,13 @@ def _with_law(
 def _hot_share(
     law: Empirical, counts: IntArray, rows: IntArray, num_samples: int
 ) -> schema.HotShare:
-    hottest = HOTTEST_RATIO * law.num_embeddings
+    hottest = laws.HOTTEST_RATIO * law.num_embeddings
     seen = counts.astype(float), rows.astype(float)
-    low, high = hot_share_range(*seen, law.num_embeddings, hottest)
+    low, high = laws.hot_share_range(*seen, law.num_embeddings, hottest)
     needed: int | None = 0
-    if not tells(low, high):
+    if not laws.tells(low, high):
         num_draws = float(counts @ rows)
-        draws = draws_needed(law.frequency_bins(), num_draws, hottest)
+        draws = laws.draws_needed(law.frequency_bins(), num_draws, hottest)
         needed = None if draws is None else round(num_samples * draws / num_draws)
     return schema.HotShare(low_ratio=low, high_ratio=high, samples_needed=needed)
 
@@ -391,7 +377,7 @@ def _chao(counts: IntArray, rows: IntArray) -> int:
     return min(int(rows.sum()) + once * (once - 1) // (2 * (twice + 1)), LARGEST_TABLE)
 
 
-def _histogram(law: Smoothed, counts: IntArray, rows: IntArray) -> schema.Histogram:
+def _histogram(law: laws.Smoothed, counts: IntArray, rows: IntArray) -> schema.Histogram:
     class_of = np.searchsorted(law.class_low, counts, side="right") - 1
     accesses = np.bincount(class_of, counts * rows, minlength=len(law.class_low))
     in_class = law.num_rows_per_class[::-1].astype(np.int64)
@@ -403,7 +389,7 @@ def _histogram(law: Smoothed, counts: IntArray, rows: IntArray) -> schema.Histog
     )
 
 
-def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
+def _law(law: laws.Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
     """The bins of the law; if ranges of ids were smoothed one by one, those of all ranges."""
     rows = law.num_rows if range_rows is None else range_rows.sum(axis=0)
     return schema.FittedLaw(
@@ -412,7 +398,7 @@ def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
 
 
 def _ranges(
-    by_range: ByRange, law: Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
+    by_range: ByRange, law: laws.Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
 ) -> tuple[schema.Ranges, FloatArray | None]:
     """How accesses, and the rows of each bin if uneven, are spread over ranges of ids."""
     hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
@@ -440,7 +426,7 @@ def _ranges(
 
 
 def _smoothed(
-    law: Smoothed, place: IntArray, seen: IntArray, found: IntArray, num_embeddings: int
+    law: laws.Smoothed, place: IntArray, seen: IntArray, found: IntArray, num_embeddings: int
 ) -> FloatArray:
     """``[ranges, bins]`` rows of each bin of the law in each range of ids.
 
@@ -451,15 +437,15 @@ def _smoothed(
         found: ``[n]`` rows that have both.
         num_embeddings: rows of the table.
     """
-    head_low = law.class_low[law.class_low > LOW_COUNT]
-    width = LOW_COUNT + 1 + len(head_low)
-    head = LOW_COUNT + np.searchsorted(head_low, seen, side="right")
-    column = np.where(seen <= LOW_COUNT, seen, head)
+    head_low = law.class_low[law.class_low > laws.LOW_COUNT]
+    width = laws.LOW_COUNT + 1 + len(head_low)
+    head = laws.LOW_COUNT + np.searchsorted(head_low, seen, side="right")
+    column = np.where(seen <= laws.LOW_COUNT, seen, head)
     flat = np.bincount(place * width + column, found, minlength=NUM_RANGES * width)
     rows = flat.reshape(NUM_RANGES, width).astype(float)
     edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
     rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
-    in_range = smooth_ranges(law, rows[:, : LOW_COUNT + 1], rows[:, LOW_COUNT + 1 :])
+    in_range = laws.smooth_ranges(law, rows[:, : laws.LOW_COUNT + 1], rows[:, laws.LOW_COUNT + 1 :])
     in_range[in_range * np.maximum(law.num_draws, 1e-3) < _FEWEST_DRAWS] = 0.0
     return in_range
 
@@ -502,7 +488,7 @@ def _pooling(lengths: Counter[int]) -> schema.PoolingStats:
 
 
 def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
-    num_batches, unique = sums.num_batches, sums.num_unique
+    num_batches, unique = sums.num_batches, sum(sums.reuse)
     indices = sums.num_indices / num_batches if num_batches else size * pooling_factor
     expected = unique / num_batches if num_batches else law.expected_unique_rows(indices)
     return schema.BatchStats(

@@ -20,7 +20,7 @@ from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import translated
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.construct.walk import can_price_all
-from planner.search.improve.improving import Improver
+from planner.search.improve.ruin import Improver
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.single_changes import follow_chain, kernel_changes
 from planner.space.evaluation import Assignment, SearchSpace

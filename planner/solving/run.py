@@ -20,14 +20,7 @@ from planner.errors import (
     StoppedError,
     refuse,
 )
-from planner.options.cuts import (
-    ListingProgress,
-    Rules,
-    pieces_of_one_width,
-    pooled_alike,
-    rules_of,
-    uncut_columns,
-)
+from planner.options import cuts
 from planner.options.runtime_warnings import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
@@ -200,7 +193,9 @@ class SolvingRun:
         )
 
 
-def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> ListingProgress | None:
+def _listing_progress(
+    progress: Callable[[SearchProgress], None] | None,
+) -> cuts.ListingProgress | None:
     """A callback that reports how many tables have their options listed; no plan exists then."""
     if progress is None:
         return None
@@ -286,7 +281,7 @@ def _searched_anew(
 
     Rules that are narrowed less are searched first.
     """
-    constraints, given = problem.constraints, rules_of(problem)
+    constraints, given = problem.constraints, cuts.rules_of(problem)
     seen, waiting = {given}, deque([(first, given)])
     while waiting:
         found, rules = waiting.popleft()
@@ -306,7 +301,7 @@ def _searched_anew(
             waiting.append((result, narrower))
 
 
-def _narrower(found: PlanningResult, rules: Rules) -> Iterator[Rules]:
+def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
     """Rules that leave out what TorchRec does not run correctly in the plan found under ``rules``.
 
     If means are pooled wrongly, either no mean is cut by rows, or all tables of their modules are.
@@ -316,13 +311,13 @@ def _narrower(found: PlanningResult, rules: Rules) -> Iterator[Rules]:
     workload = found.problem.workload
     if pooling_problems(found.plan, workload):
         for by_rows in (False, True):
-            yield pooled_alike(workload, rules, by_rows=by_rows)
+            yield cuts.pooled_alike(workload, rules, by_rows=by_rows)
     elif modules := width_problems(found.plan, workload):
-        yield uncut_columns(workload, rules, modules)
+        yield cuts.uncut_columns(workload, rules, modules)
         widths = piece_widths(found.plan, workload)
         for i in range(_WIDTHS):
             each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
-            yield pieces_of_one_width(workload, rules, found.plan, each)
+            yield cuts.pieces_of_one_width(workload, rules, found.plan, each)
 
 
 def _seconds(first: PlanningResult, others: list[PlanningResult]) -> float:

@@ -13,18 +13,8 @@ from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section, laid_out
 from planner.report.charts import ChartDot, Figure, legend, scatter
 from planner.report.page import Block, fill, grid, render_page
+from planner.study import space as design
 from planner.study.figures import GOALS, Figures
-from planner.study.space import (
-    BATCH,
-    COMMUNICATION,
-    COPIES,
-    GLOBAL_BATCH,
-    GPUS,
-    SYNC,
-    SYSTEM,
-    Value,
-    told,
-)
 from planner.study.study import TIE_RATIO, Study
 from planner.study.trials import DONE, FAILED, SetupResult
 from planner.support.text import significant
@@ -38,12 +28,14 @@ _LEAST_PERCENT: Final = 0.01
 
 def described(study: Study, result: SetupResult) -> str:
     """The values of a setup in words: those of the knobs that have several."""
-    varying = [k for k in study.space.varying if k != GPUS]
-    words = [told(k, v) for k, v in result.setup.picks if k in varying]
-    if {SYSTEM, GPUS} & set(study.space.varying):
-        words = [w for w in words if w != told(SYSTEM, result.setup.get(SYSTEM))]
+    varying = [k for k in study.space.varying if k != design.GPUS]
+    words = [design.told(k, v) for k, v in result.setup.picks if k in varying]
+    if {design.SYSTEM, design.GPUS} & set(study.space.varying):
+        words = [
+            w for w in words if w != design.told(design.SYSTEM, result.setup.get(design.SYSTEM))
+        ]
         gpus = study.space.problem(result.setup).topology.world_size
-        words.insert(0, f"{told(SYSTEM, result.setup.get(SYSTEM))} x {gpus}")
+        words.insert(0, f"{design.told(design.SYSTEM, result.setup.get(design.SYSTEM))} x {gpus}")
     return ", ".join(words) or "the usual setup"
 
 
@@ -203,9 +195,9 @@ def worths(study: Study) -> dict[str, tuple[Worth, ...]]:
     return found
 
 
-def _value(knob: str, value: Value, *, is_best: bool) -> str:
-    words = told(knob, value)
-    words = words if knob == SYSTEM else words.removeprefix(f"{knob.rpartition('.')[2]} ")
+def _value(knob: str, value: design.Value, *, is_best: bool) -> str:
+    words = design.told(knob, value)
+    words = words if knob == design.SYSTEM else words.removeprefix(f"{knob.rpartition('.')[2]} ")
     return f"{words} (recommended)" if is_best else words
 
 
@@ -213,14 +205,14 @@ def training_changes(study: Study, result: SetupResult) -> tuple[str, ...]:
     """In words, how training under a setup differs in its results from the usual setup."""
     setup, usual = result.setup, study.space.base
     words = [
-        told(k, setup.get(k))
-        for k in (BATCH, GLOBAL_BATCH, COMMUNICATION)
+        design.told(k, setup.get(k))
+        for k in (design.BATCH, design.GLOBAL_BATCH, design.COMMUNICATION)
         if setup.get(k) != usual.get(k)
     ]
-    if setup.get(COPIES, 1) != usual.get(COPIES, 1):
-        often = setup.get(SYNC, 1)
+    if setup.get(design.COPIES, 1) != usual.get(design.COPIES, 1):
+        often = setup.get(design.SYNC, 1)
         every = "always" if often == 1 else f"every {often:,} iterations"
-        words.append(f"{setup.get(COPIES)} copies of the tables, averaged {every}")
+        words.append(f"{setup.get(design.COPIES)} copies of the tables, averaged {every}")
     return tuple(words)
 
 
@@ -363,7 +355,7 @@ def study_page(study: Study, name: str) -> str:
     top = fill(_FIRST_TEXT, first="; ".join(first), space=space, remarks=remarks(study))
     blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
-        systems = [told(SYSTEM, s) for s in study.space.knobs[SYSTEM]]
+        systems = [design.told(design.SYSTEM, s) for s in study.space.knobs[design.SYSTEM]]
         chart = fill(
             "<p>Filled: setups that no other beats.</p>{{ legend }}{{ chart }}",
             legend=legend(systems),
@@ -408,7 +400,7 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
             ChartDot(
                 x=x,
                 y=y,
-                name=told(SYSTEM, result.setup.get(SYSTEM)),
+                name=design.told(design.SYSTEM, result.setup.get(design.SYSTEM)),
                 told=f"{words}: {title_x} {significant(x * factor_x, 4)}, {title_y} "
                 f"{significant(y * factor_y, 4)}",
                 is_best=result.setup in front,

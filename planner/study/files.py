@@ -17,23 +17,13 @@ from planner.errors import refuse
 from planner.io.documents import parse_yaml
 from planner.options.cuts import rank_batch
 from planner.problem import PlanningProblem
-from planner.study.space import (
-    GLOBAL_BATCH,
-    GPUS,
-    LOOKAHEAD,
-    OWN_KNOBS,
-    PIPELINE,
-    SYSTEM,
-    Space,
-    Value,
-    usual_choices,
-)
-from planner.study.study import Effort, Study, knobs_of
+from planner.study import space as design
+from planner.study.study import Effort, Study
 
 _PREFIX = "system."
 
 
-def values_of_text(text: str, where: str) -> tuple[Value, ...]:
+def values_of_text(text: str, where: str) -> tuple[design.Value, ...]:
     """Values with commas between them, each written as in a YAML file.
 
     Args:
@@ -49,7 +39,9 @@ def values_of_text(text: str, where: str) -> tuple[Value, ...]:
     return tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in found)
 
 
-def checked_knobs(knobs: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value, ...]]:
+def checked_knobs(
+    knobs: Mapping[str, Sequence[design.Value]],
+) -> dict[str, tuple[design.Value, ...]]:
     """The knobs, with shares of tables as numbers.
 
     Raises:
@@ -57,17 +49,17 @@ def checked_knobs(knobs: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value
     """
     found = {}
     for name, values in knobs.items():
-        known = (*OWN_KNOBS, SYSTEM, GPUS, GLOBAL_BATCH)
+        known = (*design.OWN_KNOBS, design.SYSTEM, design.GPUS, design.GLOBAL_BATCH)
         if name not in known and "." not in name:
             refuse(
                 f"--vary {name}: name a key of the workload such as training.pipeline, one of the "
-                f"system such as system.links.network.bandwidth, or {', '.join(OWN_KNOBS)}"
+                f"system such as system.links.network.bandwidth, or {', '.join(design.OWN_KNOBS)}"
             )
         found[name] = tuple(_menu(v) for v in values) if name == "cache_sizes" else tuple(values)
     return found
 
 
-def _menu(value: Value) -> Value:
+def _menu(value: design.Value) -> design.Value:
     """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON."""
     listed: Any = json.loads(str(value)) if str(value).startswith("[") else value
     shares = listed if isinstance(listed, list) else [listed]
@@ -110,22 +102,22 @@ class Files:
     file: Callable[[tuple[tuple[str, str], ...]], io.WorkloadFile] = field(init=False)
     system: Callable[..., tuple[Topology, CostModels | None]] = field(init=False)
 
-    def __call__(self, picks: Mapping[str, Value]) -> PlanningProblem:
+    def __call__(self, picks: Mapping[str, design.Value]) -> PlanningProblem:
         """The problem with the values of knobs.
 
         Raises:
             InvalidInputError: a file or value breaks a rule, or the ranks cannot share a batch.
         """
-        apart = (SYSTEM, GPUS, GLOBAL_BATCH)
+        apart = (design.SYSTEM, design.GPUS, design.GLOBAL_BATCH)
         keys = {k: v for k, v in picks.items() if k not in apart}
-        if keys.get(PIPELINE, Pipeline.LOOKAHEAD.value) != Pipeline.LOOKAHEAD.value:
-            keys[LOOKAHEAD] = None
+        if keys.get(design.PIPELINE, Pipeline.LOOKAHEAD.value) != Pipeline.LOOKAHEAD.value:
+            keys[design.LOOKAHEAD] = None
         own = [(k, v) for k, v in keys.items() if not k.startswith(_PREFIX)]
         theirs = [(k, v) for k, v in keys.items() if k.startswith(_PREFIX)]
         file = self.file(tuple((k, _text(v)) for k, v in own))
         changes = tuple((k.removeprefix(_PREFIX), _text(v)) for k, v in theirs)
-        topology, models = self.system(str(picks[SYSTEM]), picks.get(GPUS), changes)
-        workload, whole = file.workload, picks.get(GLOBAL_BATCH)
+        topology, models = self.system(str(picks[design.SYSTEM]), picks.get(design.GPUS), changes)
+        workload, whole = file.workload, picks.get(design.GLOBAL_BATCH)
         if isinstance(whole, int):
             batch = rank_batch(whole, workload, topology.world_size)
             workload = replace(workload, batch_size_per_rank=batch)
@@ -148,7 +140,7 @@ class Files:
         return topology, self.models(topology)
 
 
-def _text(value: Value) -> str:
+def _text(value: design.Value) -> str:
     """A value as YAML; lists and mappings are kept as JSON already."""
     is_compound = isinstance(value, str) and value[:1] in ("[", "{")
     return str(value) if is_compound else json.dumps(value)
@@ -162,7 +154,7 @@ def study(
     systems: Sequence[str],
     *,
     gpus: Sequence[int] = (),
-    vary: Mapping[str, Sequence[Value]] | None = None,
+    vary: Mapping[str, Sequence[design.Value]] | None = None,
     goals: Sequence[str] = (),
     smallest_for: float | None = None,
     journal: Path | None = None,
@@ -196,12 +188,9 @@ def study(
         2
     """
     load = Files(workload=workload)
-    knobs = knobs_of({SYSTEM: systems, GPUS: gpus, **checked_knobs(vary or {})})
     asked = Effort(**effort)
-    if not asked.is_grid and smallest_for is None:
-        knobs = {k: tuple(v) for k, v in usual_choices(dict(knobs), load).items()}
-    found = Study(
-        Space(knobs, load), asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal
-    )
+    knobs = {design.SYSTEM: systems, design.GPUS: gpus, **checked_knobs(vary or {})}
+    space = design.Space(knobs, load, with_usual=not asked.is_grid and smallest_for is None)
+    found = Study(space, asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal)
     found.run()
     return found

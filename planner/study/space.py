@@ -19,7 +19,7 @@ from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import least_sync_s
-from costmodels.topology import Topology, group_topology
+from costmodels.topology import group_topology
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, refuse
 from planner.models import pipeline_of
@@ -98,20 +98,25 @@ class Space:
     """All setups of some knobs. Knobs that have one value are kept: they say what is asked.
 
     Args:
-        knobs: the values of each knob, the usual one first.
+        knobs: the values of each knob, the usual one first; knobs without values are left out.
         load: makes the problem of a setup.
+        with_usual: whether knobs that nobody named are tried too, see :func:`usual_choices`.
 
     Raises:
         InvalidInputError: a value of a knob is impossible in every setup, other than a size; or
             every setup is impossible.
     """
 
-    def __init__(self, knobs: Mapping[str, Sequence[Value]], load: Load) -> None:
+    def __init__(
+        self, knobs: Mapping[str, Sequence[Value]], load: Load, *, with_usual: bool = False
+    ) -> None:
         """Find the possible setups, if they are few enough to list."""
         self._load = load
         self._loaded: dict[tuple[tuple[str, Value], ...], PlanningProblem] = {}
         self._syncs_s: dict[Setup, float] = {}
-        self.knobs = {name: tuple(dict.fromkeys(values)) for name, values in knobs.items()}
+        named = {name: values for name, values in knobs.items() if values}
+        found = usual_choices(named, load) if with_usual else named
+        self.knobs = {name: tuple(dict.fromkeys(values)) for name, values in found.items()}
         self._drops_uneven = ALL in self.knobs.get(COPIES, ())
         if self._drops_uneven:
             self.knobs[COPIES] = self._every_copies()
@@ -143,7 +148,14 @@ class Space:
                 topology = self.problem(at).topology
             except InvalidInputError:
                 continue
-            found |= {topology.world_size // size for size in group_sizes(topology)}
+            world, local = topology.world_size, topology.local_world_size
+            found |= {
+                copies
+                for copies in range(1, world + 1)
+                if world % copies == 0
+                and (local % copies == 0 or copies % local == 0)
+                and group_topology(topology, world // copies) is not None
+            }
         return tuple(sorted(found | {1}))
 
     def _list(self) -> None:
@@ -223,7 +235,7 @@ class Space:
 
     def group_size(self, setup: Setup) -> int:
         """Ranks that share one copy of the tables."""
-        return self.problem(setup).topology.world_size // _whole(setup.get(COPIES, 1))
+        return self.problem(setup).topology.world_size // whole_number(setup.get(COPIES, 1))
 
     def restricted(self, setup: Setup) -> PlanningProblem:
         """The problem of one group of ranks under a setup.
@@ -232,13 +244,13 @@ class Space:
             InvalidInputError: the values contradict each other or the files, or groups of ranks.
             InfeasibleError: the constraints leave a table no place in groups of this size.
         """
-        problem, copies = self.problem(setup), _whole(setup.get(COPIES, 1))
+        problem, copies = self.problem(setup), whole_number(setup.get(COPIES, 1))
         if copies > 1:
             problem = _group(problem, copies)
         factors = setup.get(CACHE)
         rule = TableConstraint(
             pattern="*",
-            min_column_width=_whole(setup.get(WIDTH, 4)),
+            min_column_width=whole_number(setup.get(WIDTH, 4)),
             cache_load_factors=() if factors is None else tuple(json.loads(str(factors))),
         )
         if rule == TableConstraint(pattern="*"):
@@ -255,7 +267,10 @@ class Space:
         for every setup of the family. A setup that names no cache sizes allows the usual ones and
         those that constraints name.
         """
-        values: dict[str, Value] = {SYNC: 1, WIDTH: min(map(_whole, self.knobs.get(WIDTH, (4,))))}
+        values: dict[str, Value] = {
+            SYNC: 1,
+            WIDTH: min(map(whole_number, self.knobs.get(WIDTH, (4,)))),
+        }
         if len(self.knobs.get(CACHE, ())) > 1:
             rules = self.problem(setup).constraints.tables
             unnamed = {*CACHE_LOAD_FACTORS, *(f for r in rules for f in r.cache_load_factors)}
@@ -273,16 +288,7 @@ class Space:
             weights = float(problem.workload.weight_bytes)
             least_s = least_sync_s(problem.topology, size, weights, problem.models)
             self._syncs_s[family] = least_s
-        return self._syncs_s[family] / _whole(setup.get(SYNC, 1))
-
-
-def group_sizes(topology: Topology) -> tuple[int, ...]:
-    """Sizes of groups that divide the world size and fit to hosts, the largest first."""
-    world, local = topology.world_size, topology.local_world_size
-    sizes = [s for s in range(world, 0, -1) if world % s == 0]
-    copies = {s: world // s for s in sizes}
-    nested = (s for s in sizes if local % copies[s] == 0 or copies[s] % local == 0)
-    return tuple(s for s in nested if group_topology(topology, s) is not None)
+        return self._syncs_s[family] / whole_number(setup.get(SYNC, 1))
 
 
 def usual_choices(knobs: dict[str, Sequence[Value]], load: Load) -> dict[str, Sequence[Value]]:
@@ -309,7 +315,7 @@ def usual_choices(knobs: dict[str, Sequence[Value]], load: Load) -> dict[str, Se
     return found
 
 
-def _whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
     """A value as a whole number from 1.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,28 +25,9 @@ from planner.result import PlanningResult, SolverReport
 from planner.search.base import StopCallback
 from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
-from planner.study.figures import (
-    NO_FAILURES,
-    Figures,
-    Operation,
-    behind,
-    check_goals,
-    figures_of,
-    front_of,
-    values_of,
-)
-from planner.study.space import SYNC, SYSTEM, Setup, Space
-from planner.study.trials import (
-    DIED,
-    FAILED,
-    STOPPED,
-    SetupResult,
-    Task,
-    Trials,
-    done_at,
-    prove,
-    search,
-)
+from planner.study import figures as measures
+from planner.study import trials
+from planner.study.space import SYSTEM, Setup, Space
 from planner.support.status import Status
 
 TRIAL_LIMIT_S: Final = 120.0
@@ -95,7 +76,7 @@ class Choice:
 
     setup: Setup
     result: PlanningResult
-    figures: Figures
+    figures: measures.Figures
     sync_s: float
 
 
@@ -110,7 +91,7 @@ class Answer:
     """
 
     system: str
-    found: SetupResult | None
+    found: trials.SetupResult | None
     ruled_out: tuple[int, ...] = ()
 
 
@@ -139,7 +120,7 @@ class Study:
         effort: Effort,
         *,
         goals: tuple[str, ...] = (),
-        operation: Operation = NO_FAILURES,
+        operation: measures.Operation = measures.NO_FAILURES,
         smallest_for: float | None = None,
         journal: Path | None = None,
         place: Any = None,
@@ -149,7 +130,7 @@ class Study:
         self.smallest_for, self._place = smallest_for, place
         self.answers: tuple[Answer, ...] = ()
         self.floors: dict[Setup, Floor | None] = {}
-        self.unfinished: SetupResult | None = None
+        self.unfinished: trials.SetupResult | None = None
         loosest = [space.loosest(s) for s in space.setups]
         self._family = dict(zip(space.setups, loosest, strict=True))
         self.families = tuple(dict.fromkeys(loosest))
@@ -159,7 +140,7 @@ class Study:
         if not space.is_listed and (self.sampler == "bounds" or effort.is_grid or smallest_for):
             refuse(f"{space.num_setups:,} setups are too many to list; use --sampler tpe")
         self.goals = goals or self._usual_goals()
-        check_goals(self.goals, space.first_problems())
+        measures.check_goals(self.goals, space.first_problems())
         self.settings = SearchSettings(
             time_limit_s=effort.time_limit_s,
             max_evaluations=effort.evaluations,
@@ -168,7 +149,7 @@ class Study:
         )
         damaged = reading(f"{journal}: a line of the journal is damaged; name another folder")
         with damaged if journal else nullcontext():
-            self._trials = Trials(
+            self._trials = trials.Trials(
                 space, journal, self.sampler, seed=effort.seed, num_goals=len(self.goals)
             )
             self._agree(journal)
@@ -215,20 +196,24 @@ class Study:
     # -- what is known ----------------------------------------------------------------------------
 
     @property
-    def results(self) -> tuple[SetupResult, ...]:
+    def results(self) -> tuple[trials.SetupResult, ...]:
         """Every finished search, in the order in which they began."""
         return self._trials.results
 
     @property
-    def front(self) -> tuple[SetupResult, ...]:
+    def front(self) -> tuple[trials.SetupResult, ...]:
         """Searched setups that no other one dominates; the best in the first goal comes first."""
-        fit = [(values_of(self.goals, r.figures), r) for r in self.results if r.figures is not None]
-        kept = front_of(np.array([v for v, _ in fit])) if fit else []
+        fit = [
+            (measures.values_of(self.goals, r.figures), r)
+            for r in self.results
+            if r.figures is not None
+        ]
+        kept = measures.front_of(np.array([v for v, _ in fit])) if fit else []
         ordered = sorted((fit[i] for i in kept), key=lambda pair: (pair[0], pair[1].number))
         return tuple(result for _, result in ordered)
 
     @property
-    def ties(self) -> tuple[SetupResult, ...]:
+    def ties(self) -> tuple[trials.SetupResult, ...]:
         """Setups as good as the best one by the first goal, those with fewest changes first."""
         if not self.front:
             return ()
@@ -239,7 +224,7 @@ class Study:
         return tuple(sorted(near, key=lambda r: (changes[r.setup], self.value(r), r.number)))
 
     @property
-    def recommended(self) -> SetupResult | None:
+    def recommended(self) -> trials.SetupResult | None:
         """The answer on the fewest ranks if there is one; otherwise the first of the ties."""
         answers = [a.found for a in self.answers if a.found is not None]
         if answers:
@@ -249,11 +234,11 @@ class Study:
     def _ranks(self, setup: Setup) -> int:
         return self.space.problem(setup).topology.world_size
 
-    def value(self, result: SetupResult) -> float:
+    def value(self, result: trials.SetupResult) -> float:
         """The value of a result by the first goal, which the study minimises."""
-        return values_of(self.goals[:1], result.figures)[0]
+        return measures.values_of(self.goals[:1], result.figures)[0]
 
-    def bound(self, setup: Setup, proven_s: float | None = None) -> Figures | None:
+    def bound(self, setup: Setup, proven_s: float | None = None) -> measures.Figures | None:
         """Figures that no plan of a setup can better; None if nothing fits or nothing is proven.
 
         Args:
@@ -265,9 +250,11 @@ class Study:
             return None
         time_s = max(floor.value, proven_s or 0.0) + self.space.least_sync_s(setup)
         whole = self.space.problem(setup)
-        return figures_of(whole, self.operation, time_s=time_s, free_bytes=floor.free_bytes)
+        return measures.figures_of(
+            whole, self.operation, time_s=time_s, free_bytes=floor.free_bytes
+        )
 
-    def least_s(self, result: SetupResult) -> float | None:
+    def least_s(self, result: trials.SetupResult) -> float | None:
         """Seconds per iteration that no plan of a setup goes below, without averaging copies.
 
         It is the higher one of the bound of the search and that of the setup's family; None if
@@ -277,7 +264,7 @@ class Study:
         bounds = (result.bound_s, None if floor is None else floor.value)
         return max((b for b in bounds if b is not None), default=None)
 
-    def gap_ratio(self, result: SetupResult) -> float | None:
+    def gap_ratio(self, result: trials.SetupResult) -> float | None:
         """By what share a plan of the setup can be faster than that found; None if not proven."""
         least_s, figures = self.least_s(result), result.figures
         if least_s is None or figures is None or not figures.time_s:
@@ -294,7 +281,7 @@ class Study:
         """``[n, K]`` values that no plan of each setup can better; infinite if nothing fits."""
         proven = {r.setup: r.bound_s for r in self.results}
         told = [
-            values_of(self.goals, self.bound(s, proven.get(s)))
+            measures.values_of(self.goals, self.bound(s, proven.get(s)))
             if self._family[s] in self.floors
             else (-math.inf,) * len(self.goals)
             for s in self.space.setups
@@ -303,7 +290,7 @@ class Study:
 
     def _found(self) -> FloatArray:
         """``[m, K]`` values of the setups of the front."""
-        found = [values_of(self.goals, r.figures) for r in self.front]
+        found = [measures.values_of(self.goals, r.figures) for r in self.front]
         return np.array(found).reshape(-1, len(self.goals))
 
     @property
@@ -318,7 +305,7 @@ class Study:
             return self._trials.ruled_out
         seen, bounds = {r.setup for r in self.results}, self._bounds()
         out = np.isfinite(bounds).all(axis=1)
-        out &= behind(self._found(), bounds) <= self.effort.within_ratio
+        out &= measures.behind(self._found(), bounds) <= self.effort.within_ratio
         return tuple(
             s for s, is_out in zip(self.space.setups, out, strict=True) if is_out and s not in seen
         )
@@ -331,7 +318,7 @@ class Study:
             return None
         bounds = self._bounds()
         fits = ~np.isposinf(bounds).all(axis=1)
-        return max(0.0, float(behind(found, bounds)[fits].max(initial=0.0)))
+        return max(0.0, float(measures.behind(found, bounds)[fits].max(initial=0.0)))
 
     def best(self) -> Choice:
         """The recommended setup with its plan.
@@ -349,7 +336,7 @@ class Study:
         message = f"none of {len(self.results)} setups has a plan that fits{first}; use more GPUs"
         raise NoPlanFoundError(message)
 
-    def _choice(self, result: SetupResult) -> Choice:
+    def _choice(self, result: trials.SetupResult) -> Choice:
         """The stored plan of a setup, priced again, with the bound of the setup."""
         asked, figures = self.space.restricted(result.setup), result.figures
         assert figures is not None
@@ -362,7 +349,7 @@ class Study:
         report = SolverReport(
             strategy="study",
             objective="iteration",
-            status=Status.INTERRUPTED if result.status == STOPPED else Status.GAP,
+            status=Status.INTERRUPTED if result.status == trials.STOPPED else Status.GAP,
             value=candidate.estimate.time.time_s,
             bound=self.least_s(result),
             seconds=self._trials.seconds,
@@ -407,13 +394,11 @@ class Study:
         taken = self._trials.taken
         return [s for s in setups if s not in taken]
 
-    def _task(self, setup: Setup) -> Task:
-        interval = setup.get(SYNC, 1)
-        return Task(
+    def _task(self, setup: Setup) -> trials.Task:
+        return trials.Task(
             setup=setup,
             whole=self.space.problem(setup),
             problem=self.space.restricted(setup),
-            sync_interval=interval if isinstance(interval, int) else 1,
             operation=self.operation,
             search=self.settings,
         )
@@ -426,9 +411,11 @@ class Study:
         left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
         place = None if here else self._place
         try:
-            for i, found in done_at(place, search, tasks, self._should_stop):
-                result = found or SetupResult(setup=setups[i], status=FAILED, reason=DIED)
-                if result.status != STOPPED:
+            for i, found in trials.done_at(place, trials.search, tasks, self._should_stop):
+                result = found or trials.SetupResult(
+                    setup=setups[i], status=trials.FAILED, reason=trials.DIED
+                )
+                if result.status != trials.STOPPED:
                     self._record(left.pop(i), result)
                     self._progress(setups[i].words)
                 elif result.figures is not None:
@@ -437,9 +424,9 @@ class Study:
             for number in left.values():
                 self._trials.give_up(number)
 
-    def _record(self, number: int, result: SetupResult) -> None:
+    def _record(self, number: int, result: trials.SetupResult) -> None:
         """Write a result; its plan only if no other setup is known to dominate it."""
-        own = values_of(self.goals, result.figures)
+        own = measures.values_of(self.goals, result.figures)
         told = [value if math.isfinite(value) else _UNFIT for value in own]
         if (self._found() <= own).all(axis=1).any() and not self.smallest_for:
             near = result.figures is not None and own[0] <= min(self._found()[:, 0]) * (
@@ -462,7 +449,7 @@ class Study:
                     left.append(family)
                 except (InfeasibleError, InvalidInputError):
                     self.floors[family] = None
-        for i, floor in done_at(self._place, prove, problems, self._should_stop):
+        for i, floor in trials.done_at(self._place, trials.prove, problems, self._should_stop):
             self.floors[left[i]] = floor
             self._trials.write(_name(left[i]), None if floor is None else asdict(floor))
             self._progress(f"bound of {left[i].words}")
@@ -492,7 +479,7 @@ class Study:
         """
         bounds, goals = self._bounds(), len(self.goals)
         is_open = ~np.isposinf(bounds).all(axis=1)
-        is_open &= behind(self._found(), bounds) > self.effort.within_ratio
+        is_open &= measures.behind(self._found(), bounds) > self.effort.within_ratio
         best: dict[Setup, FloatArray] = {}
         stretch = 1.0
         for result in self.results:
@@ -500,7 +487,7 @@ class Study:
             if family is None or own is None or result.figures is None:
                 continue
             stretch = max(stretch, result.figures.time_s / own.time_s)
-            value = np.array(values_of(self.goals, result.figures))
+            value = np.array(measures.values_of(self.goals, result.figures))
             best[family] = np.minimum(value, best.get(family, value))
         promise = bounds * np.where(bounds < 0, 1 / stretch, stretch)
         for i, setup in enumerate(self.space.setups):
@@ -549,12 +536,14 @@ class Study:
         try:
             self._task(setup)
         except (InfeasibleError, InvalidInputError) as error:
-            self._record(number, SetupResult(setup=setup, status=FAILED, reason=str(error)))
+            self._record(
+                number, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
+            )
             return
         self._prove([setup])
         bound, found = self.bound(setup), self._found()
-        own = np.array([values_of(self.goals, bound)])
-        if bound and len(found) and behind(found, own)[0] <= self.effort.within_ratio:
+        own = np.array([measures.values_of(self.goals, bound)])
+        if bound and len(found) and measures.behind(found, own)[0] <= self.effort.within_ratio:
             self._trials.rule_out(number)
             return
         self._search([setup], [number])
@@ -589,10 +578,10 @@ class Study:
                 self._search(self._fresh(most[:1]))
 
     @staticmethod
-    def _speed(figures: Figures | None) -> float:
+    def _speed(figures: measures.Figures | None) -> float:
         return 0.0 if figures is None else figures.samples_per_s
 
-    def _first_of(self, fast: Sequence[Setup], target: float) -> SetupResult | None:
+    def _first_of(self, fast: Sequence[Setup], target: float) -> trials.SetupResult | None:
         """The best result of the setups on one cluster that reaches the target."""
         self._search(self._fresh(fast))
         found = [r for r in self.results if r.setup in fast and self._speed(r.figures) >= target]
@@ -601,8 +590,3 @@ class Study:
 
 def _name(family: Setup) -> str:
     return "floor " + json.dumps(family.picks)
-
-
-def knobs_of(asked: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
-    """The knobs that have values."""
-    return {name: tuple(values) for name, values in asked.items() if values}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 
 from planner.errors import refuse
-from planner.study.space import Setup, Space
+from planner.study.space import SYNC, Setup, Space, whole_number
 
 if TYPE_CHECKING:
     import optuna
@@ -92,7 +92,6 @@ class Task:
         setup: the setup.
         whole: the problem of all ranks.
         problem: that of one group of ranks.
-        sync_interval: iterations between two averagings of copies.
         operation: failures, and speeds of checkpoints.
         search: budget, limits and seed.
     """
@@ -100,7 +99,6 @@ class Task:
     setup: Setup
     whole: PlanningProblem
     problem: PlanningProblem
-    sync_interval: int
     operation: Operation
     search: SearchSettings
 
@@ -120,7 +118,7 @@ def search(task: Task, *, should_stop: Callable[[], bool] | None = None) -> Setu
     memory, time = result.best.memory, result.estimate.time
     topology, problem = task.whole.topology, task.problem
     once_s = sync_time_s(topology, problem.topology.world_size, memory, models=task.whole.models)
-    sync_s = once_s / task.sync_interval
+    sync_s = once_s / whole_number(task.setup.get(SYNC, 1))
     figures = figures_of(
         task.whole,
         task.operation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -199,17 +199,16 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
       shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study
     """
     from planner.study.figures import Operation
-    from planner.study.space import Space, usual_choices
-    from planner.study.study import Study, knobs_of
+    from planner.study.space import Space
+    from planner.study.study import Study
 
     output = flags.output
     if output is not None:
         _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
-    if not flags.is_grid and flags.smallest_for is None:
-        knobs = knobs_of(usual_choices(dict(knobs), load))
-    space = Space(knobs, load)
+    with_usual = not flags.is_grid and flags.smallest_for is None
+    space = Space(knobs, load, with_usual=with_usual)
     for text in left_out:
         remark(settings, text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
@@ -229,9 +228,12 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
             )
             with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        given = {*knobs, *(["training.batch_size_per_rank"] if flags.global_batch_sizes else [])}
+        given = {
+            *space.knobs,
+            *(["training.batch_size_per_rank"] if flags.global_batch_sizes else []),
+        }
         assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
-        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs), assumed)
+        return _deliver(settings, found, stop, output, _warnings(load, flags, space.knobs), assumed)
 
 
 def _journal(output: Path | None) -> Path | None:
@@ -283,7 +285,7 @@ def _files(workload: Path, flags: StudyFlags) -> Files:
     )
 
 
-def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, Sequence[Any]], tuple[str, ...]]:
     """The values of each knob, and remarks on clusters that are left out.
 
     Raises:
@@ -294,7 +296,6 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     from planner.cli.inputs import override_pairs
     from planner.study.files import checked_knobs, values_of_text
     from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
-    from planner.study.study import knobs_of
 
     pairs = override_pairs(flags.vary)
     varied = {key: values_of_text(text, f"--vary {key}") for key, text in pairs}
@@ -315,15 +316,13 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     if not sizes:
         budget = significant(flags.budget_usd_per_hour or 0.0, 6)
         refuse(f"--budget {budget} USD/h pays for none of {', '.join(left_out)}")
-    knobs = knobs_of(
-        {
-            SYSTEM: flags.systems,
-            GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
-            BATCH: flags.batch_sizes,
-            GLOBAL_BATCH: flags.global_batch_sizes,
-            **checked_knobs(varied),
-        }
-    )
+    knobs = {
+        SYSTEM: flags.systems,
+        GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
+        BATCH: flags.batch_sizes,
+        GLOBAL_BATCH: flags.global_batch_sizes,
+        **checked_knobs(varied),
+    }
     return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
 
 
@@ -358,7 +357,7 @@ def _tried(
     return tried, price
 
 
-def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[str, ...]:
+def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     from costmodels.dense.base import unrated_remark
     from planner import io

@@ -30,9 +30,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.search.bounds.bound_program import Name, RankFreeProgram
+from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import ProgramBasis, Rows, Solution
 from planner.search.common.programs import effort_of, solve

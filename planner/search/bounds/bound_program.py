@@ -14,24 +14,116 @@ Every row is built once for each set of tangents, and kept.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import ComputeKernel
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import require_rules
 from planner.problem import Level
 from planner.rules.placement_rules import taken
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, Rows
+from planner.search.common.lp import LinearProgram, ProgramBasis, Rows
+from planner.search.common.schedule import USUAL
 from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
+
+# ------------------ the solution of a rank-free program, and the sets of sharding types th
+
+TypeSet = frozenset[ShardingType]
+"""Sharding types that plans may use together. Plans that use a type have collectives of it, so that
+another set has another longest path, and gets a bound of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relaxation:
+    """A solution of the rank-free problem for one set of sharding types.
+
+    Attributes:
+        types: the set. The bound holds for plans that use all these types, the optional ones or
+            not, and no others; None if it holds for all plans.
+        bound: none of these plans has a smaller objective; infinite if none fits.
+        shares: ``[n]`` share of each option; None if there is no solution.
+        phases: ``[K]`` the largest value of each phase over ranks; 0 for phases that are not in
+            use; None if there is no solution.
+        reduced_costs: ``[n]`` by how much the bound rises at least if a plan has the option; None
+            if nothing is known.
+        basis: where the solver can begin a similar program; None if there is none.
+    """
+
+    types: TypeSet | None
+    bound: float
+    shares: FloatArray | None = None
+    phases: FloatArray | None = None
+    reduced_costs: FloatArray | None = None
+    basis: ProgramBasis | None = None
+
+    def choice(self, space: SearchSpace) -> IntArray:
+        """``[T]`` index of the option with the largest share of each table."""
+        if self.shares is None:
+            return np.zeros(space.num_tables, dtype=np.int64)
+        starts = space.first
+        return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
+
+
+def usual_optional_types(space: SearchSpace) -> TypeSet:
+    """The sharding types that every set leaves open in a search.
+
+    If there are many tables, replication is always one of them.
+    """
+    many = space.num_tables > USUAL.few_tables
+    replicated = frozenset({ShardingType.DATA_PARALLEL})
+    return optional_types(space, replicated if many else frozenset())
+
+
+def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
+    """The sharding types that every set leaves open, so that there are few enough sets.
+
+    These are the given ones, and then the types with the fewest options, as many as are needed.
+    """
+    counts = Counter(o.sharding_type for o in space.options)
+    optional = set(given)
+    for kind in sorted(counts, key=lambda t: (counts[t], t)):
+        if len(type_sets(space, frozenset(optional))) <= USUAL.type_sets:
+            break
+        optional.add(kind)
+    return frozenset(optional)
+
+
+def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeSet]:
+    """The sets of sharding types, the largest first; every plan belongs to exactly one of them.
+
+    Sets in which some table has no option are left out.
+
+    Args:
+        space: the options.
+        optional: types that are in every set. A plan of the set may use them or not.
+    """
+    kinds = space.type_choices
+    every = frozenset().union(*kinds)
+    certain = sorted(every - optional)
+    sets = [
+        frozenset(chosen) | (every & optional)
+        for size in range(len(certain), -1, -1)
+        for chosen in itertools.combinations(certain, size)
+    ]
+    return [s for s in sets if all(types & s for types in kinds)]
+
+
+def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:
+    """``[n]`` True for options whose sharding type is in the set; for all if it is None."""
+    return np.array([types is None or o.sharding_type in types for o in space.options])
+
+
+# ------------------ builds the programs of the rank-free problem; :mod:`planner.search.bou
 
 # ------------------ names of rows
 #
@@ -341,7 +433,8 @@ class RankFreeProgram:
         loads. The means are variables of their own, because several rows are about them, and each
         of these rows would otherwise have every option.
         """
-        loads, tangents = self._mean_loads, self.model.num_tangents
+        speeds, tangents = np.append(self._speeds, [1.0, 1.0]), self.model.num_tangents
+        loads = self.model.mean / (self._unit * speeds)
         means = self._first_mean + np.arange(tangents)
         matrix = np.zeros((tangents + 2, self._end))
         matrix[:, : self.options] = loads.T
@@ -364,12 +457,6 @@ class RankFreeProgram:
         if slowness is None:
             return np.ones(tangents)
         return np.asarray(np.mean(1.0 / slowness[:, :tangents], axis=0))
-
-    @property
-    def _mean_loads(self) -> FloatArray:
-        """``[n, P + 2]`` mean load over ranks of each option, over the mean speed, in the units."""
-        speeds = np.append(self._speeds, [1.0, 1.0])
-        return np.asarray(self.model.mean / (self._unit * speeds))
 
     @property
     def _most_uniform(self) -> FloatArray:

@@ -28,8 +28,8 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40

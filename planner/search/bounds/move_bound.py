@@ -33,7 +33,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
 from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
-from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
+from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve

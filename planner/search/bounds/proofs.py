@@ -15,11 +15,16 @@ import numpy as np
 
 from planner.search.base import OPTIMALITY_GAP, Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.bound_program import RankFreeProgram
+from planner.search.bounds.bound_program import (
+    RankFreeProgram,
+    Relaxation,
+    TypeSet,
+    type_sets,
+    usual_optional_types,
+)
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import bound_by_moves
-from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets, usual_optional_types
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.common.lp import Rows
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options

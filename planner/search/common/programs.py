@@ -15,15 +15,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.lp import (
-    LinearProgram,
-    ProgramBasis,
-    Rows,
-    Solution,
-    first_prices,
-    row_names,
-    safe_bound,
-)
+from planner.search.common import lp
 from planner.space.effort import program_s
 
 _MOST_PIVOTS: Final = 200_000
@@ -41,8 +33,11 @@ to 1, and take longer."""
 
 
 def solve(
-    program: LinearProgram, *, time_limit_s: float = math.inf, start: ProgramBasis | None = None
-) -> Solution:
+    program: lp.LinearProgram,
+    *,
+    time_limit_s: float = math.inf,
+    start: lp.ProgramBasis | None = None,
+) -> lp.Solution:
     """Solve a program by GLOP.
 
     Args:
@@ -56,19 +51,19 @@ def solve(
     broken, _ = _solved(_least_broken(program), time_limit_s)
     work = found.pivots + broken.pivots
     if broken.bound > _BROKEN:
-        return Solution(bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work)
+        return lp.Solution(bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work)
     return replace(found, pivots=work)
 
 
-def effort_of(program: LinearProgram, solution: Solution) -> float:
+def effort_of(program: lp.LinearProgram, solution: lp.Solution) -> float:
     """Nominal seconds of the work that a solution took."""
     entries, rows = len(program.rows.values), len(program.rows.lower)
     return program_s(entries, rows, solution.pivots)
 
 
 def _solved(
-    program: LinearProgram, time_limit_s: float, start: ProgramBasis | None = None
-) -> tuple[Solution, bool]:
+    program: lp.LinearProgram, time_limit_s: float, start: lp.ProgramBasis | None = None
+) -> tuple[lp.Solution, bool]:
     """Ask the solver once, and compute the bound of what it says.
 
     If a solver refuses a program, nothing is proven but what prices of 0 prove.
@@ -83,11 +78,11 @@ def _solved(
     except refusals():
         if start is not None:  # GLOP may fail from a basis and succeed without one
             return _solved(program, time_limit_s)
-        bound = safe_bound(program, np.zeros(len(program.rows.lower)))[0]
-        empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
+        bound = lp.safe_bound(program, np.zeros(len(program.rows.lower)))[0]
+        empty = lp.Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
         return empty, False
     pivots = result.solve_stats.simplex_iterations
-    nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots)
+    nothing = lp.Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots)
     x = prices = None
     if result.solutions and not _says_none_fits(result):
         best = result.solutions[0]
@@ -96,16 +91,16 @@ def _solved(
             x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of the limits
         if best.HasField("dual_solution"):
             prices = dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
-    bound, reduced = safe_bound(program, first_prices(program) if prices is None else prices)
+    bound, reduced = lp.safe_bound(program, lp.first_prices(program) if prices is None else prices)
     if math.isinf(bound) and bound > 0:
         return replace(nothing, bound=bound, infeasible=True), False
     shown = None if prices is None or math.isinf(bound) else reduced
-    basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
+    basis = None if x is None else lp.ProgramBasis.read(result.solutions[0], names)
     solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
     return solution, x is None and _says_none_fits(result)
 
 
-def _least_broken(program: LinearProgram) -> LinearProgram:
+def _least_broken(program: lp.LinearProgram) -> lp.LinearProgram:
     """The program whose minimum says how far rows stay broken, whatever is chosen.
 
     It has one variable more, ``s``. Every row may be broken by ``s`` times its largest coefficient,
@@ -121,7 +116,7 @@ def _least_broken(program: LinearProgram) -> LinearProgram:
         inside = kept[rows.row]
         number = np.cumsum(kept) - 1
         parts.append(
-            Rows(
+            lp.Rows(
                 row=np.concatenate([number[rows.row[inside]], number[kept]]),
                 column=np.concatenate([rows.column[inside], np.full(kept.sum(), size)]),
                 values=np.concatenate([rows.values[inside], sign * largest[kept]]),
@@ -134,14 +129,14 @@ def _least_broken(program: LinearProgram) -> LinearProgram:
         cost=np.append(np.zeros(size), 1.0),
         upper=np.append(program.upper, math.inf),
         lower=np.append(program.lower, 0.0),
-        rows=Rows.stack(parts),
+        rows=lp.Rows.stack(parts),
     )
 
 
 # ------------------------------------------------------------------ asking the solver
 
 
-def _near_one(program: LinearProgram) -> tuple[LinearProgram, FloatArray, FloatArray]:
+def _near_one(program: lp.LinearProgram) -> tuple[lp.LinearProgram, FloatArray, FloatArray]:
     """The same program with coefficients near 1, which solvers need.
 
     Factors are powers of two, so that scaling rounds nothing. Variables of groups keep their scale.
@@ -197,7 +192,7 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
 
 
 def _ask(
-    program: LinearProgram, time_limit_s: float, start: ProgramBasis | None
+    program: lp.LinearProgram, time_limit_s: float, start: lp.ProgramBasis | None
 ) -> tuple[Any, list[bytes]]:
     """Solve a program through MathOpt's protocol buffers.
 
@@ -210,7 +205,7 @@ def _ask(
 
     order = np.lexsort((program.rows.column, program.rows.row))
     row, column = program.rows.row[order], program.rows.column[order]
-    names = row_names(row, column, len(program.rows.lower))
+    names = lp.row_names(row, column, len(program.rows.lower))
     begin = None if start is None else start.write(len(program.cost), names)
     parameters = parameters_pb2.SolveParametersProto(iteration_limit=_MOST_PIVOTS)
     if begin is not None:
@@ -268,7 +263,7 @@ def dense_of(vector: Any, size: int) -> FloatArray:
     return dense
 
 
-def model_of(program: LinearProgram, order: IntArray | None = None) -> object:
+def model_of(program: lp.LinearProgram, order: IntArray | None = None) -> object:
     """A program as MathOpt's ``ModelProto``.
 
     Args:

@@ -14,7 +14,7 @@ from costmodels.workload import Pipeline
 from planner.objectives import objective_named
 from planner.problem import TableConstraint
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import type_sets
+from planner.search.bounds.bound_program import type_sets
 from planner.search.bounds.rounding import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows

@@ -19,8 +19,8 @@ from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.bound_program import TypeSet, type_sets
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import TypeSet, type_sets
 from planner.search.bounds.rounding import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment

@@ -18,9 +18,9 @@ from scipy.optimize import linprog
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
+from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.bounds.branching import Branching, _binding_slopes
-from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.common.lp import ProgramBasis
 from planner.space.objective import Cut
 

@@ -17,8 +17,8 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit
 from planner.rules.placement_rules import received_bytes
 from planner.search.base import Record
+from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
 from planner.search.bounds.move_bound import MoveBound, _least_move, bound_by_moves
-from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.random import random_assignment
 from planner.space.effort import Meter

@@ -13,9 +13,9 @@ from costmodels.workload import Table
 from planner.errors import InfeasibleError
 from planner.options.enumeration import enumerate_options
 from planner.problem import Constraints, PlanningProblem
+from planner.search.bounds.bound_program import Relaxation
 from planner.search.bounds.feasibility import least_excess_bytes, require_feasible
 from planner.search.bounds.makespan import CELLS, Makespan, worth_by_size
-from planner.search.bounds.relaxation import Relaxation
 from planner.search.bounds.rounding import Room
 from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace

@@ -14,7 +14,7 @@ from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.rounding import Roundable, Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import Rows

@@ -14,8 +14,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.bound_program import RankFreeProgram
-from planner.search.bounds.relaxation import type_sets
+from planner.search.bounds.bound_program import RankFreeProgram, type_sets
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases

@@ -11,7 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from costmodels.datatypes import BoolArray
 from planner.objectives import objective_named
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import TypeSet, type_sets
+from planner.search.bounds.bound_program import TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from tests.planner.search.bounds.test_bounds_from_scratch import ROUNDS, Written
 from tests.planner.search.bounds.test_bounds_from_scratch import space_of as space_named

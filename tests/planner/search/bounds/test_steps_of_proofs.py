@@ -9,8 +9,8 @@ from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds import proofs as module
+from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
 from planner.search.bounds.proofs import Proofs
-from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases

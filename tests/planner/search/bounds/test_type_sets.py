@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints, TableConstraint
-from planner.search.bounds.relaxation import (
+from planner.search.bounds.bound_program import (
     Relaxation,
     optional_types,
     type_sets,

@@ -7,9 +7,9 @@ import pytest
 
 from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
-from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
+from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.improve.improving import allowed_options
+from planner.search.improve.ruin import allowed_options
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
