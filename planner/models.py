@@ -104,8 +104,8 @@ def _made(family: str, name: str, own: object) -> object:
     except (Exception, SystemExit) as error:
         raised = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
         refuse(
-            f"--model {family}={name}: {raised}{error}; a model that is named has to work without "
-            "arguments, so give its fields defaults, or pass an instance as models="
+            f"--model {family}={name}: {raised}{error}; a model that is named works without "
+            "arguments: give its fields defaults, or pass an instance as models="
         )
 
 

@@ -267,10 +267,7 @@ class Stats(_Part):
         key = self.key(name, features)
         if key is None:
             shown = ", ".join(list(self.tables)[:12]) + (" ..." if len(self.tables) > 12 else "")
-            refuse(
-                f"no statistics of table {name!r}; there are {shown} "
-                "('shardplan profile --table-map' names tables after features)"
-            )
+            refuse(f"no statistics of table {name!r}; there are {shown}: see profile --table-map")
         return self.tables[key]
 
 
@@ -282,8 +279,7 @@ def left_out_remark(source: StatsSource) -> str | None:
     more = ", ..." if len(source.left_out) > _SHOWN_TABLES else ""
     return (
         f"{len(source.left_out)} columns are left out ({shown}{more}): features are integers or "
-        "lists of integers, and not labels or weights; a column of ids with missing values that "
-        "became floating point has to be written as nullable integers"
+        "lists of them; ids with missing values have to be written as nullable integers"
     )
 
 
@@ -395,22 +391,20 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     if len(missing) == len(workload.tables):
         problems.append(
             f"{place}: has statistics of {some_names(list(stats.tables))}, and none of the "
-            f"workload's tables {some_names(missing)}; 'shardplan profile --table-map' names "
-            "tables after features"
+            f"workload's tables {some_names(missing)}; see shardplan profile --table-map"
         )
     refuse_any(problems)
     notes = []
     if missing:
         notes.append(
-            f"{place}: no statistics of {len(missing)} of {len(workload.tables)} tables "
-            f"({some_names(missing)}): they keep the distribution and pooling factors of the "
-            "workload"
+            f"{place}: no statistics of {len(missing)} of {len(keys)} tables "
+            f"({some_names(missing)}): they keep those of the workload"
         )
     unused = [name for name in stats.tables if name not in used]
     if unused:
         notes.append(
             f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
-            f"({some_names(unused)}): their statistics are not used"
+            f"({some_names(unused)})"
         )
     remark = undersampled_remark({name: stats.tables[name] for name in sorted(used)})
     if remark is not None:

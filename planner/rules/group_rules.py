@@ -81,8 +81,7 @@ def _table_rule(rule: TableConstraint, places: Mapping[Level, IntArray]) -> Tabl
             message = (
                 f"constraint {table_words(rule)}: each of {len(copies)} groups of "
                 f"{places[Level.RANK].shape[1]} ranks has a copy of every table, and no place has "
-                f"all of its copies on these {level.value}s; allow the {level.value}s of all "
-                "copies, or leave groups out"
+                f"all of its copies on these {level.value}s; allow those of all copies"
             )
             raise InfeasibleError(message, shortfall_bytes=0.0)
     return replace(rule, ranks=kept[Level.RANK], hosts=kept[Level.HOST])
@@ -93,10 +92,7 @@ def _count_rule(rule: CountLimit, sharing: int) -> CountLimit:
     if rule.level is Level.RANK or not rule.counts_shards or sharing == 1:
         return rule
     if rule.most < sharing:
-        message = (
-            f"constraint max_shards_per_host {rule.most}: {sharing} groups share every host, each "
-            "with shards of its own; allow more, or leave groups out"
-        )
+        message = f"constraint max_shards_per_host {rule.most}: {sharing} groups share every host"
         raise InfeasibleError(message, shortfall_bytes=0.0)
     return replace(rule, most=rule.most // sharing)
 

@@ -189,7 +189,8 @@ def study(
     """
     load = Files(workload=workload)
     asked = Effort(**effort)
-    knobs = {design.SYSTEM: systems, design.GPUS: gpus, **checked_knobs(vary or {})}
+    knobs: dict[str, Sequence[design.Value]] = {design.SYSTEM: systems, design.GPUS: gpus}
+    knobs |= checked_knobs(vary or {})
     space = design.Space(knobs, load, with_usual=not asked.is_grid and smallest_for is None)
     found = Study(space, asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal)
     found.run()

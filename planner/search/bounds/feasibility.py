@@ -72,11 +72,13 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
     lacks = []
     if device > 0 or host <= 0:
         lacks.append(
-            f"the device memory of an empty rank ({format_bytes(limit)}) by {format_bytes(device)}"
+            f"the device memory of an empty rank ({format_bytes(limit)}) by at least "
+            f"{format_bytes(device)}"
         )
     if host > 0:
         lacks.append(
-            f"the host memory of an empty host ({format_bytes(host_limit)}) by {format_bytes(host)}"
+            f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
+            f"{format_bytes(host)}"
         )
     msg = f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in its best option"
     raise InfeasibleError(
@@ -173,8 +175,7 @@ def _check_large_shards(space: SearchSpace) -> None:
             size = format_bytes(float(sizes[at]))
             msg = (
                 f"nothing fits: {at + 1} tables put {size} or more on some rank each, so one of "
-                f"{space.world_size} ranks gets {shared + 1} of them and is "
-                f"{format_bytes(missing)} over its {format_bytes(limit)}"
+                f"{space.world_size} gets {shared + 1} of them and is {format_bytes(missing)} over"
             )
             raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
 
