@@ -107,8 +107,15 @@ def profile_files(
         _read(sources, options, features, indices, progress)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
-            rows = known.get(table)
-            tables[table] = _table(table, group, rows, indices, options, hashed=hashed)
+            tables[table] = table_stats(
+                indices,
+                table,
+                group,
+                batch_sizes=options.batch_sizes,
+                num_embeddings=known.get(table),
+                ids_are_hashes=hashed,
+                max_ind_range=options.max_ind_range,
+            )
         progress("summing up", len(tables), len(tables))
         num_samples = indices.num_samples
     source = SourceStats(
@@ -161,33 +168,6 @@ def _read(
                 indices.add(chunk)
             tell("reading", min(indices.num_samples, total), total)
     tell("reading", total, total)
-
-
-def _table(
-    table: str,
-    features: Sequence[str],
-    known: int | None,
-    indices: Indices,
-    options: ProfileOptions,
-    *,
-    hashed: bool,
-) -> TableStats:
-    """Count one table; its rows, if they are known, limit its ids."""
-    fold = options.max_ind_range
-    if fold is None and known is not None:
-        for name in features:
-            if (highest := indices.highest[name]) >= known:
-                refuse(
-                    f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
-                    "correct the table map or fold ids with --max-ind-range"
-                )
-    limit = fold if fold is None or known is None else min(fold, known)
-    sums = indices.count(features, limit, sorted(set(options.batch_sizes)))
-    if sums.highest < 0:
-        refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    return table_stats(
-        sums, indices.by_range, num_embeddings=known, ids_are_hashes=hashed, max_ind_range=fold
-    )
 
 
 # ------------------------------------------------------------------ files and their samples

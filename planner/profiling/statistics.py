@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -51,24 +51,6 @@ class BatchSums:
     reuse: Sequence[int]
     num_followed: int
     num_shared: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableSums:
-    """What was counted for one table, without its ids.
-
-    ``lengths`` counts samples by their number of indices in all features of the table together, and
-    ``rows_by_count`` the table's rows by how often they were accessed. ``highest_raw`` is the
-    highest id before folding, -1 without any id, and ``highest`` the highest one after it.
-    """
-
-    num_samples: int
-    highest_raw: int
-    highest: int
-    lengths: Counter[int]
-    feature_lengths: Mapping[str, Counter[int]]
-    batches: Mapping[int, BatchSums]
-    rows_by_count: Mapping[int, int]
 
 
 @contextmanager
@@ -140,31 +122,25 @@ class Indices:
         self._connection.unregister("samples")
         self.num_samples += chunk.num_samples
 
-    def count(
-        self, features: Sequence[str], fold: int | None, batch_sizes: Sequence[int]
-    ) -> TableSums:
+    def count(self, features: Sequence[str], fold: int | None) -> tuple[IntArray, IntArray, int]:
         """Count the ids of a table, which :meth:`by_range` then knows.
 
         Args:
             features: the features of the table.
             fold: ids are taken modulo this number; None to take them as they are.
-            batch_sizes: samples per batch, for distinct rows and reuse.
+
+        Returns:
+            Numbers of accesses, ascending; how many rows have each; and the highest id, -1 without
+            any.
         """
         self._run(
             "CREATE OR REPLACE TABLE counts AS SELECT id, count(*) AS n "
             f"FROM ({self._ids(features, fold)}) GROUP BY id"
         )
         ((highest,),) = self._run("SELECT max(id) FROM counts")
-        lengths = {name: self._lengths((name,)) for name in features}
-        return TableSums(
-            num_samples=self.num_samples,
-            highest_raw=max(self.highest[name] for name in features),
-            highest=-1 if highest is None else highest,
-            lengths=lengths[features[0]] if len(features) == 1 else self._lengths(features),
-            feature_lengths=lengths,
-            batches={size: self._batches(features, fold, size) for size in batch_sizes},
-            rows_by_count=dict(self._run("SELECT n, count(*) FROM counts GROUP BY n ORDER BY n")),
-        )
+        found = self._run("SELECT n, count(*) FROM counts GROUP BY n ORDER BY n")
+        counts, rows = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return counts, rows, -1 if highest is None else highest
 
     def by_range(self, num_embeddings: int, num_ranges: int) -> tuple[IntArray, IntArray, IntArray]:
         """Of the table counted last: range of ids, count, and rows of that range and count."""
@@ -190,8 +166,8 @@ class Indices:
         ids = " UNION ALL ".join(parts)
         return ids if fold is None else f"SELECT batch, id % {fold} AS id FROM ({ids})"
 
-    def _lengths(self, features: Sequence[str]) -> Counter[int]:
-        """Samples by their number of indices."""
+    def lengths(self, features: Sequence[str]) -> Counter[int]:
+        """Samples by their number of indices in all of some features together."""
         sizes = [
             f"coalesce(len({column}), 0)" if name in self._lists else f"({column} IS NOT NULL)::INT"
             for name, column in self._columns.items()
@@ -201,7 +177,7 @@ class Indices:
             dict(self._run(f"SELECT {' + '.join(sizes)} AS size, count(*) FROM data GROUP BY size"))
         )
 
-    def _batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
+    def batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
         """Sums over whole batches of consecutive samples; reuse by 1, 2, 3-4, ... accesses."""
         whole = self.num_samples // size
         stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
@@ -251,10 +227,6 @@ _FEWEST_DRAWS: Final = 1e-4
 _MORE_RANKS: Final = (4, 16, 64)
 
 
-ByRange = Callable[[int, int], tuple[IntArray, IntArray, IntArray]]
-"""From a table's rows and a number of ranges of ids: range, count, and rows that have both."""
-
-
 @cache
 def _linear_algebra() -> Any:
     """The controller of the threads of NumPy's libraries, made once.
@@ -266,9 +238,11 @@ def _linear_algebra() -> Any:
 
 
 def table_stats(
-    sums: TableSums,
-    by_range: ByRange,
+    indices: Indices,
+    table: str,
+    features: Sequence[str],
     *,
+    batch_sizes: Iterable[int],
     num_embeddings: int | None,
     ids_are_hashes: bool,
     max_ind_range: int | None,
@@ -279,35 +253,53 @@ def table_stats(
     number of cores.
 
     Args:
-        sums: what was counted.
-        by_range: counts of ids by ranges of ids.
-        num_embeddings: number of rows, if the table map has it.
+        indices: of all features.
+        table: its name, for messages.
+        features: its features.
+        batch_sizes: samples per batch, for distinct rows and reuse.
+        num_embeddings: number of rows, if the table map has it, which limits the ids.
         ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
-        max_ind_range: the number modulo which ids were taken; None if they were taken as they are.
+        max_ind_range: ids are taken modulo this number; None to take them as they are.
+
+    Raises:
+        InvalidInputError: the table received no index, or one that it does not have.
     """
-    seen = sums.rows_by_count
-    counts, rows = (np.array(list(part), dtype=np.int64) for part in (seen, seen.values()))
-    hashed = num_embeddings is None and (ids_are_hashes or sums.highest >= LARGEST_TABLE)
+    known = num_embeddings
+    for name in features if max_ind_range is None and known is not None else ():
+        if (top := indices.highest[name]) >= (known or 0):
+            refuse(
+                f"feature {name!r} has index {top}, but table {table!r} has {known} rows; "
+                "correct the table map or fold ids with --max-ind-range"
+            )
+    fold = max_ind_range and min(max_ind_range, known or max_ind_range)
+    counts, rows, highest = indices.count(features, fold)
+    if highest < 0:
+        refuse(f"table {table!r} received no index at all; leave its features out with --features")
+    lengths = {name: indices.lengths((name,)) for name in features}
+    whole = lengths[features[0]] if len(features) == 1 else indices.lengths(features)
+    batches = {size: indices.batches(features, fold, size) for size in sorted(set(batch_sizes))}
+    hashed = num_embeddings is None and (ids_are_hashes or highest >= LARGEST_TABLE)
     if num_embeddings is None and hashed:
         num_embeddings = _chao(counts, rows)
     elif num_embeddings is None:
-        needed = sums.highest if max_ind_range is None else sums.highest_raw
+        raw = max(indices.highest[name] for name in features)
+        needed = highest if max_ind_range is None else raw
         num_embeddings = min(max_ind_range or needed + 1, needed + 1)
     with _linear_algebra().limit(limits=1):
         law = laws.smooth(counts, rows, num_embeddings)
         ranges, range_rows = None, None
         if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
-            ranges, range_rows = _ranges(by_range, law, counts, rows, num_embeddings)
-        table = schema.TableStats(
-            features={name: _pooling(c) for name, c in sums.feature_lengths.items()},
-            num_samples=sums.num_samples,
+            ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
+        found = schema.TableStats(
+            features={name: _pooling(c) for name, c in lengths.items()},
+            num_samples=indices.num_samples,
             num_indices=int(counts @ rows),
             num_unique_rows=int(rows.sum()),
             num_embeddings=num_embeddings,
             ids_are_hashes=hashed,
-            highest_index=sums.highest,
+            highest_index=highest,
             unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-            pooling=_pooling(sums.lengths),
+            pooling=_pooling(whole),
             histogram=_histogram(law, counts, rows),
             law=_law(law, range_rows),
             ranges=ranges,
@@ -316,11 +308,11 @@ def table_stats(
             hottest_rows=[],
             cache=[],
         )
-        return _with_law(table, sums, counts, rows)
+        return _with_law(found, batches, counts, rows)
 
 
 def _with_law(
-    table: schema.TableStats, sums: TableSums, counts: IntArray, rows: IntArray
+    table: schema.TableStats, batches: Mapping[int, BatchSums], counts: IntArray, rows: IntArray
 ) -> schema.TableStats:
     """Add what follows from the law, with the law rounded as in the file."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
@@ -332,17 +324,14 @@ def _with_law(
     return table.model_copy(
         update={
             "zipf": zipf,
-            "batches": [
-                _batch(size, found, shown.pooling.mean, law)
-                for size, found in sorted(sums.batches.items())
-            ],
+            "batches": [_batch(n, b, shown.pooling.mean, law) for n, b in batches.items()],
             "hottest_rows": [
                 schema.AccessShare(
                     hottest_rows_ratio=ratio, access_ratio=law.access_share(ratio * num_rows)
                 )
                 for ratio in _HOTTEST_RATIOS
             ],
-            "hot_share": _hot_share(law, counts, rows, sums.num_samples),
+            "hot_share": _hot_share(law, counts, rows, table.num_samples),
             "cache": [
                 schema.CacheHit(
                     cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
@@ -398,11 +387,11 @@ def _law(law: laws.Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
 
 
 def _ranges(
-    by_range: ByRange, law: laws.Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
+    indices: Indices, law: laws.Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
 ) -> tuple[schema.Ranges, FloatArray | None]:
     """How accesses, and the rows of each bin if uneven, are spread over ranges of ids."""
     hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
-    place, seen, found = by_range(num_embeddings, NUM_RANGES)
+    place, seen, found = indices.by_range(num_embeddings, NUM_RANGES)
     accesses = np.bincount(place, seen * found, minlength=NUM_RANGES)
     cold = np.bincount(place, np.where(seen <= hot_count, seen, 0) * found, minlength=NUM_RANGES)
     left = counts <= hot_count
