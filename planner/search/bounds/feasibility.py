@@ -80,7 +80,10 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
             f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
             f"{format_bytes(host)}"
         )
-    msg = f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in its best option"
+    msg = (
+        f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
+        f"{len(table.options)} options"
+    )
     raise InfeasibleError(
         msg, shortfall_bytes=max(device, host / local), advice=_advice(space, table)
     )
@@ -175,7 +178,8 @@ def _check_large_shards(space: SearchSpace) -> None:
             size = format_bytes(float(sizes[at]))
             msg = (
                 f"nothing fits: {at + 1} tables put {size} or more on some rank each, so one of "
-                f"{space.world_size} gets {shared + 1} of them and is {format_bytes(missing)} over"
+                f"{space.world_size} ranks gets {shared + 1} of them and is "
+                f"{format_bytes(missing)} over its {format_bytes(limit)}"
             )
             raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
 
