@@ -482,7 +482,10 @@ def _members(path: Path) -> dict[str, _Member]:
             if in_columns and len(shape) > 1:
                 refuse(f"{path}: array {name!r} is stored in columns, and is read in rows")
             _check_array(f"{path}: array {name!r}", shape, dtype)
-            found[f"cat_{name}" if name.isdigit() else name] = _Member(info.filename, shape, dtype)
+            member = _Member(info.filename, shape, dtype)
+            if member.row_bytes > _CHUNK_BYTES:
+                refuse(f"{path}: array {name!r} has more than 64 MiB in each sample; transpose it")
+            found[f"cat_{name}" if name.isdigit() else name] = member
     sizes = {name: member.shape[0] for name, member in found.items()}
     if len(set(sizes.values())) != 1:
         refuse(f"{path}: needs arrays, with as many samples each; they have {sizes}")

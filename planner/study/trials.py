@@ -332,7 +332,7 @@ class Trials:
         trial = self._begun_here.pop(number)
         told = {"result": _RESULT.dump_python(result, exclude=_APART), "plan": result.plan}
         with contextlib.suppress(_finished()):
-            for name, value in told.items() if result.plan else [("result", told["result"])]:
+            for name, value in told.items():
                 trial.set_user_attr(name, value)
             self._study.tell(trial, list(values), skip_if_finished=True)
 

@@ -351,9 +351,9 @@ def _tried(
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:
-        hosts = "one host" if host.num_hosts == 1 else f"the {host.num_hosts} hosts"
-        one = f"the {least} ranks of {hosts} of {system}"
-        refuse(f"--max-gpus {flags.max_gpus} is less than {one}; raise it, or give --gpus-per-host")
+        several = f"the {host.num_hosts} hosts that {system} names"
+        hosts = f"one host of {system}" if host.num_hosts == 1 else several
+        refuse(f"--max-gpus {flags.max_gpus} is less than {hosts}, with {least} ranks; raise it")
     return tried, price
 
 
