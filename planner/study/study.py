@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -29,6 +29,9 @@ from planner.study import figures as measures
 from planner.study import trials
 from planner.study.space import SYSTEM, Setup, Space
 from planner.support.status import Status
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
 
 TRIAL_LIMIT_S: Final = 120.0
 TIE_RATIO: Final = 1e-3
@@ -404,7 +407,7 @@ class Study:
         )
 
     def _search(
-        self, setups: Sequence[Setup], begun: Sequence[int] = (), *, here: bool = False
+        self, setups: Sequence[Setup], begun: Sequence[Trial] = (), *, here: bool = False
     ) -> None:
         """Search setups, whose trials may have begun, and write each result at once."""
         tasks = [self._task(s) for s in setups]
@@ -421,10 +424,10 @@ class Study:
                 elif result.figures is not None:
                     self.unfinished = result
         finally:
-            for number in left.values():
-                self._trials.give_up(number)
+            for trial in left.values():
+                self._trials.give_up(trial)
 
-    def _record(self, number: int, result: trials.SetupResult) -> None:
+    def _record(self, trial: Trial, result: trials.SetupResult) -> None:
         """Write a result; its plan only if no other setup is known to dominate it."""
         own = measures.values_of(self.goals, result.figures)
         told = [value if math.isfinite(value) else _UNFIT for value in own]
@@ -433,7 +436,7 @@ class Study:
                 1 + math.copysign(TIE_RATIO, own[0])
             )
             result = result if near else replace(result, plan=None)
-        self._trials.end(number, result, told)
+        self._trials.end(trial, result, told)
 
     def _prove(self, setups: Sequence[Setup]) -> None:
         """Prove the bounds of the families of some setups that have none; a journal keeps them."""
@@ -513,16 +516,16 @@ class Study:
             seen = self._trials.taken
             if len(seen) >= self.space.num_setups or (listed and listed <= seen):
                 return
-            number, setup = self._trials.ask()
+            trial, setup = self._trials.ask()
             if setup in seen or (listed and setup not in listed):
-                self._trials.give_up(number)
+                self._trials.give_up(trial)
                 repeats += 1
                 if repeats < _REPEATS:
                     continue
                 setup = next(s for s in self._drawn(draw) if s not in seen)
-                number = self._trials.begin(setup)
+                trial = self._trials.begin(setup)
             repeats = 0
-            self._pick(number, setup)
+            self._pick(trial, setup)
 
     def _drawn(self, draw: random.Random) -> Iterator[Setup]:
         while True:
@@ -531,22 +534,22 @@ class Study:
             else:
                 yield self.space.setup_of([draw.choice(v) for v in self.space.knobs.values()])
 
-    def _pick(self, number: int, setup: Setup) -> None:
+    def _pick(self, trial: Trial, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""
         try:
             self._task(setup)
         except (InfeasibleError, InvalidInputError) as error:
             self._record(
-                number, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
+                trial, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
             )
             return
         self._prove([setup])
         bound, found = self.bound(setup), self._found()
         own = np.array([measures.values_of(self.goals, bound)])
         if bound and len(found) and measures.behind(found, own)[0] <= self.effort.within_ratio:
-            self._trials.rule_out(number)
+            self._trials.rule_out(trial)
             return
-        self._search([setup], [number])
+        self._search([setup], [trial])
 
     # -- the smallest cluster ---------------------------------------------------------------------
 

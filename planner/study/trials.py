@@ -255,7 +255,6 @@ class Trials:
 
         self._space = space
         self._results: dict[int, SetupResult] = {}
-        self._begun_here: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(
             study_name=STUDY_NAME,
@@ -306,8 +305,8 @@ class Trials:
         ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
         return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
 
-    def begin(self, setup: Setup) -> int:
-        """Begin the trial of a setup; returns its number."""
+    def begin(self, setup: Setup) -> Trial:
+        """Begin the trial of a setup."""
         knobs = self._space.knobs
         params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
         self._study.enqueue_trial(params, user_attrs={"wanted": setup.picks})
@@ -315,35 +314,32 @@ class Trials:
         wanted = trial.user_attrs.get("wanted", setup.picks)
         return self._begun(trial, Setup(tuple((k, v) for k, v in wanted)))[0]
 
-    def ask(self) -> tuple[int, Setup]:
+    def ask(self) -> tuple[Trial, Setup]:
         """Begin the trial of the setup that the sampler chooses."""
         return self._begun(self._study.ask(), None)
 
-    def _begun(self, trial: Trial, setup: Setup | None) -> tuple[int, Setup]:
+    def _begun(self, trial: Trial, setup: Setup | None) -> tuple[Trial, Setup]:
         values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
         setup = setup or self._space.setup_of(values)
-        self._begun_here[trial.number] = trial
         trial.set_user_attr("worker", f"{socket.gethostname()} {os.getpid()}")
         trial.set_user_attr("setup", [list(pick) for pick in setup.picks])
-        return trial.number, setup
+        return trial, setup
 
-    def end(self, number: int, result: SetupResult, values: Sequence[float]) -> None:
+    def end(self, trial: Trial, result: SetupResult, values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
-        trial = self._begun_here.pop(number)
         told = {"result": _RESULT.dump_python(result, exclude=_APART), "plan": result.plan}
         with contextlib.suppress(_finished()):
             for name, value in told.items():
                 trial.set_user_attr(name, value)
             self._study.tell(trial, list(values), skip_if_finished=True)
 
-    def rule_out(self, number: int) -> None:
+    def rule_out(self, trial: Trial) -> None:
         """End a trial whose setup cannot better what was found."""
-        del self._begun_here[number]
-        self._tell(number, "PRUNED")
+        self._tell(trial.number, "PRUNED")
 
-    def give_up(self, number: int) -> None:
+    def give_up(self, trial: Trial) -> None:
         """End a trial without a result; its setup may be searched again."""
-        self._tell(number, "FAIL")
+        self._tell(trial.number, "FAIL")
 
     def _tell(self, number: int, state: str) -> None:
         from optuna.trial import TrialState

@@ -201,7 +201,8 @@ def _ask(
     Returns:
         The result, a ``SolveResultProto``; and the names of the rows of the program.
     """
-    from ortools.math_opt import parameters_pb2
+    from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
+    from ortools.math_opt.core.python import solver
 
     order = np.lexsort((program.rows.column, program.rows.row))
     row, column = program.rows.row[order], program.rows.column[order]
@@ -212,31 +213,18 @@ def _ask(
         parameters.lp_algorithm = parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
-    return _run(model_of(program, order), parameters, begin), names
-
-
-def _run(model: object, parameters: Any, start: Any = None) -> Any:
-    """What GLOP says of a model: a ``SolveResultProto``.
-
-    Args:
-        model: a ``ModelProto``.
-        parameters: a ``SolveParametersProto``.
-        start: the basis to begin with, a ``BasisProto``; None for none.
-    """
-    from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
-    from ortools.math_opt.core.python import solver
-
-    return solver.solve(
-        model,
+    result = solver.solve(
+        model_of(program, order),
         parameters_pb2.SOLVER_TYPE_GLOP,
         parameters_pb2.SolverInitializerProto(),
         parameters,
-        model_parameters_pb2.ModelSolveParametersProto(initial_basis=start),
+        model_parameters_pb2.ModelSolveParametersProto(initial_basis=begin),
         None,
         callback_pb2.CallbackRegistrationProto(),
         None,
         None,
     )
+    return result, names
 
 
 def refusals() -> type[Exception]:

@@ -57,9 +57,7 @@ def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> As
         found = _placed(space, evaluate, rest, work, (table, whole))
         if found is None or found[1] > value * EQUAL:
             continue
-        options, places = list(now.options), list(now.places)
-        options[table], places[table] = whole, (found[0],)
-        changed = Assignment(options=tuple(options), places=tuple(places))
+        changed = _changed(now, {table: (whole, (found[0],))})
         if space.keeps_rules(changed):
             now, work = changed, space.work(changed)
     return now
@@ -76,8 +74,7 @@ def _in_device_memory(
         nearer = space.with_kernel(table, index, ComputeKernel.FUSED)
         if nearer == index:
             continue
-        kinds = (*now.options[:table], nearer, *now.options[table + 1 :])
-        changed = Assignment(options=kinds, places=now.places)
+        changed = _changed(now, {table: (nearer, now.places[table])})
         if space.keeps_rules(changed) and evaluate.value(changed) <= value * EQUAL:
             now = changed
     return now
@@ -158,7 +155,7 @@ def staying(
     if not moved:
         return found
     value, costs = evaluate.value(found), _costs_ratio(space, found, limit, moved)
-    now = _put_back(found, moved)
+    now = _changed(found, moved)
     most = value + abs(value) * max(sum(costs.values()), EQUAL - 1)
     if _is_as_good(space, evaluate, now, most) and _runs(space, now, found):
         return now
@@ -166,7 +163,7 @@ def staying(
     for table in sorted(moved, key=lambda t: -costs[t]):
         if evaluate.late:
             break
-        changed = _put_back(now, {table: moved[table]})
+        changed = _changed(now, {table: moved[table]})
         most = value + abs(value) * max(costs[table], EQUAL - 1)
         if _is_as_good(space, evaluate, changed, most):
             now, value = changed, evaluate.value(changed)
@@ -210,10 +207,10 @@ def _choice(assignment: Assignment, table: int) -> _Choice:
     return assignment.options[table], assignment.places[table]
 
 
-def _put_back(assignment: Assignment, at_home: dict[int, _Choice]) -> Assignment:
-    """The assignment with some tables as in the plan in use."""
+def _changed(assignment: Assignment, choices: dict[int, _Choice]) -> Assignment:
+    """The assignment with other options and places of some tables."""
     options, places = list(assignment.options), list(assignment.places)
-    for table, own in at_home.items():
+    for table, own in choices.items():
         options[table], places[table] = own
     return Assignment(options=tuple(options), places=tuple(places))
 
