@@ -15,7 +15,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.errors import CostModelError
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.errors import InvalidInputError, reading, refuse, refuse_any
 from planner.support.files import once_per_version
 from planner.support.text import printable
 
@@ -311,11 +311,8 @@ def load_stats(path: Path) -> Stats:
     Raises:
         InvalidInputError: the file breaks rules; there is one line for each, with the place.
     """
-    try:
+    with reading(f"{path}: cannot be read"):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        refuse(f"{path}: cannot be read: {reason}")
     try:
         return Stats.model_validate_json(text)
     except ValidationError as error:

@@ -188,19 +188,16 @@ def general_words(constraints: Constraints) -> dict[str, str]:
 
 def table_words(rule: TableConstraint) -> str:
     """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
-    parts = []
-    if rule.sharding_types:
-        parts.append(_of(rule.sharding_types, ShardingType))
-    if rule.kernels:
-        parts.append(_of(rule.kernels, ComputeKernel))
-    if rule.pairs:
-        parts.append(", ".join(f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs))
-    if rule.ranks:
-        parts.append(f"ranks {_listed(rule.ranks)}")
-    if rule.hosts:
-        parts.append(f"hosts {_listed(rule.hosts)}")
-    if rule.cache_load_factors:
-        parts.append(f"cached {', '.join(f'{ratio:.4g}' for ratio in rule.cache_load_factors)}")
+    told = (
+        rule.sharding_types and _of(rule.sharding_types, ShardingType),
+        rule.kernels and _of(rule.kernels, ComputeKernel),
+        ", ".join(f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs),
+        rule.ranks and f"ranks {_listed(rule.ranks)}",
+        rule.hosts and f"hosts {_listed(rule.hosts)}",
+        rule.cache_load_factors
+        and f"cached {', '.join(f'{ratio:.4g}' for ratio in rule.cache_load_factors)}",
+    )
+    parts = [str(text) for text in told if text]
     if rule.min_column_width != _USUAL_COLUMNS or not parts:
         parts.append(f"columns >= {rule.min_column_width}")
     return f"{rule.pattern}: {'; '.join(parts)}"

@@ -79,7 +79,7 @@ def test_bad_files(
         (b"{", "Invalid JSON"),
         (b"[" * 200_000, "Invalid JSON"),
         (b"[]", "should be an object"),
-        (b"\xff\xfe", "not a text file"),
+        (b"\xff\xfe", "cannot be read"),
         (b'{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}', "source: Field req"),
     ],
 )
