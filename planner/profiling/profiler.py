@@ -78,10 +78,9 @@ def profile_files(
     readers: Sequence[AbstractReader] = READERS,
     progress: Progress = lambda *_: None,
 ) -> Stats:
-    """Read raw indices and write their statistics.
+    """Read raw indices and write their statistics; a profile that fails leaves nothing.
 
-    The same data and options give the same bytes, whatever the memory and however many threads. A
-    profile that fails or is stopped leaves nothing.
+    The same data and options give the same bytes, whatever the memory and however many threads.
 
     Args:
         paths: files, and folders of files.
@@ -117,12 +116,11 @@ def profile_files(
                 max_ind_range=options.max_ind_range,
             )
         progress("summing up", len(tables), len(tables))
-        num_samples = indices.num_samples
     source = SourceStats(
         formats=sorted({s.reader.name for s in sources}),
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
-        num_samples=num_samples,
+        num_samples=indices.num_samples,
         first_samples=options.first_samples,
         sample_rows=options.sample_rows,
         max_ind_range=options.max_ind_range,

@@ -237,6 +237,19 @@ def _linear_algebra() -> Any:
     return importlib.import_module("threadpoolctl").ThreadpoolController()
 
 
+def _folded(
+    indices: Indices, table: str, features: Sequence[str], known: int | None, most: int | None
+) -> int | None:
+    """The number modulo which a table's ids are taken; None to take them as they are."""
+    for name in features if most is None and known is not None else ():
+        if (highest := indices.highest[name]) >= (known or 0):
+            refuse(
+                f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
+                "correct the table map or fold ids with --max-ind-range"
+            )
+    return most and min(most, known or most)
+
+
 def table_stats(
     indices: Indices,
     table: str,
@@ -249,8 +262,7 @@ def table_stats(
 ) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
-    Linear algebra uses one thread, because matrices are small, and sums must not depend on the
-    number of cores.
+    Linear algebra uses one thread: sums must not depend on the number of cores.
 
     Args:
         indices: of all features.
@@ -262,36 +274,26 @@ def table_stats(
         max_ind_range: ids are taken modulo this number; None to take them as they are.
 
     Raises:
-        InvalidInputError: the table received no index, or one that it does not have.
+        InvalidInputError: it has no index, or one that is too large.
     """
-    known = num_embeddings
-    for name in features if max_ind_range is None and known is not None else ():
-        if (top := indices.highest[name]) >= (known or 0):
-            refuse(
-                f"feature {name!r} has index {top}, but table {table!r} has {known} rows; "
-                "correct the table map or fold ids with --max-ind-range"
-            )
-    fold = max_ind_range and min(max_ind_range, known or max_ind_range)
+    fold = _folded(indices, table, features, num_embeddings, max_ind_range)
     counts, rows, highest = indices.count(features, fold)
     if highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    lengths = {name: indices.lengths((name,)) for name in features}
-    whole = lengths[features[0]] if len(features) == 1 else indices.lengths(features)
     batches = {size: indices.batches(features, fold, size) for size in sorted(set(batch_sizes))}
     hashed = num_embeddings is None and (ids_are_hashes or highest >= LARGEST_TABLE)
-    if num_embeddings is None and hashed:
-        num_embeddings = _chao(counts, rows)
-    elif num_embeddings is None:
-        raw = max(indices.highest[name] for name in features)
-        needed = highest if max_ind_range is None else raw
-        num_embeddings = min(max_ind_range or needed + 1, needed + 1)
+    if num_embeddings is None:
+        raw = [highest] if max_ind_range is None else [indices.highest[n] for n in features]
+        needed = 1 + max(raw)
+        num_embeddings = _chao(counts, rows) if hashed else min(max_ind_range or needed, needed)
     with _linear_algebra().limit(limits=1):
         law = laws.smooth(counts, rows, num_embeddings)
-        ranges, range_rows = None, None
-        if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
-            ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
+        is_large = not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE
+        ranges, range_rows = (
+            _ranges(indices, law, counts, rows, num_embeddings) if is_large else (None, None)
+        )
         found = schema.TableStats(
-            features={name: _pooling(c) for name, c in lengths.items()},
+            features={name: _pooling(indices.lengths((name,))) for name in features},
             num_samples=indices.num_samples,
             num_indices=int(counts @ rows),
             num_unique_rows=int(rows.sum()),
@@ -299,7 +301,7 @@ def table_stats(
             ids_are_hashes=hashed,
             highest_index=highest,
             unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-            pooling=_pooling(whole),
+            pooling=_pooling(indices.lengths(features)),
             histogram=_histogram(law, counts, rows),
             law=_law(law, range_rows),
             ranges=ranges,
