@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -19,7 +18,7 @@ from costmodels.sharding import (
     TablePlacement,
     row_blocks,
 )
-from costmodels.workload import Feature, Table, Workload
+from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.schemas import made
@@ -73,20 +72,25 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
-def imported_of(path: Path, what: str, values: Mapping[str, Any], **told: Any) -> Imported:
-    """What is in a file, with a workload that has the file's name and the values.
+def imported_of(where: str, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
+    """What was read, with the workload that has the values.
 
     Args:
-        path: the file.
-        what: its kind in words.
-        values: fields of the workload.
+        where: begins the messages of errors.
+        source: what was read, in words.
+        values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields of
+            the dense part.
         told: other fields of :class:`Imported`.
 
     Raises:
         InvalidInputError: the values contradict each other.
     """
-    workload = made(str(path), lambda: Workload(**{"name": path.stem, **values}))
-    return Imported(workload=workload, source=f"the {what} {path.name}", **told)
+
+    def build() -> Workload:
+        dense = DenseArch(**values.get("dense", {}))
+        return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+
+    return Imported(workload=made(where, build), source=source, **told)
 
 
 def plain_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
 from costmodels.workload import Table
@@ -59,12 +59,13 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     assumed = dict(_ASSUMED)
     if batch is None:
         assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
-    values: dict[str, Any] = {
-        "tables": tuple(tables),
+    values = {
+        "name": schema.workload or path.stem,
+        "tables": tables,
         "batch_size_per_rank": batch or DEFAULT_BATCH,
     }
-    values |= {"name": schema.workload} if schema.workload else {}
-    return imported_of(path, "TorchRec plan", values, assumed=assumed, law_is_known=False)
+    source = f"the TorchRec plan {path.name}"
+    return imported_of(str(path), source, values, assumed=assumed, law_is_known=False)
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:

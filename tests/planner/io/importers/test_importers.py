@@ -158,7 +158,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
         ("dlrm_main.py --embedding_dim", "needs a value"),
         ("dlrm_main.py --embedding_dim x", "--embedding_dim: value 'x'"),
         ("dlrm_main.py --embedding_dim 128", "must end with the embedding dimension, 128"),
-        ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 numbers"),
+        ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 entries"),
         ("dlrm_main.py --adagrad=7", "takes no value but True or False"),
         ("dlrm_main.py 64", "belongs to no flag"),
         ("dlrm_main.py --interaction_type tree", "original, dcn, projection"),
@@ -304,7 +304,7 @@ def test_param(tmp_path: Path) -> None:
         (lambda c: c["config"][0]["build"][0]["args"][0].update(name="x"), "must be one of"),
         (
             lambda c: c["config"][0]["build"][0]["kwargs"]["optimizer"].update(value="lion"),
-            "kwargs.optimizer: value 'lion'",
+            "kwargs: optimizer: value 'lion'",
         ),
         (lambda c: c["config"][0]["build"][0]["args"][1].update(value=[1]), "must have 2 entries"),
     ],
