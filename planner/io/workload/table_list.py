@@ -12,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,6 @@ _BY_WORD: Final = {
     **{word: key for key, words in _SYNONYMS.items() for word in words.split()},
     **{key.replace("_", ""): key for key in KNOWN},
 }
-_MEANING: Final = {"pooling_factor": "indices per sample", "distribution": "law of the indices"}
 _WORDS: Final = {
     "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
     "avg": "mean", "average": "mean", "pooled": "sum",
@@ -97,31 +97,28 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: two cells give the same key, so that one of them would be ignored.
     """
-    pooling = cells.get("pooling")
-    is_factor = isinstance(pooling, int | float | list) and not isinstance(pooling, bool)
-    for one, other, clash in (
-        ("pooling", "pooling_factor", is_factor and "pooling_factor" in cells),
-        *((law, "distribution", law in cells and "distribution" in cells) for law in LAW_COLUMNS),
-    ):
-        if clash:
-            refuse(f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one")
     entry: dict[str, Any] = {}
-    law: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for column, cell in cells.items():
-        value = _as_whole(cell) if column in WHOLE else cell
+        key, value = column, cell
+        is_number = isinstance(cell, int | float | list) and not isinstance(cell, bool)
         if column in LAW_COLUMNS:
-            law[LAW_COLUMNS[column]] = value
-        elif column == "pooling" and is_factor:
-            entry["pooling_factor"] = value
+            law = entry.get("distribution", {}) if said.get("distribution") in LAW_COLUMNS else {}
+            key, value = "distribution", {"kind": "zipf", **law, LAW_COLUMNS[column]: cell}
+        elif column == "pooling" and is_number:
+            key = "pooling_factor"
         elif column in ("dtype", "pooling") and isinstance(value, str):
             word = value.lower().rpartition(".")[2]
-            entry[column] = _WORDS.get(word, word)
+            value = _WORDS.get(word, word)
         elif column == "features" and isinstance(value, str):
-            entry[column] = [value]
-        else:
-            entry[column] = value
-    if law:
-        entry["distribution"] = {"kind": "zipf", **law}
+            value = [value]
+        elif column in WHOLE:
+            value = _as_whole(value)
+        first = said.setdefault(key, column)
+        if first != column and not {first, column} <= LAW_COLUMNS.keys():
+            one, other = sorted((first, column), key=key.__eq__)
+            refuse(f"{where}: {one!r} and {other!r} both say the {key}; keep one")
+        entry[key] = value
     return entry
 
 
@@ -162,13 +159,14 @@ def _as_whole(value: Any) -> Any:
     return value
 
 
-ASSUMED: Final[Mapping[str, Any]] = {
-    "training.batch_size_per_rank": 4096,
-    "training.optimizer": "rowwise_adagrad",
-    "training.output_dtype": "fp32",
-    "training.gradient_dtype": "fp32",
-    "training.pipeline": "sparse_dist",
-    "training.index_bytes": 8,
+ASSUMED: Final = (
+    "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
+    "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
+    "memory.reserve",
+)  # fmt: skip
+"""What a list of tables does not say."""
+_VALUES: Final = {
+    "training": {"batch_size_per_rank": 4096},
     "dense": {
         "num_dense_features": 13,
         "bottom_mlp": [512, 256, 128],
@@ -176,9 +174,9 @@ ASSUMED: Final[Mapping[str, Any]] = {
         "interaction": "cat",
         "dtype": "bf16",
     },
-    "memory.reserve": "6 GiB",
+    "memory": {"reserve": "6 GiB"},
 }
-"""What a list of tables does not say, with the values of ``training`` that any file defaults to."""
+"""The values of these keys that are no defaults of the format."""
 
 LIST_ENDINGS: Final = (".csv", ".tsv")
 """Ends of names of files that are read as lists of tables."""
@@ -246,14 +244,7 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
     if not tables:
         refuse(f"{path}: no tables; below the line of column names, give one table per line")
     whole = joined(tables)
-    value: dict[str, Any] = {"name": path.stem, "training": {}, "memory": {}, "tables": whole}
-    for key, assumed in ASSUMED.items():
-        section, _, name = key.partition(".")
-        if name:
-            value[section][name] = assumed
-        else:
-            value[section] = dict(assumed)
-    value["assumed"] = list(ASSUMED)
+    value = {"name": path.stem, **deepcopy(_VALUES), "assumed": list(ASSUMED), "tables": whole}
     return Document(path, value, lines if len(whole) == len(tables) else {})
 
 
