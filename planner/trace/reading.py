@@ -18,17 +18,18 @@ import numpy as np
 
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.trace.stages import (
     COLLECTIVES,
     COPIES,
     DENSE_STAGES,
-    OTHER,
     STAGES,
+    WAITED,
+    Event,
     Launches,
     cpu_spans,
+    event_of,
     group_of,
-    is_of_gloo,
 )
 
 MAX_BYTES: Final = 128 * 2**20
@@ -36,8 +37,6 @@ MAX_BYTES: Final = 128 * 2**20
 MAX_VALUES: Final = 8_000_000
 """Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
 and values then take less than 1 GB."""
-WAITED: Final = "waited for late ranks (us)"
-"""The argument of a predicted collective that says how long the rank waits in it."""
 _GZIP: Final = b"\x1f\x8b"
 _KEPT: Final = ("ph", "cat", "name", "ts", "dur", "tid")
 _KEPT_ARGS: Final = ("correlation", WAITED)
@@ -66,15 +65,12 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         return json.loads(text, object_hook=_slim)
     except InvalidInputError:
         raise
-    except EOFError as error:
-        message = f"{path}: is a gzip file that ends too early; copy or export the trace again"
-        raise InvalidInputError(message) from error
-    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
-        message = f"{path}: is neither JSON nor gzipped JSON, or is damaged"
-        raise InvalidInputError(message) from error
+    except EOFError:
+        refuse(f"{path}: is a gzip file that ends too early; copy or export the trace again")
+    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile):
+        refuse(f"{path}: is neither JSON nor gzipped JSON, or is damaged")
     except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror or error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: cannot be read: {error.strerror or error}")
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
@@ -92,19 +88,17 @@ def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
     """
     less = "without with_stack, record_shapes and profile_memory"
     if len(text) > max_bytes:
-        message = (
+        refuse(
             f"{path}: holds more than {units.format_bytes(max_bytes)} of text, which is the "
             "most that is read: profile fewer steps, such as schedule(wait=1, warmup=1, "
             f"active=3), {less}"
         )
-        raise InvalidInputError(message)
     count = sum(text.count(mark) for mark in (b"[", b"{", b","))
     if count > MAX_VALUES:
-        message = (
+        refuse(
             f"{path}: holds some {count:,} values, more than the {MAX_VALUES:,} that are read: "
             f"profile fewer steps, {less}"
         )
-        raise InvalidInputError(message)
 
 
 def _slim(found: dict[str, Any]) -> Any:
@@ -127,8 +121,6 @@ _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 _WAITS: Final = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize$")
 """Calls in which the host waits for the GPU."""
-_LONGEST_US: Final = 1e18
-"""Times beyond this, some 30,000 years, are no times of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +201,10 @@ def check_ranks(traces: Sequence[TraceTimes], world_size: int, where: str = "") 
     """
     ranks = sorted(t.rank for t in traces)
     if len({*ranks}) < len(ranks) or any(rank >= world_size for rank in ranks):
-        message = (
+        refuse(
             f"{where}the traces are of ranks {ranks}; give one trace per rank, of ranks "
             f"0..{world_size - 1}"
         )
-        raise InvalidInputError(message)
 
 
 def read_trace(path: Path) -> TraceTimes:
@@ -230,51 +221,52 @@ def times_of(document: Any, path: Path) -> TraceTimes:
     """The times of one file, from its parsed JSON; see :func:`read_trace`."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
-        message = f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'"
-        raise InvalidInputError(message)
-    complete = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
-    kernels = [e for e in complete if str(e.get("cat", "")).lower() in _ON_GPU]
-    steps = _steps(complete)
-    on_cpu = not kernels and is_of_gloo(document)
+        refuse(f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'")
+    info = document.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    complete = [event for raw in events if (event := event_of(raw)) is not None]
+    kernels = [e for e in complete if e.category in _ON_GPU]
+    steps = [e for e in complete if e.is_marked and _STEP.match(e.name)]
+    on_cpu = not kernels and info.get("backend") == "gloo"
     if on_cpu:
         if not steps:
-            message = (
+            refuse(
                 f"{path}: marks no ProfilerStep; profile with schedule= and call step() after "
                 "every iteration"
             )
-            raise InvalidInputError(message)
-        kernels = cpu_spans(complete, _step_threads(complete), OTHER)
+        kernels = cpu_spans(complete, {e.thread for e in steps})
     if not kernels:
-        message = (
+        refuse(
             f"{path}: holds no GPU kernels; profile with ProfilerActivity.CUDA and export with "
             "export_chrome_trace"
         )
-        raise InvalidInputError(message)
-    marks = steps or [_window(kernels)]
-    placed = _placed(kernels, Launches(complete), marks)
+    marks = sorted((e.begin_us, e.end_us) for e in steps or kernels)
+    if not steps:
+        marks = [(marks[0][0], max(end for _, end in marks))]
+    launches = Launches(complete)
+    placed = [
+        (step, launches.stage(kernel), kernel)
+        for kernel in kernels
+        if (step := _step_of(launches.launched_us(kernel), marks)) is not None
+    ]
     if not placed:
-        message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no GPU kernel lies inside its ProfilerStep marks")
     times = _times(
         placed,
-        rank=_rank(document.get("distributedInfo"), path),
-        lengths_s=_lengths_s(marks),
+        lengths_s=np.diff([*(begin for begin, _ in marks), marks[-1][1]]) * 1e-6,
         waits_s=_waits_s(complete, marks) if not on_cpu and steps else None,
+        rank=_rank(info.get("rank", 0), path),
         device=_device(document.get("deviceProperties")),
         on_cpu=on_cpu,
     )
     if times.iteration_s <= 0:
-        message = f"{path}: its ProfilerStep marks take no time; export the trace again"
-        raise InvalidInputError(message)
+        refuse(f"{path}: its ProfilerStep marks take no time; export the trace again")
     return times
 
 
-def _rank(info: Any, path: Path) -> int:
-    """The rank that a trace names; 0 if it names none."""
-    rank = info.get("rank", 0) if isinstance(info, dict) else 0
+def _rank(rank: Any, path: Path) -> int:
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        message = f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}")
     return rank
 
 
@@ -284,97 +276,42 @@ def _device(properties: Any) -> str:
     return str(first.get("name", "")) if isinstance(first, dict) else ""
 
 
-def _timed(event: dict[str, Any]) -> bool:
-    """Whether an event has a finite start, and a finite duration that is not negative."""
-    return _is_time(event.get("ts"), least=-_LONGEST_US) and _is_time(event.get("dur"))
-
-
-def _is_time(value: object, *, least: float = 0.0) -> bool:
-    return isinstance(value, int | float) and least <= value <= _LONGEST_US
-
-
-def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """(begin, end) in microseconds of the host's mark of each iteration, in order."""
-    marks = [
-        (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
-        for e in events
-        if _STEP.match(str(e.get("name", "")))
-        and str(e.get("cat", "")).lower() in ("user_annotation", "cpu_op")
-    ]
-    return sorted(marks)
-
-
-def _step_threads(events: Sequence[dict[str, Any]]) -> frozenset[Any]:
-    """The threads that have the host's marks of iterations."""
-    return frozenset(e.get("tid") for e in events if _STEP.match(str(e.get("name", ""))))
-
-
-def _window(kernels: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """(begin, end) in microseconds of all kernels, of a trace without marks."""
-    begin = min(float(e["ts"]) for e in kernels)
-    return begin, max(float(e["ts"]) + float(e["dur"]) for e in kernels)
-
-
 def _step_of(begin_us: float, marks: Sequence[tuple[float, float]]) -> int | None:
     """The iteration in which the host was at a time; None before the first and after the last."""
     at = bisect_right(marks, (begin_us, float("inf"))) - 1
     return at if at >= 0 and begin_us <= marks[-1][1] else None
 
 
-def _lengths_s(marks: Sequence[tuple[float, float]]) -> FloatArray:
-    """Seconds from the start of each iteration to the next one, for the last to its end."""
-    begins = np.array([*(begin for begin, _ in marks), marks[-1][1]])
-    return np.diff(begins) * 1e-6
-
-
-_Placed = tuple[int, str, str, float, float, float]
-"""A kernel: iteration, stage, kind, begin, seconds, and seconds that it waits for later ranks."""
-
-
-def _placed(
-    kernels: Sequence[dict[str, Any]], launches: Launches, marks: Sequence[tuple[float, float]]
-) -> list[_Placed]:
-    """Kernels whose iteration is known: the one in which the host launched them."""
-    found = []
-    for event in kernels:
-        step = _step_of(launches.launched_us(event), marks)
-        if step is not None:
-            group = group_of(str(event.get("name", "")))
-            begin_s, time_s = (float(event[key]) * 1e-6 for key in ("ts", "dur"))
-            found.append((step, launches.stage(event), group, begin_s, time_s, told_wait_s(event)))
-    return found
-
-
-def _waits_s(
-    complete: Sequence[dict[str, Any]], marks: Sequence[tuple[float, float]]
-) -> FloatArray | None:
+def _waits_s(complete: Sequence[Event], marks: Sequence[tuple[float, float]]) -> FloatArray | None:
     """Seconds of each iteration in which the host waits for the GPU.
 
     None if the trace has no operators of the host, and therefore not all of its time.
     """
-    operators, waits = False, defaultdict(list)
-    for event in complete:
-        operators = operators or str(event.get("cat", "")).lower() == "cpu_op"
-        if _WAITS.match(str(event.get("name", ""))):
-            step = _step_of(float(event["ts"]), marks)
-            waits[step].append((float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6))
-    if not operators:
+    if not any(event.category == "cpu_op" for event in complete):
         return None
-    spans = [np.array(waits.get(step, np.zeros((0, 2)))) for step in range(len(marks))]
+    waits = defaultdict(list)
+    for event in complete:
+        if _WAITS.match(event.name):
+            waits[_step_of(event.begin_us, marks)].append((event.begin_us, event.time_us))
+    spans = [np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks))]
     return np.array([_covered(found[:, 0], found[:, 1]) for found in spans])
 
 
 def _times(
-    placed: Sequence[_Placed],
+    placed: Sequence[tuple[int, str, Event]],
     *,
-    rank: int,
     lengths_s: FloatArray,
     waits_s: FloatArray | None,
-    device: str,
-    on_cpu: bool,
+    **told: Any,
 ) -> TraceTimes:
+    """The times of kernels, each with its iteration and its stage."""
     count = len(lengths_s)
-    step, stages, groups, start, spans, told_s = map(np.array, zip(*placed, strict=True))
+    step, stages = np.array([p[0] for p in placed]), np.array([p[1] for p in placed])
+    groups = np.array([group_of(kernel.name) for *_, kernel in placed])
+    start, spans = (
+        np.array([getattr(kernel, key) for *_, kernel in placed]) * 1e-6
+        for key in ("begin_us", "time_us")
+    )
     moving = np.isin(stages, COLLECTIVES)
     computing = ~moving & (stages != COPIES)
 
@@ -386,10 +323,7 @@ def _times(
         return np.array([_covered(start[at], spans[at]) for at in each])
 
     compute_s, both_s, busy_s = map(covered, (computing, moving | computing, step >= 0))
-    host_s = None if waits_s is None else float(np.median(lengths_s - waits_s))
-    found = [(stage, group) for stage in STAGES for group in np.unique(groups[stages == stage])]
     return TraceTimes(
-        rank=rank,
         iterations=count,
         iteration_s=max(float(np.median(lengths_s)), float(np.median(busy_s))),
         kinds_s={stage: median(stages == stage, spans) for stage in STAGES if stage in stages},
@@ -397,7 +331,7 @@ def _times(
         communication_s=float(np.median(covered(moving))),
         exposed_s=float(np.median(both_s - compute_s)),
         busy_s=float(np.median(busy_s)),
-        host_s=host_s,
+        host_s=None if waits_s is None else float(np.median(lengths_s - waits_s)),
         groups=tuple(
             GroupTime(
                 stage=stage,
@@ -405,20 +339,13 @@ def _times(
                 num_calls=median(at, np.ones_like(spans)),
                 time_s=median(at, spans),
             )
-            for stage, group in found
+            for stage in STAGES
+            for group in np.unique(groups[stages == stage])
             for at in ((stages == stage) & (groups == group),)
         ),
-        device=device,
-        told_waits_s=median(step >= 0, told_s),
-        on_cpu=on_cpu,
+        told_waits_s=median(step >= 0, np.array([kernel.waited_s for *_, kernel in placed])),
+        **told,
     )
-
-
-def told_wait_s(event: Any) -> float:
-    """Seconds that a rank waits for later ones, if the event has them; otherwise 0."""
-    args = event.get("args")
-    told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
-    return float(told) * 1e-6 if _is_time(told) else 0.0
 
 
 def _covered(start: FloatArray, spans: FloatArray) -> float:

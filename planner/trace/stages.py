@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 
@@ -32,41 +32,82 @@ _KINDS: Final = _patterns(
 )
 """Kinds of spans by name, from TorchRec's marks and the nodes of autograd."""
 SPAN_KINDS: Final = frozenset(kind for kind, _ in _KINDS)
-_MARKED: Final = frozenset({"cpu_op", "user_annotation"})
+WAITED: Final = "waited for late ranks (us)"
+"""The argument of a predicted collective that says how long the rank waits in it."""
+_LONGEST_US: Final = 1e18
+"""Times beyond this, some 30,000 years, are no times of a trace."""
 
 
-def is_of_gloo(document: Any) -> bool:
-    """Whether a profile is of ranks that exchange over gloo, and therefore have no GPU."""
-    info = document.get("distributedInfo")
-    return isinstance(info, dict) and info.get("backend") == "gloo"
+class Event(NamedTuple):
+    """A complete event of a trace; ``number`` is that of a kernel and of the call that launched it.
+
+    ``waited_s`` is how long a rank waits for later ones in it, where the file tells.
+    """
+
+    category: str
+    name: str
+    begin_us: float
+    time_us: float
+    thread: str = ""
+    number: int | None = None
+    waited_s: float = 0.0
+
+    @property
+    def end_us(self) -> float:
+        """When it ends."""
+        return self.begin_us + self.time_us
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is a span of the host's program."""
+        return self.category in ("cpu_op", "user_annotation")
 
 
-def cpu_spans(
-    events: Sequence[dict[str, Any]], step_threads: frozenset[Any], other: str
-) -> list[dict[str, Any]]:
+def event_of(raw: Any) -> Event | None:
+    """The event of a file; None unless it is complete, with a finite time that is not negative."""
+    if not isinstance(raw, dict) or raw.get("ph") != "X":
+        return None
+    begin, length, args = raw.get("ts"), raw.get("dur"), raw.get("args")
+    if not (_is_time(begin, least=-_LONGEST_US) and _is_time(length)):
+        return None
+    args = args if isinstance(args, dict) else {}
+    number, waited = args.get("correlation"), args.get(WAITED)
+    return Event(
+        category=str(raw.get("cat", "")).lower(),
+        name=str(raw.get("name", "")),
+        begin_us=float(begin),
+        time_us=float(length),
+        thread=str(raw.get("tid")),
+        number=number if isinstance(number, int) and not isinstance(number, bool) else None,
+        waited_s=float(waited) * 1e-6 if _is_time(waited) else 0.0,
+    )
+
+
+def _is_time(value: object, *, least: float = 0.0) -> TypeGuard[float]:
+    return isinstance(value, int | float) and least <= value <= _LONGEST_US
+
+
+def cpu_spans(events: Sequence[Event], step_threads: Collection[str]) -> list[Event]:
     """Spans without gaps on the thread of the steps, named by the kind of their time.
 
     The outermost span of a kind counts as a whole, including the Python code around its kernels.
-    Exchanges include waits for other ranks. The time between two spans is ``other``: the dense part
-    and the optimizer.
+    Exchanges include waits for other ranks. The time between two spans is other compute: the dense
+    part and the optimizer.
     """
-    own = [
-        e for e in events if e.get("tid") in step_threads and str(e.get("cat")).lower() in _MARKED
-    ]
-    own.sort(key=lambda e: (float(e["ts"]), -float(e["dur"])))
-    found, end = [], float(own[0]["ts"]) if own else 0.0
+    own = [e for e in events if e.thread in step_threads and e.is_marked]
+    own.sort(key=lambda e: (e.begin_us, -e.time_us))
+    found, end = list[Event](), own[0].begin_us
     for event in own:
-        begin = float(event["ts"])
-        kind = _first(_KINDS, str(event.get("name", "")))
-        if kind is None or begin < end:
+        kind = _first(_KINDS, event.name)
+        if kind is None or event.begin_us < end:
             continue
-        if begin > end:
-            found.append({"name": other, "ts": end, "dur": begin - end})
-        found.append({"name": kind, "ts": begin, "dur": float(event["dur"])})
-        end = begin + float(event["dur"])
-    last = max((float(e["ts"]) + float(e["dur"]) for e in own), default=end)
+        if event.begin_us > end:
+            found.append(Event("", OTHER, end, event.begin_us - end))
+        found.append(event._replace(name=kind, number=None))
+        end = event.end_us
+    last = max(e.end_us for e in own)
     if last > end:
-        found.append({"name": other, "ts": end, "dur": last - end})
+        found.append(Event("", OTHER, end, last - end))
     return found
 
 
@@ -187,44 +228,31 @@ def _stage_of_span(name: str) -> str | None:
 class Launches:
     """The calls of the host that launched the kernels of a trace."""
 
-    def __init__(self, complete: Sequence[Mapping[str, Any]]) -> None:
-        """Find the launches among the events with a time, and the stage of each."""
+    def __init__(self, complete: Sequence[Event]) -> None:
+        """Find the launches among the events, and the stage of each."""
         calls, spans = defaultdict(list), defaultdict(list)
         for event in complete:
-            category, begin = str(event.get("cat", "")).lower(), float(event["ts"])
-            thread = str(event.get("tid"))
-            if category in ("cuda_runtime", "cuda_driver", "hip_runtime"):
-                number = correlation(event)
-                if number is not None:
-                    calls[thread].append((begin, number))
-            elif category in ("cpu_op", "user_annotation"):
-                name = str(event.get("name", ""))
-                spans[thread].append((begin, -float(event["dur"]), name))
+            if event.category in ("cuda_runtime", "cuda_driver", "hip_runtime"):
+                if event.number is not None:
+                    calls[event.thread].append((event.begin_us, event.number))
+            elif event.is_marked:
+                spans[event.thread].append((event.begin_us, -event.time_us, event.name))
         self._launched_us = {n: begin for found in calls.values() for begin, n in found}
         self._stages: dict[int, str] = {}
         for thread, found in calls.items():
             self._stages.update(_stages(sorted(found), sorted(spans.get(thread, ()))))
 
-    def launched_us(self, kernel: Mapping[str, Any]) -> float:
+    def launched_us(self, kernel: Event) -> float:
         """When the host launched a kernel; the kernel's begin where the trace does not tell."""
-        number = correlation(kernel)
-        begin = float(kernel["ts"])
-        return begin if number is None else self._launched_us.get(number, begin)
+        number, begin_us = kernel.number, kernel.begin_us
+        return begin_us if number is None else self._launched_us.get(number, begin_us)
 
-    def stage(self, kernel: Mapping[str, Any]) -> str:
+    def stage(self, kernel: Event) -> str:
         """The stage that a kernel belongs to."""
-        name, number = str(kernel.get("name", "")), correlation(kernel)
-        named = stage_of_name(name)
-        if named in COLLECTIVES or _MOVES.search(name) or number is None:
+        named = stage_of_name(kernel.name)
+        if named in COLLECTIVES or _MOVES.search(kernel.name) or kernel.number is None:
             return named
-        return self._stages.get(number, named)
-
-
-def correlation(event: Mapping[str, Any]) -> int | None:
-    """The number that a kernel shares with the call that launched it; None if it has none."""
-    args = event.get("args")
-    number = args.get("correlation") if isinstance(args, dict) else None
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
+        return self._stages.get(kernel.number, named)
 
 
 def _stages(
