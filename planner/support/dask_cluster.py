@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Final
 
-from planner.errors import InvalidInputError, PlannerError
+from planner.errors import PlannerError, refuse
 
 _PACKAGE: Final = "shardplan"
 
@@ -30,9 +30,8 @@ def dask_client(address: str) -> Iterator[Any]:
     """
     try:
         distributed = importlib.import_module("distributed")
-    except ImportError as error:
-        message = "--dask needs Dask: pip install 'shardplan[dask]'"
-        raise InvalidInputError(message) from error
+    except ImportError:
+        refuse("--dask needs Dask: pip install 'shardplan[dask]'")
     try:
         client = distributed.Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
@@ -52,11 +51,7 @@ def _require_same_version(client: Any) -> None:
     ours = metadata.version(_PACKAGE)
     try:
         theirs = set(client.run(metadata.version, _PACKAGE).values())
-    except metadata.PackageNotFoundError as error:
-        message = (
-            f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them"
-        )
-        raise InvalidInputError(message) from error
+    except metadata.PackageNotFoundError:
+        refuse(f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them")
     if theirs - {ours}:
-        message = f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}"
-        raise InvalidInputError(message)
+        refuse(f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}")
