@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -49,17 +49,11 @@ _COLLECTIVE_KERNELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
-    """One rank's trace."""
+class TraceFile(NamedTuple):
+    """One rank's trace: the name of its file, such as ``rank-3.json.gz``, and the content."""
 
-    rank: int
+    name: str
     data: bytes
-
-    @property
-    def name(self) -> str:
-        """The name of the file, such as ``rank-3.json.gz``."""
-        return f"rank-{self.rank}.json.gz"
 
 
 def traces(
@@ -84,7 +78,7 @@ def traces(
         buffer = io.BytesIO()
         with gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as file:
             file.write(json.dumps(document, separators=(",", ": ")).encode())
-        yield TraceFile(rank=rank, data=buffer.getvalue())
+        yield TraceFile(f"rank-{rank}.json.gz", buffer.getvalue())
 
 
 def _document(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
@@ -23,8 +22,8 @@ from planner.trace.stages import (
     COLLECTIVES,
     COPIES,
     DENSE_STAGES,
+    ON_GPU,
     STAGES,
-    WAITED,
     Event,
     Launches,
     cpu_spans,
@@ -38,18 +37,10 @@ MAX_VALUES: Final = 8_000_000
 """Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
 and values then take less than 1 GB."""
 _GZIP: Final = b"\x1f\x8b"
-_KEPT: Final = ("ph", "cat", "name", "ts", "dur", "tid")
-_KEPT_ARGS: Final = ("correlation", WAITED)
-_CATEGORIES: Final = frozenset(
-    {
-        "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "hip_runtime",
-        "cpu_op", "user_annotation",
-    }
-)  # fmt: skip
 
 
 def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
-    """The parsed JSON of a file, plain or gzipped, with only the fields of events that are read.
+    """The parsed JSON of a file, plain or gzipped, with its events as :class:`Event`.
 
     Args:
         path: the file.
@@ -102,22 +93,10 @@ def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
 
 
 def _slim(found: dict[str, Any]) -> Any:
-    """An event with only its needed fields, None for other events; other objects as they are."""
-    if "ph" not in found:
-        return found
-    category = found.get("cat")
-    if found["ph"] != "X" or not isinstance(category, str) or category.lower() not in _CATEGORIES:
-        return None
-    kept: dict[str, Any] = {key: found[key] for key in _KEPT if key in found}
-    if isinstance(name := kept.get("name"), str):
-        kept["name"] = sys.intern(name)
-    args = found.get("args")
-    if isinstance(args, dict):
-        kept["args"] = {key: args[key] for key in _KEPT_ARGS if key in args}
-    return kept
+    """What is read of an event, None for other events; other objects as they are."""
+    return event_of(found) if "ph" in found else found
 
 
-_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 _WAITS: Final = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize$")
 """Calls in which the host waits for the GPU."""
@@ -224,8 +203,9 @@ def times_of(document: Any, path: Path) -> TraceTimes:
         refuse(f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'")
     info = document.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    complete = [event for raw in events if (event := event_of(raw)) is not None]
-    kernels = [e for e in complete if e.category in _ON_GPU]
+    read = (raw if isinstance(raw, Event) else event_of(raw) for raw in events)
+    complete = [event for event in read if event is not None]
+    kernels = [e for e in complete if e.category in ON_GPU]
     steps = [e for e in complete if e.is_marked and _STEP.match(e.name)]
     on_cpu = not kernels and info.get("backend") == "gloo"
     if on_cpu:

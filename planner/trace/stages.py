@@ -10,6 +10,7 @@ count together. Of ranks that are CPU cores, the spans of one thread have all ti
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
@@ -38,6 +39,12 @@ _LONGEST_US: Final = 1e18
 """Times beyond this, some 30,000 years, are no times of a trace."""
 
 
+ON_GPU: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHING: Final = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_MARKED: Final = ("cpu_op", "user_annotation")
+"""Categories of events that are read."""
+
+
 class Event(NamedTuple):
     """A complete event of a trace; ``number`` is that of a kernel and of the call that launched it.
 
@@ -60,21 +67,24 @@ class Event(NamedTuple):
     @property
     def is_marked(self) -> bool:
         """Whether it is a span of the host's program."""
-        return self.category in ("cpu_op", "user_annotation")
+        return self.category in _MARKED
 
 
 def event_of(raw: Any) -> Event | None:
-    """The event of a file; None unless it is complete, with a finite time that is not negative."""
+    """The event of a file; None for kinds that are not read, and for times that are no times."""
     if not isinstance(raw, dict) or raw.get("ph") != "X":
         return None
-    begin, length, args = raw.get("ts"), raw.get("dur"), raw.get("args")
+    category, args = str(raw.get("cat", "")).lower(), raw.get("args")
+    begin, length = raw.get("ts"), raw.get("dur")
     if not (_is_time(begin, least=-_LONGEST_US) and _is_time(length)):
+        return None
+    if category not in (*ON_GPU, *_LAUNCHING, *_MARKED):
         return None
     args = args if isinstance(args, dict) else {}
     number, waited = args.get("correlation"), args.get(WAITED)
     return Event(
-        category=str(raw.get("cat", "")).lower(),
-        name=str(raw.get("name", "")),
+        category=category,
+        name=sys.intern(str(raw.get("name", ""))),
         begin_us=float(begin),
         time_us=float(length),
         thread=str(raw.get("tid")),
@@ -232,7 +242,7 @@ class Launches:
         """Find the launches among the events, and the stage of each."""
         calls, spans = defaultdict(list), defaultdict(list)
         for event in complete:
-            if event.category in ("cuda_runtime", "cuda_driver", "hip_runtime"):
+            if event.category in _LAUNCHING:
                 if event.number is not None:
                     calls[event.thread].append((event.begin_us, event.number))
             elif event.is_marked:

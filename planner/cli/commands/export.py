@@ -58,11 +58,7 @@ def trace(
     world = pipeline.topology.world_size
     for rank in ranks:
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
-    files = {
-        file.name: file.data
-        for file in traces(pipeline, loaded, iterations=iterations)
-        if not ranks or file.rank in ranks
-    }
+    files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
     if settings.json:
         report_written(settings, *(output / name for name in files))

@@ -145,7 +145,7 @@ def test_kernels_of_real_names_are_told_apart(tmp_path: Path) -> None:
     assert read.iteration_s == pytest.approx(100e-6)
     assert stage_of_name("ncclKernel_AllReduce_RING_LL_Sum_float") == "all-reduce"
     for waited, seconds in ((3.0, 3e-6), (math.nan, 0.0), (10**400, 0.0)):
-        event = event_of({"ph": "X", "ts": 1.0, "dur": 2.0, "args": {WAITED: waited}})
+        event = event_of({"ph": "X", "cat": "kernel", "ts": 1, "dur": 2, "args": {WAITED: waited}})
         assert event is not None
         assert event.waited_s == pytest.approx(seconds)
 
