@@ -43,8 +43,6 @@ _KEYS: Final = {
 _TABLE: Final = ("embedding_name", "share_embedding")
 _NAME: Final = ("feature_name", "sequence_name", "input_names")
 _INSIDE: Final = ("zch", "dynamicembedding")
-_ABOVE: Final = ("pooling_factor",)
-"""Read from the group around a feature, too: the length of a sequence of several features."""
 _EXTRA_ROWS: Final = {"boundaries": 1, "vocab_list": 2}
 """Lists that stand for rows: bins between boundaries; words, the default and the unknown word."""
 _PROTOBUF: Final = re.compile(r"^\s*(feature_configs?|data_config|model_config)\s*:?\s*\{", re.M)
@@ -77,7 +75,7 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
         value = _group(_tokens(text, path), path)
     else:
         return read_table_list(path, dim=dim)
-    found = list(_features(value, "", {}, 0))
+    found = list(_features(value, "", None, 0))
     tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
     bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
     if bare and dim is None:
@@ -93,13 +91,20 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
     return document
 
 
-def _features(value: Any, name: str, above: dict[str, Any], depth: int) -> Iterator[dict[str, Any]]:
-    """The cells of each feature below a value; ``name`` is the key that leads to it."""
+def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[str, Any]]:
+    """The cells of each feature below a value.
+
+    Args:
+        value: a part of a file.
+        name: the key that leads to it.
+        length: indices per sample, if a group around it is a sequence of several features.
+        depth: how far it is from the top.
+    """
     if depth > _MOST_DEPTH:
         return
     if isinstance(value, list):
         for part in value:
-            yield from _features(part, name, above, depth + 1)
+            yield from _features(part, name, length, depth + 1)
     if not isinstance(value, dict):
         return
     inner = [value, *(value[k] for k in _INSIDE if isinstance(value.get(k), dict))]
@@ -114,16 +119,15 @@ def _features(value: Any, name: str, above: dict[str, Any], depth: int) -> Itera
         if key in value and "num_embeddings" not in cells:
             listed = value[key]
             cells["num_embeddings"] = extra + (len(listed) if isinstance(listed, list) else 1)
-    known = {column: above[column] for column in _ABOVE if column in above} | cells
+    length = cells.pop("pooling_factor", length)
     if "num_embeddings" not in cells:
         for key, part in value.items():
-            yield from _features(part, str(key), known, depth + 1)
+            yield from _features(part, str(key), length, depth + 1)
         return
     feature = str(next((value[k] for k in _NAME if isinstance(value.get(k), str)), name))
     table = next((value[k] for k in _TABLE if isinstance(value.get(k), str) and value[k]), feature)
-    if known.get("pooling_factor") == 0:
-        del known["pooling_factor"]
-    yield {**known, "name": table, "features": [feature]}
+    factor = {"pooling_factor": length} if length else {}
+    yield {**cells, **factor, "name": table, "features": [feature]}
 
 
 def _tokens(text: str, path: Path) -> Iterator[str]:

@@ -112,8 +112,8 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
             value = _WORDS.get(word, word)
         elif column == "features" and isinstance(value, str):
             value = [value]
-        elif column in WHOLE:
-            value = _as_whole(value)
+        elif column in WHOLE and isinstance(value, float) and value.is_integer():
+            value = int(value) if abs(value) < _MOST_WHOLE else value
         first = said.setdefault(key, column)
         if first != column and not {first, column} <= LAW_COLUMNS.keys():
             one, other = sorted((first, column), key=key.__eq__)
@@ -125,38 +125,24 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
 def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one table, each with other features, as one table with all of these features."""
     tables: dict[str, dict[str, Any]] = {}
-    rest: list[dict[str, Any]] = []
-    for entry in entries:
-        first = tables.get(str(entry.get("name")))
-        if first is None or not _is_same_table(first, entry):
-            tables.setdefault(str(entry.get("name")), entry)
-            rest.append(entry)
-            continue
-        factors = [*_factors(first), *_factors(entry)]
-        first["features"] = [*first["features"], *entry["features"]]
-        first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
-    return rest
-
-
-def _is_same_table(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    ours, theirs = (
-        {k: v for k, v in e.items() if k not in ("features", "pooling_factor")}
-        for e in (one, other)
-    )
-    listed = all(isinstance(e.get("features"), list) for e in (one, other))
-    return listed and ours == theirs and not set(one["features"]) & set(other["features"])
+    for number, entry in enumerate(entries):
+        features = entry.get("features")
+        key = repr({k: v for k, v in entry.items() if k not in ("features", "pooling_factor")})
+        if not isinstance(features, list):
+            tables[f"{number}"] = entry
+        elif (first := tables.setdefault(key, entry)) is not entry:
+            if {*first["features"]} & {*features}:
+                tables[f"{number}"] = entry
+                continue
+            factors = [*_factors(first), *_factors(entry)]
+            first["features"] = [*first["features"], *features]
+            first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
+    return list(tables.values())
 
 
 def _factors(entry: Mapping[str, Any]) -> list[Any]:
     factor = entry.get("pooling_factor", 1.0)
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
-
-
-def _as_whole(value: Any) -> Any:
-    """A whole number that is written as ``3e6`` or ``3000000.0``; any other value as it is."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
-        return int(value)
-    return value
 
 
 ASSUMED: Final = (
