@@ -25,10 +25,11 @@ from planner.trace.stages import (
     ON_GPU,
     STAGES,
     Event,
-    Launches,
     cpu_spans,
     event_of,
     group_of,
+    launches_of,
+    stage_of,
 )
 
 MAX_BYTES: Final = 128 * 2**20
@@ -223,12 +224,12 @@ def times_of(document: Any, path: Path) -> TraceTimes:
     marks = sorted((e.begin_us, e.end_us) for e in steps or kernels)
     if not steps:
         marks = [(marks[0][0], max(end for _, end in marks))]
-    launches = Launches(complete)
-    placed = [
-        (step, launches.stage(kernel), kernel)
-        for kernel in kernels
-        if (step := _step_of(launches.launched_us(kernel), marks)) is not None
-    ]
+    launches, placed = launches_of(complete), list[tuple[int, str, Event]]()
+    for kernel in kernels:
+        begin_us, stage = launches.get(kernel.number, (kernel.begin_us, None))
+        step = _step_of(begin_us, marks)
+        if step is not None:
+            placed.append((step, stage_of(kernel.name, stage), kernel))
     if not placed:
         refuse(f"{path}: no GPU kernel lies inside its ProfilerStep marks")
     times = _times(

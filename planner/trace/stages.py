@@ -9,6 +9,7 @@ count together. Of ranks that are CPU cores, the spans of one thread have all ti
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import defaultdict
@@ -235,59 +236,49 @@ def _stage_of_span(name: str) -> str | None:
     return _first(_SPANS, name)
 
 
-class Launches:
-    """The calls of the host that launched the kernels of a trace."""
-
-    def __init__(self, complete: Sequence[Event]) -> None:
-        """Find the launches among the events, and the stage of each."""
-        calls, spans = defaultdict(list), defaultdict(list)
-        for event in complete:
-            if event.category in _LAUNCHING:
-                if event.number is not None:
-                    calls[event.thread].append((event.begin_us, event.number))
-            elif event.is_marked:
-                spans[event.thread].append((event.begin_us, -event.time_us, event.name))
-        self._launched_us = {n: begin for found in calls.values() for begin, n in found}
-        self._stages: dict[int, str] = {}
-        for thread, found in calls.items():
-            self._stages.update(_stages(sorted(found), sorted(spans.get(thread, ()))))
-
-    def launched_us(self, kernel: Event) -> float:
-        """When the host launched a kernel; the kernel's begin where the trace does not tell."""
-        number, begin_us = kernel.number, kernel.begin_us
-        return begin_us if number is None else self._launched_us.get(number, begin_us)
-
-    def stage(self, kernel: Event) -> str:
-        """The stage that a kernel belongs to."""
-        named = stage_of_name(kernel.name)
-        if named in COLLECTIVES or _MOVES.search(kernel.name) or kernel.number is None:
-            return named
-        return self._stages.get(kernel.number, named)
+def launches_of(complete: Sequence[Event]) -> dict[int | None, tuple[float, str | None]]:
+    """When the host launched the kernel of each number, and the stage of the span around it."""
+    calls, spans = defaultdict(list), defaultdict(list)
+    for event in complete:
+        if event.category in _LAUNCHING and event.number is not None:
+            calls[event.thread].append((event.begin_us, event.number))
+        elif event.is_marked:
+            spans[event.thread].append((event.begin_us, -event.time_us, event.name))
+    found: dict[int | None, tuple[float, str | None]] = {}
+    for thread, own in calls.items():
+        found.update(_launches(sorted(own), sorted(spans[thread])))
+    return found
 
 
-def _stages(
+def stage_of(name: str, launched_in: str | None) -> str:
+    """The stage of a kernel: that of the span that launched it, unless its name tells more."""
+    named = stage_of_name(name)
+    if launched_in is None or named in COLLECTIVES or _MOVES.search(name):
+        return named
+    return launched_in
+
+
+def _launches(
     calls: Sequence[tuple[float, int]], spans: Sequence[tuple[float, float, str]]
-) -> Iterator[tuple[int, str]]:
-    """The number and the stage of each call of a thread that lies in spans of a known program.
+) -> Iterator[tuple[int, tuple[float, str | None]]]:
+    """The number, the begin and the stage of each call of a thread; None outside of spans.
 
     Args:
         calls: begin and number, in order.
         spans: begin, negative length and name, in order; those of one thread nest.
     """
-    around: list[tuple[float, str | None]] = []  # end and stage of the spans around a call
+    around: list[tuple[float, str | None]] = [(math.inf, None)]  # end and stage of the open spans
     at = 0
     for begin, number in calls:
         while at < len(spans) and spans[at][0] <= begin:
             opened, shorter, name = spans[at]
             at += 1
-            while around and around[-1][0] <= opened:
+            while around[-1][0] <= opened:
                 around.pop()
-            outer = around[-1][1] if around else None
-            own = _stage_of_span(name) or outer
+            own = _stage_of_span(name) or around[-1][1]
             if own is None and not name.startswith("ProfilerStep#"):
                 own = DENSE_FORWARD
             around.append((opened - shorter, own))
-        while around and around[-1][0] <= begin:
+        while around[-1][0] <= begin:
             around.pop()
-        if around and around[-1][1] is not None:
-            yield number, around[-1][1]
+        yield number, (begin, around[-1][1])
