@@ -42,11 +42,12 @@ from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import TraceTimes, check_ranks
-from planner.trace.stages import (
+from planner.trace.reading import (
     COLLECTIVES,
     DENSE_STAGES,
     OTHER,
+    TraceTimes,
+    check_ranks,
     stage_of_name,
 )
 

@@ -24,8 +24,15 @@ from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Str
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.trace.reading import TraceTimes, check_ranks, times_of
-from planner.trace.stages import DENSE_STAGES, OTHER, STAGES, WAITED
+from planner.trace.reading import (
+    DENSE_STAGES,
+    OTHER,
+    STAGES,
+    WAITED,
+    TraceTimes,
+    check_ranks,
+    times_of,
+)
 
 Event = dict[str, Any]
 

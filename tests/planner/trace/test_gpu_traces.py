@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.trace.reading import TraceTimes, load_trace, read_trace, times_of
-from planner.trace.stages import COPIES, OTHER, Event
+from planner.trace.reading import (
+    COPIES,
+    OTHER,
+    Event,
+    TraceTimes,
+    load_trace,
+    read_trace,
+    times_of,
+)
 from tests.planner.trace.h200_runs import NAMES, row_of, trace_of
 
 Raw = dict[str, Any]

@@ -18,8 +18,7 @@ from costmodels.sharding import Plan
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.trace.kineto import buffer_bytes, compare_traces, matrix_text, traces
-from planner.trace.reading import read_trace
-from planner.trace.stages import WAITED, event_of, stage_of_name
+from planner.trace.reading import WAITED, event_of, read_trace, stage_of_name
 
 
 @pytest.fixture(scope="module")
