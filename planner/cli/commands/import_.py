@@ -364,12 +364,9 @@ def finish(
                 "left_out": list(imported.unsaid),
             }
         )
-    size, traced = format_bytes(workload.weight_bytes), workload.dense.operators
-    if traced is not None:
-        size += f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
     where = f"; written to {console.shown_paths(texts)}" if texts else ""
     lines = [
-        f"{counted(len(workload.tables), 'table')}, {size}, "
+        f"{counted(len(workload.tables), 'table')}, {format_bytes(workload.weight_bytes)}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, from "
         f"{imported.source}{where}; assumed: {', '.join(imported.assumed) or 'nothing'}"
     ]

@@ -265,33 +265,15 @@ def workload_from_dataframe(
         >>> workload_from_dataframe(rows, batch_size_per_rank=512).tables[0].embedding_dim
         64
     """
-    import pandas
-
     if "tables" in changes:
         refuse("workload_from_dataframe takes the tables from the rows; drop tables=...")
     unknown = changes.keys() - {f.name for f in fields(Workload)}
     if unknown:
         refuse(f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload")
-    if not isinstance(frame, pandas.DataFrame):
-        rows = list(frame) if isinstance(frame, Iterable) else [frame]
-        if not all(isinstance(row, Mapping) for row in rows):
-            refuse(
-                "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
-                f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
-            )
-        frame = pandas.DataFrame(rows)
-    if frame.empty:
-        refuse("DataFrame: no rows; give one row for each table")
-    columns = named_columns(map(str, frame.columns), "DataFrame")
-    entries = []
-    for row in frame.itertuples(index=False, name=None):
-        cells = {key: _plain(cell) for key, cell in zip(columns, row, strict=True)}
-        present = {k: v for k, v in cells.items() if isinstance(v, list) or not pandas.isna(v)}
-        entries.append(entry_of(present, "DataFrame"))
     value = {
         "name": name,
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
-        "tables": joined(entries),
+        "tables": joined(_entries(frame)),
     }
     found = workload_file_of(Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
@@ -303,6 +285,31 @@ def workload_from_dataframe(
         return replace(found.workload, **changes)
     except InvalidValueError as error:
         raise InvalidInputError(str(error)) from error
+
+
+def _entries(frame: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a DataFrame, or of a list of mappings, as entries of a workload file.
+
+    Raises:
+        InvalidInputError: it is neither of them, has no rows, or columns of one meaning.
+    """
+    import pandas
+
+    if not isinstance(frame, pandas.DataFrame):
+        rows = list(frame) if isinstance(frame, Iterable) else [frame]
+        if not all(isinstance(row, Mapping) for row in rows):
+            refuse(
+                "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
+                f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
+            )
+        frame = pandas.DataFrame(rows)
+    if frame.empty:
+        refuse("DataFrame: no rows; give one row for each table")
+    columns = named_columns(map(str, frame.columns), "DataFrame")
+    for row in frame.itertuples(index=False, name=None):
+        cells = {key: _plain(cell) for key, cell in zip(columns, row, strict=True)}
+        present = {k: v for k, v in cells.items() if isinstance(v, list) or not pandas.isna(v)}
+        yield entry_of(present, "DataFrame")
 
 
 def _plain(value: Any) -> Any:
