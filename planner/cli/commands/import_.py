@@ -335,14 +335,11 @@ def finish(
 
     both: dict[str, Any] = {"name": flags.name, "batch_size_per_rank": flags.batch_size}
     given = {key: value for key, value in both.items() if value is not None}
-    imported = replace(
-        imported,
-        workload=replace(imported.workload, **given),
-        assumed={k: v for k, v in imported.assumed.items() if k.rpartition(".")[2] not in given},
-    )
-    output = flags.output
+    assumed = {k: v for k, v in imported.assumed.items() if k.rpartition(".")[2] not in given}
+    workload, output = replace(imported.workload, **given), flags.output
+    imported = replace(imported, workload=workload, assumed=assumed)
     texts = {} if plan is None else {plan: imported_plan_text(imported)}
-    workload, text = imported.workload, imported_text(imported)
+    text = imported_text(imported)
     refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
         refuse(f"{plan}: is named for both the workload and the plan; name two files")
@@ -360,7 +357,7 @@ def finish(
                 "weight_bytes": workload.weight_bytes,
                 "batch_size_per_rank": workload.batch_size_per_rank,
                 "world_size": imported.world_size,
-                "assumed": imported.assumed,
+                "assumed": assumed,
                 "left_out": list(imported.unsaid),
             }
         )
@@ -368,9 +365,9 @@ def finish(
     lines = [
         f"{counted(len(workload.tables), 'table')}, {format_bytes(workload.weight_bytes)}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, from "
-        f"{imported.source}{where}; assumed: {', '.join(imported.assumed) or 'nothing'}"
+        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}"
     ]
-    lines += [f"  {key}: {what}" for key, what in imported.assumed.items()]
+    lines += [f"  {key}: {what}" for key, what in assumed.items()]
     lines += [f"  left out: {what}" for what in imported.unsaid]
     console.remark(settings, "\n".join(lines))
     return 0
