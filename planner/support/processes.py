@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 # ------------------ collector
 #
@@ -143,8 +143,7 @@ class Finished(Generic[Result]):
         return self.result  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
+class _Worker(NamedTuple):
     process: BaseProcess
     pipe: Connection
 
@@ -213,10 +212,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     def _begin(self, function: Callable[[Item], Result], index: int, item: Item) -> None:
         worker = self._idle.pop() if self._idle else _started()
         self._busy[worker.pipe] = (worker, index)
-        try:
+        # If the process has died, reading from its pipe will tell.
+        with contextlib.suppress(ConnectionError):
             worker.pipe.send_bytes(pickle.dumps((function, item)))
-        except (BrokenPipeError, ConnectionError):
-            return  # the process has died, which reading from its pipe will tell
 
     def _end(self, pipe: Connection) -> Finished[Result]:
         worker, index = self._busy.pop(pipe)
@@ -243,9 +241,6 @@ def _started() -> _Worker:
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """A context for starting processes that Ctrl-C does not reach; the parent handles it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     # Starting a process would do this inside, and would unblock the signals there.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
@@ -41,19 +41,16 @@ from planner.io.importers.base import (
 from planner.io.schemas import Count, Loose, PoolingFactor, each, made, present, validate
 
 _OPTIMIZERS: Final = {
-    "SGD": ("sgd", "sgd", 0),
-    "Adam": ("adam", "adam", 2),
-    "AdaGrad": ("adagrad", "adagrad", 1),
-    "Adagrad": ("adagrad", "adagrad", 1),
-    "MomentumSGD": ("adagrad", "adagrad", 1),
-    "Nesterov": ("adagrad", "adagrad", 1),
+    "SGD": ("sgd", 0),
+    "Adam": ("adam", 2),
+    **dict.fromkeys(("AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"), ("adagrad", 1)),
 }
-"""For each of HugeCTR's names that of the tables, that of the dense part, and states per weight."""
+"""For each of HugeCTR's names ours, and its states per weight."""
 _SAME_STATE: Final = ("MomentumSGD", "Nesterov")
 _CONNECTED: Final = {
+    "MLP": "mlp_param",
     "InnerProduct": "fc_param",
     "FusedInnerProduct": "fc_param",
-    "MLP": "mlp_param",
 }
 """Kinds of fully connected layers, with the key of their outputs."""
 _UNCOUNTED: Final = (
@@ -63,6 +60,16 @@ _UNCOUNTED: Final = (
 """Layers that are counted elsewhere, or that take almost no time."""
 _LOAD_FACTOR: Final = 0.75
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+Names = Annotated[
+    list[str], BeforeValidator(lambda value: [v for v in _listed(value) if isinstance(v, str)])
+]
+"""Names of tops or bottoms: one, or a list."""
 
 
 def _hosts(gpus: list[Any]) -> tuple[int, int]:
@@ -82,7 +89,7 @@ class _Optimizer(Loose):
     def states(self) -> int:
         """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
         lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
-        return _OPTIMIZERS[self.type][2] + lazy
+        return _OPTIMIZERS[self.type][1] + lazy
 
 
 class _Solver(Loose):
@@ -100,11 +107,11 @@ class _Solver(Loose):
 
 class _DenseInput(Loose):
     dense_dim: Annotated[int, Field(ge=0, le=10**6)]
-    top: Any = None
+    top: Names = Field(default=[])
 
 
 class _SparseInput(Loose):
-    top: Any = None
+    top: Names = Field(default=[])
     type: Any = None
     slot_num: TableCount
     nnz_per_slot: PoolingFactor | list[PoolingFactor] | None = None
@@ -114,7 +121,9 @@ class _SparseInput(Loose):
 
 class _Connected(Loose):
     num_output: Annotated[
-        Size | list[Size], Field(validation_alias=AliasChoices("num_output", "num_outputs"))
+        list[Size],
+        BeforeValidator(_listed),
+        Field(validation_alias=AliasChoices("num_output", "num_outputs")),
     ]
 
 
@@ -135,8 +144,8 @@ class _Hyperparameters(Loose):
 class _Layer(Loose):
     type: Any = None
     name: Any = None
-    top: Any = None
-    bottom: Any = None
+    top: Names = Field(default=[])
+    bottom: Names = Field(default=[])
     dense: _DenseInput | None = None
     sparse: list[_SparseInput] | None = None
     slot_size_array: list[Rows] | None = None
@@ -152,7 +161,7 @@ class _Layer(Loose):
 
     @property
     def title(self) -> str:
-        return str(self.name or self.top)
+        return str(self.name or ", ".join(self.top))
 
 
 class _Config(Loose):
@@ -219,12 +228,9 @@ class _Model:
             "name": path.stem,
             "tables": tables,
             "batch_size_per_rank": math.ceil(solver.batchsize / self.world),
-            "dense": {
-                **self._dense(),
-                "dtype": "fp16" if is_half else "tf32" if solver.enable_tf32_compute else "fp32",
-            },
+            "dense": self._dense(),
             "optimizer": self._optimizer(),
-            "dense_optimizer": _OPTIMIZERS[self.default.type][1],
+            "dense_optimizer": _OPTIMIZERS[self.default.type][0],
             **dict.fromkeys(("output_dtype", "gradient_dtype"), "fp16" if is_half else "fp32"),
             "index_bytes": self.index_bytes,
             "pipeline": "hugectr" if solver.enable_overlap else "none",
@@ -239,8 +245,8 @@ class _Model:
             unsaid=tuple(self.unsaid),
             law_is_known=False,
             plan=plan,
-            world_size=self.world if plan else None,
-            local_world_size=self.local if plan else None,
+            world_size=self.world,
+            local_world_size=self.local,
         )
 
     def _optimizer(self) -> str:
@@ -285,22 +291,20 @@ class _Model:
         Fully connected layers that depend only on the dense input are the bottom MLP; the others
         are the top MLP.
         """
-        given, document = self.data.dense, self.document
-        after_dense = set(_names(given.top)) if given else set()
+        given, document, solver = self.data.dense, self.document, self.solver
+        after_dense = set(given.top) if given else set()
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
         cross: _Cross | None = None
         skipped: set[str] = set()
         for number, layer in enumerate(self.layers):
-            bottoms, tops, kind = _names(layer.bottom), _names(layer.top), layer.kind
-            is_bottom = bool(bottoms) and after_dense.issuperset(bottoms)
+            kind, tops = layer.kind, layer.top
+            is_bottom = bool(layer.bottom) and after_dense.issuperset(layer.bottom)
             after_dense = after_dense.union(tops) if is_bottom else after_dense.difference(tops)
             if kind in _CONNECTED:
                 section = _CONNECTED[kind]
                 found = present(getattr(layer, section), document, ("layers", number, section))
-                sizes = found.num_output
-                mlp = bottom_mlp if is_bottom else top_mlp
-                mlp += sizes if isinstance(sizes, list) else [sizes]
+                (bottom_mlp if is_bottom else top_mlp).extend(found.num_output)
             elif kind == "MultiCross":
                 cross = present(layer.mc_param, document, ("layers", number, "mc_param"))
             elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
@@ -313,6 +317,7 @@ class _Model:
             self.unsaid.append(f"layers of type {names}: counted as taking no time")
         has_dot = any(layer.kind == "Interaction" for layer in self.layers)
         plain = "dot" if has_dot or not top_mlp else "cat"
+        plain_dtype = "tf32" if solver.enable_tf32_compute else "fp32"
         return {
             "num_dense_features": given.dense_dim if given else 0,
             "bottom_mlp": bottom_mlp,
@@ -322,14 +327,24 @@ class _Model:
             "dcn_num_layers": cross.num_layers if cross else 0,
             # A vector per layer (DCN version 1) has rank 1.
             "dcn_low_rank_dim": (cross.projection_dim or 1) if cross else 0,
+            "dtype": "fp16" if solver.mixed_precision else plain_dtype,
         }
 
     def _embeddings(self) -> tuple[list[Table], Plan | None]:
         tables: list[Table] = []
         placements: list[TablePlacement] = []
-        gpus = range(self.world)
+        gpus, place = range(self.world), ("layers", self.at, "sparse")
+        inputs = {
+            name: (sparse, (*place, i))
+            for i, sparse in enumerate(present(self.data.sparse, self.document, place))
+            for name in sparse.top
+        }
         for number, layer in self.embeddings:
-            sparse, where = self._input(layer, number)
+            bottom = next((name for name in layer.bottom if name in inputs), None)
+            if bottom is None:
+                rule = "is not the top of a sparse input of layer Data"
+                self.document.refuse(("layers", number, "bottom"), layer.bottom, rule)
+            sparse, where = inputs[bottom]
             kind = str(sparse.type) if layer.type == "SparseEmbeddingHash" else layer.kind
             found = self._tables(layer, number, sparse, where, is_cut=kind.startswith("Localized"))
             tables += found
@@ -348,16 +363,6 @@ class _Model:
         if any(p.sharding_type is ShardingType.ROW_WISE for p in placements):
             self.unsaid.append(_BY_KEY)
         return tables, Plan(placements=tuple(placements))
-
-    def _input(self, layer: _Layer, number: int) -> tuple[_SparseInput, Keys]:
-        """The sparse input that an embedding reads, and its place."""
-        where = ("layers", self.at, "sparse")
-        inputs = present(self.data.sparse, self.document, where)
-        found = next((i for i, x in enumerate(inputs) if layer.bottom in _names(x.top)), None)
-        if found is None:
-            rule = "is not the top of a sparse input of layer Data"
-            self.document.refuse(("layers", number, "bottom"), layer.bottom, rule)
-        return inputs[found], (*where, found)
 
     def _tables(
         self, layer: _Layer, number: int, sparse: _SparseInput, where: Keys, *, is_cut: bool
@@ -424,12 +429,6 @@ class _Model:
         total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
         assume(self.assumed, "tables", f"{key} / slot_num indices per sample and slot")
         return [total / slots] * slots
-
-
-def _names(value: object) -> list[str]:
-    """Names of tops or bottoms: one, or a list."""
-    listed = value if isinstance(value, list) else [value]
-    return [name for name in listed if isinstance(name, str)]
 
 
 # ------------------------------------------------------------------ plan files
