@@ -180,7 +180,7 @@ def torchrec(
     and the dense part do not: they are assumed, and the file says so beside each. A model,
     PKG:FUNC, is read by 'import module'.
     """
-    from planner.io.importers.torchrec_plan import import_torchrec_plan
+    from planner.io.importers.base import import_torchrec_plan
 
     if ":" in str(plan) and not plan.exists():
         refuse(f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC")

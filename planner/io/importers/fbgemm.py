@@ -134,6 +134,9 @@ class _Config(Loose):
 
 
 _MAP: Final = ("feature_table_map",)
+_SPREADS: Final = (
+    ("batch_params", "sigma_B"), ("batch_params", "vbe_num_ranks"), ("pooling_params", "sigma_L"),
+)  # fmt: skip
 
 
 def import_fbgemm(path: Path) -> Imported:
@@ -226,13 +229,11 @@ def _per_feature(
 
 
 def _unsaid(config: _Config) -> list[str]:
-    batch, pooling = config.batch_params, config.pooling_params
-    spread = {
-        "batch_params.sigma_B": batch.sigma_B,
-        "batch_params.vbe_num_ranks": batch.vbe_num_ranks,
-        "pooling_params.sigma_L": pooling.sigma_L,
-    }
-    told = [f"{key}: a workload holds means, not their spread" for key, v in spread.items() if v]
+    told = [
+        f"{section}.{key}: a workload holds means, not their spread"
+        for section, key in _SPREADS
+        if getattr(getattr(config, section), key)
+    ]
     columns = config.embedding_specs or config.Ds or config.D
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")

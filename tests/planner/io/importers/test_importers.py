@@ -15,9 +15,9 @@ from costmodels.sharding import check_plan
 from costmodels.workload import DataType, DenseOptimizer, Interaction, Optimizer, Pooling
 from planner import io
 from planner.errors import InvalidInputError
+from planner.io.importers.base import import_torchrec_plan
 from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm, parse_dlrm_command
 from planner.io.importers.fbgemm import import_fbgemm, import_param
-from planner.io.importers.torchrec_plan import import_torchrec_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save
 
