@@ -36,13 +36,7 @@ from planner.trace.reading import (
 
 Event = dict[str, Any]
 
-STREAM_IDS: Final = {
-    Stream.COMPUTE: 7,
-    Stream.COMMUNICATION: 20,
-    Stream.DATA_DIST: 24,
-    Stream.PREFETCH: 28,
-    Stream.COPY: 32,
-}
+STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
 _HOST_THREAD: Final = 1

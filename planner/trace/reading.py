@@ -139,13 +139,15 @@ DENSE_BACKWARD: Final = "dense backward"
 OPTIMIZER: Final = "dense optimizer"
 DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
 OTHER: Final = "other compute"
-COLLECTIVES: Final = (
-    "all-to-all",
-    "reduce-scatter",
-    "all-gather",
-    "all-reduce",
-    "other collectives",
+_COLLECTIVE_NAMES: Final = _patterns(
+    ("all-to-all", r"nccl.*(sendrecv|alltoall|all_to_all)"),
+    ("reduce-scatter", r"nccl.*reduce_?scatter"),
+    ("all-gather", r"nccl.*all_?gather"),
+    ("all-reduce", r"nccl.*all_?reduce"),
+    ("other collectives", r"^(nccl|rccl)"),
+    flags=re.IGNORECASE,
 )
+COLLECTIVES: Final = tuple(name for name, _ in _COLLECTIVE_NAMES)
 STAGES: Final = (
     COPIES,
     DENSE_FORWARD,
@@ -158,14 +160,6 @@ STAGES: Final = (
 )
 """In the order in which they are shown."""
 
-_COLLECTIVE_NAMES: Final = _patterns(
-    ("all-to-all", r"nccl.*(sendrecv|alltoall|all_to_all)"),
-    ("reduce-scatter", r"nccl.*reduce_?scatter"),
-    ("all-gather", r"nccl.*all_?gather"),
-    ("all-reduce", r"nccl.*all_?reduce"),
-    ("other collectives", r"^(nccl|rccl)"),
-    flags=re.IGNORECASE,
-)
 _SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort"
 _NAMES: Final = (
     *_COLLECTIVE_NAMES,
