@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, AliasPath, BeforeValidator, Field
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
@@ -53,6 +53,9 @@ _CONNECTED: Final = {
     "FusedInnerProduct": "fc_param",
 }
 """Kinds of fully connected layers, with the key of their outputs."""
+_OUTPUTS: Final = (
+    "fc_param.num_output fc_param.num_outputs mlp_param.num_outputs mlp_param.num_output"
+)
 _UNCOUNTED: Final = (
     "Data", "ReLU", "Dropout", "Reshape", "Concat", "Slice", "Interaction", "MultiCross",
     "BinaryCrossEntropyLoss", "CrossEntropyLoss", "MultiCrossEntropyLoss", "Sigmoid", "Add",
@@ -70,6 +73,12 @@ Names = Annotated[
     list[str], BeforeValidator(lambda value: [v for v in _listed(value) if isinstance(v, str)])
 ]
 """Names of tops or bottoms: one, or a list."""
+
+
+def _at(paths: str, default: Any = None) -> Any:
+    """A field that is at one of some paths of keys."""
+    keys = [AliasPath(*path.split(".")) for path in paths.split()]
+    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 def _hosts(gpus: list[Any]) -> tuple[int, int]:
@@ -105,11 +114,6 @@ class _Solver(Loose):
     enable_tf32_compute: bool = False
 
 
-class _DenseInput(Loose):
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)]
-    top: Names = Field(default=[])
-
-
 class _SparseInput(Loose):
     top: Names = Field(default=[])
     type: Any = None
@@ -117,19 +121,6 @@ class _SparseInput(Loose):
     nnz_per_slot: PoolingFactor | list[PoolingFactor] | None = None
     max_nnz: PoolingFactor | list[PoolingFactor] | None = None
     max_feature_num_per_sample: PoolingFactor | None = None
-
-
-class _Connected(Loose):
-    num_output: Annotated[
-        list[Size],
-        BeforeValidator(_listed),
-        Field(validation_alias=AliasChoices("num_output", "num_outputs")),
-    ]
-
-
-class _Cross(Loose):
-    num_layers: Annotated[int, Field(ge=1, le=1000)]
-    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = None
 
 
 class _Hyperparameters(Loose):
@@ -146,12 +137,13 @@ class _Layer(Loose):
     name: Any = None
     top: Names = Field(default=[])
     bottom: Names = Field(default=[])
-    dense: _DenseInput | None = None
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)] = _at("dense.dense_dim", 0)
+    dense_top: Names = _at("dense.top", [])
     sparse: list[_SparseInput] | None = None
     slot_size_array: list[Rows] | None = None
-    fc_param: _Connected | None = None
-    mlp_param: _Connected | None = None
-    mc_param: _Cross | None = None
+    outputs: Annotated[list[Size], BeforeValidator(_listed)] | None = _at(_OUTPUTS)
+    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = _at("mc_param.num_layers")
+    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = _at("mc_param.projection_dim")
     sparse_embedding_hparam: _Hyperparameters | None = None
     optimizer: _Optimizer | None = None
 
@@ -291,22 +283,24 @@ class _Model:
         Fully connected layers that depend only on the dense input are the bottom MLP; the others
         are the top MLP.
         """
-        given, document, solver = self.data.dense, self.document, self.solver
-        after_dense = set(given.top) if given else set()
+        document, solver = self.document, self.solver
+        after_dense = set(self.data.dense_top)
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
-        cross: _Cross | None = None
+        cross: _Layer | None = None
         skipped: set[str] = set()
         for number, layer in enumerate(self.layers):
             kind, tops = layer.kind, layer.top
             is_bottom = bool(layer.bottom) and after_dense.issuperset(layer.bottom)
             after_dense = after_dense.union(tops) if is_bottom else after_dense.difference(tops)
             if kind in _CONNECTED:
-                section = _CONNECTED[kind]
-                found = present(getattr(layer, section), document, ("layers", number, section))
-                (bottom_mlp if is_bottom else top_mlp).extend(found.num_output)
+                place = ("layers", number, _CONNECTED[kind], "num_output")
+                (bottom_mlp if is_bottom else top_mlp).extend(
+                    present(layer.outputs, document, place)
+                )
             elif kind == "MultiCross":
-                cross = present(layer.mc_param, document, ("layers", number, "mc_param"))
+                present(layer.num_layers, document, ("layers", number, "mc_param", "num_layers"))
+                cross = layer
             elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
                 skipped.add(kind)
         if cross and not top_mlp:
@@ -319,7 +313,7 @@ class _Model:
         plain = "dot" if has_dot or not top_mlp else "cat"
         plain_dtype = "tf32" if solver.enable_tf32_compute else "fp32"
         return {
-            "num_dense_features": given.dense_dim if given else 0,
+            "num_dense_features": self.data.dense_dim,
             "bottom_mlp": bottom_mlp,
             "top_mlp": top_mlp,
             "interaction": "dcn" if cross else plain,
@@ -441,13 +435,8 @@ class _Group(Loose):
     local_embedding_list: list[Count]
     global_embedding_list: list[list[int]] | None = None
     table_placement_strategy: Literal["localized", "dp"]
-    num_sharding: Annotated[
-        int,
-        Field(ge=1, le=MAX_RANKS, validation_alias=AliasChoices("num_sharding", "shards_count")),
-    ] = 1
-    sharding_id: Annotated[
-        Count, Field(validation_alias=AliasChoices("sharding_id", "shard_id"))
-    ] = 0
+    num_sharding: Annotated[int, Field(ge=1, le=MAX_RANKS)] = _at("num_sharding shards_count", 1)
+    sharding_id: Count = _at("sharding_id shard_id", 0)
 
 
 class _Groups(Loose):
