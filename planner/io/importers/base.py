@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import AliasChoices, AliasPath, Field
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import (
@@ -50,6 +50,12 @@ Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
 BatchSize = Annotated[int, Field(ge=1, le=10**8)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
+
+
+def at(paths: str, default: Any = None) -> Any:
+    """A field that is at one of some paths of keys."""
+    keys = [AliasPath(*path.split(".")) for path in paths.split()]
+    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

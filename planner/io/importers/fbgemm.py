@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
@@ -33,6 +33,7 @@ from planner.io.importers.base import (
     Imported,
     Rows,
     TableCount,
+    at,
     imported_of,
     plain_table,
 )
@@ -54,19 +55,6 @@ def _at_most_all(ratios: list[float]) -> list[float]:
     if sum(ratios) > 1 + 1e-5:
         refuse(f"must sum to at most 1, got {sum(ratios):.6g}")
     return ratios
-
-
-class _Batch(Loose):
-    B: BatchSize | None = None
-    Bs: list[BatchSize] | None = None
-    sigma_B: Any = None  # noqa: N815 - FBGEMM's name
-    vbe_num_ranks: Any = None
-
-
-class _Pooling(Loose):
-    L: PoolingFactor | None = None
-    Ls: list[PoolingFactor] | None = None
-    sigma_L: Any = None  # noqa: N815 - FBGEMM's name
 
 
 class _Law(Loose):
@@ -123,8 +111,13 @@ class _Config(Loose):
     Es: Rows | list[Rows] | None = None
     D: Columns | list[Columns] | None = None
     Ds: Columns | list[Columns] | None = None
-    batch_params: _Batch
-    pooling_params: _Pooling
+    B: BatchSize | None = at("batch_params.B")
+    Bs: list[BatchSize] | None = at("batch_params.Bs")
+    batch_spread: Any = at("batch_params.sigma_B")
+    batch_ranks: Any = at("batch_params.vbe_num_ranks")
+    L: PoolingFactor | None = at("pooling_params.L")
+    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
+    pooling_spread: Any = at("pooling_params.sigma_L")
     indices_params: _Law | None = None
     indices_params_list: list[_Law] | None = None
     embedding_specs: list[Annotated[tuple[Rows, Columns], Field(strict=False)]] | None = None
@@ -134,9 +127,6 @@ class _Config(Loose):
 
 
 _MAP: Final = ("feature_table_map",)
-_SPREADS: Final = (
-    ("batch_params", "sigma_B"), ("batch_params", "vbe_num_ranks"), ("pooling_params", "sigma_L"),
-)  # fmt: skip
 
 
 def import_fbgemm(path: Path) -> Imported:
@@ -157,8 +147,7 @@ def import_fbgemm(path: Path) -> Imported:
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
         assumed["training.index_bytes"] = "8; the file does not say one width for all"
-    batch = configs[0].batch_params
-    num_samples = batch.B or (batch.Bs or [1])[0]
+    num_samples = configs[0].B or (configs[0].Bs or [1])[0]
     return imported_of(
         str(path),
         f"the FBGEMM configuration {path.name}",
@@ -188,15 +177,15 @@ def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, _Co
 def _tables(document: Document, prefix: str, config: _Config, base: int) -> Iterator[Table]:
     """The tables of one configuration; their indices per sample are for batches of ``base``."""
     num, specs, owner = config.T, config.embedding_specs, config.feature_table_map
-    samples = _per_feature(document, num, config.batch_params, "B", "batch_params")
-    pooling = _per_feature(document, num, config.pooling_params, "L", "pooling_params")
+    samples = _per_feature(document, config, "B", "batch_params")
+    pooling = _per_feature(document, config, "L", "pooling_params")
     laws: Any = config.indices_params_list
     if laws is None:
         laws = present(config.indices_params, document, ("indices_params",))
     laws = each(laws, num, document, ("indices_params_list",))
     owner = list(range(num)) if owner is None else each(owner, num, document, _MAP)
     if specs is None:
-        shapes = list(zip(*(_per_feature(document, num, config, k) for k in "ED"), strict=True))
+        shapes = list(zip(*(_per_feature(document, config, key) for key in "ED"), strict=True))
     elif {*owner} == {*range(len(specs))}:
         shapes = [specs[table] for table in owner]
     else:
@@ -219,21 +208,20 @@ def _tables(document: Document, prefix: str, config: _Config, base: int) -> Iter
         )
 
 
-def _per_feature(
-    document: Document, num: int, section: BaseModel, key: str, *above: str
-) -> list[Any]:
+def _per_feature(document: Document, config: _Config, key: str, *above: str) -> list[Any]:
     """``Es`` if it is given, else ``E`` for all features; in older files ``E`` can be a list."""
-    name = f"{key}s" if getattr(section, f"{key}s") is not None else key
-    value = present(getattr(section, name), document, (*above, name))
-    return each(value, num, document, (*above, name))
+    name = f"{key}s" if getattr(config, f"{key}s") is not None else key
+    value = present(getattr(config, name), document, (*above, name))
+    return each(value, config.T, document, (*above, name))
 
 
 def _unsaid(config: _Config) -> list[str]:
-    told = [
-        f"{section}.{key}: a workload holds means, not their spread"
-        for section, key in _SPREADS
-        if getattr(getattr(config, section), key)
-    ]
+    spreads = {
+        "batch_params.sigma_B": config.batch_spread,
+        "batch_params.vbe_num_ranks": config.batch_ranks,
+        "pooling_params.sigma_L": config.pooling_spread,
+    }
+    told = [f"{key}: a workload holds means, not their spread" for key, v in spreads.items() if v]
     columns = config.embedding_specs or config.Ds or config.D
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")

@@ -18,7 +18,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AliasChoices, AliasPath, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
@@ -34,6 +34,7 @@ from planner.io.importers.base import (
     Size,
     TableCount,
     assume,
+    at,
     imported_of,
     placed,
     plain_table,
@@ -73,12 +74,6 @@ Names = Annotated[
     list[str], BeforeValidator(lambda value: [v for v in _listed(value) if isinstance(v, str)])
 ]
 """Names of tops or bottoms: one, or a list."""
-
-
-def _at(paths: str, default: Any = None) -> Any:
-    """A field that is at one of some paths of keys."""
-    keys = [AliasPath(*path.split(".")) for path in paths.split()]
-    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 def _hosts(gpus: list[Any]) -> tuple[int, int]:
@@ -137,13 +132,13 @@ class _Layer(Loose):
     name: Any = None
     top: Names = Field(default=[])
     bottom: Names = Field(default=[])
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)] = _at("dense.dense_dim", 0)
-    dense_top: Names = _at("dense.top", [])
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)] = at("dense.dense_dim", 0)
+    dense_top: Names = at("dense.top", [])
     sparse: list[_SparseInput] | None = None
     slot_size_array: list[Rows] | None = None
-    outputs: Annotated[list[Size], BeforeValidator(_listed)] | None = _at(_OUTPUTS)
-    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = _at("mc_param.num_layers")
-    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = _at("mc_param.projection_dim")
+    outputs: Annotated[list[Size], BeforeValidator(_listed)] | None = at(_OUTPUTS)
+    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = at("mc_param.num_layers")
+    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("mc_param.projection_dim")
     sparse_embedding_hparam: _Hyperparameters | None = None
     optimizer: _Optimizer | None = None
 
@@ -435,8 +430,8 @@ class _Group(Loose):
     local_embedding_list: list[Count]
     global_embedding_list: list[list[int]] | None = None
     table_placement_strategy: Literal["localized", "dp"]
-    num_sharding: Annotated[int, Field(ge=1, le=MAX_RANKS)] = _at("num_sharding shards_count", 1)
-    sharding_id: Count = _at("sharding_id shard_id", 0)
+    num_sharding: Annotated[int, Field(ge=1, le=MAX_RANKS)] = at("num_sharding shards_count", 1)
+    sharding_id: Count = at("sharding_id shard_id", 0)
 
 
 class _Groups(Loose):

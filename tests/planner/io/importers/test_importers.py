@@ -263,7 +263,7 @@ def test_fbgemm_says_that_it_leaves_mixed_columns_out(tmp_path: Path) -> None:
         (("indices_params", "heavy_hitters"), [0.9, 0.9], "must sum to at most 1"),
         (("indices_params", "zipf_s"), 11, "indices_params.zipf_s"),
         (("indices_params", "index_dtype"), "int8", "torch.int32, torch.int64"),
-        (("batch_params",), None, "batch_params: value None"),
+        (("batch_params",), None, "batch_params: key 'B' is missing"),
         (("pooling_params", "L"), None, "pooling_params: key 'L' is missing"),
     ],
 )
