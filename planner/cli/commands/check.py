@@ -91,11 +91,12 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
     from costmodels import units
     from planner import io
     from planner.io.constraints import check_constraints
+    from planner.io.library import locate
     from planner.options.torchrec_rules import width_remarks
     from planner.report.figures import sharding_kinds
     from planner.solving.assumed import assumptions
 
-    path = _shipped(path)
+    path = locate(path, "systems" if str(path) in io.names("systems") else "workloads")
     kind = _kind(path)
     if kind == "workload":
         file = io.load_workload_file(path)
@@ -146,15 +147,6 @@ def _summary(workload: Workload) -> str:
         size = units.format_bytes(workload.weight_bytes)
         return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
     return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
-
-
-def _shipped(path: Path) -> Path:
-    """The shipped file of that name, unless the working directory has such a file."""
-    from planner import io
-    from planner.io.library import locate
-
-    kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
-    return locate(path, kinds[0]) if kinds else path
 
 
 def _check_environment(settings: Settings) -> int:
