@@ -207,7 +207,6 @@ MLPERF_HOT: Final = (
 NUM_CRITEO_TABLES: Final = 26
 NUM_CRITEO_DENSE: Final = 13
 _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
-_TRUE_WORDS: Final = ("true", "1", "yes")
 _S_OPTIMIZERS: Final = {
     "sgd": {"optimizer": "sgd", "dense_optimizer": "sgd"},
     "adagrad": {"optimizer": "adagrad", "dense_optimizer": "adagrad"},
@@ -429,7 +428,7 @@ def _indices_per_sample(flags: _SFlags, assumed: dict[str, str], rows: int) -> f
     """
     most, given = flags.num_indices_per_lookup, flags.num_indices_per_lookup_fixed
     if given:
-        if given.lower() not in _TRUE_WORDS:
+        if not _BOOLEANS.get(given.lower()):
             flag = f"--num-indices-per-lookup-fixed={given}"
             said = f"{most} indices per lookup, for the program takes {flag} for true"
             assume(assumed, "tables", said)

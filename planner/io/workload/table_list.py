@@ -171,11 +171,6 @@ _SEPARATORS: Final = ",;\t|"
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module", "row_update"})
 _LIST_COLUMNS: Final = frozenset({"features", "pooling_factor", "pooling"})
 _MISSING: Final = frozenset({"nan", "na", "n/a", "<na>"})
-_THOUSANDS: Final = {
-    ",": re.compile(r"[0-9]{1,3}(,[0-9]{3})+"),
-    ";": re.compile(r"[0-9]{1,3}([., ][0-9]{3})+"),
-}
-"""Match ``40,000,000``, as spreadsheets write it; with ``;`` between cells also other marks."""
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 
@@ -260,8 +255,10 @@ def _value(column: str, text: str, separator: str) -> Any:
         text = text.replace(",", ".")
     if column in _LIST_COLUMNS and (parts := _parts(text, column)) is not None:
         return parts
-    if column in WHOLE and _THOUSANDS[separator if separator == ";" else ","].fullmatch(text):
-        return int(re.sub(r"[., ]", "", text))
+    # Spreadsheets write 40,000,000; with semicolons between cells also with other marks.
+    mark = "[., ]" if separator == ";" else ","
+    if column in WHOLE and re.fullmatch(rf"[0-9]{{1,3}}({mark}[0-9]{{3}})+", text):
+        return int(re.sub(mark, "", text))
     value = parse_scalar(text)
     is_number = column == "pooling" and isinstance(value, int | float)
     if column == "is_weighted" and isinstance(value, int) and value in (0, 1):
