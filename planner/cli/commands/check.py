@@ -119,12 +119,12 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
 
 def _kind(path: Path) -> str:
     """The kind of a file, from its keys; JSON of no other kind is a plan."""
-    from planner.io.documents import read_json, read_yaml
+    from planner.io.documents import read_json, read_text, read_yaml
     from planner.io.workload.table_list import LIST_ENDINGS
 
     if path.suffix.lower() in LIST_ENDINGS:
         return "workload"
-    is_json = path.suffix == ".json"
+    is_json = path.suffix == ".json" and read_text(path).lstrip()[:1] in ("{", "[")
     found = read_json(path) if is_json else read_yaml(path).value
     keys = set(found) if isinstance(found, dict) else set()
     kind = next((kind for kind, marks in _MARKS.items() if keys & marks), None)
