@@ -165,9 +165,8 @@ def _check_environment(settings: Settings) -> int:
     for check in checks:
         if settings.quiet and check.level is CheckLevel.OK:
             continue
-        line = Text(f"{check.level.value:<5}", style=styles[check.level])
-        line.append(printable(f"{check.subject:<22} {check.finding}"), style="none")
-        console.print(line)
+        finding = printable(f"{check.subject:<22} {check.finding}")
+        console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
         if check.fix:
             console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
     if not settings.quiet or failed:

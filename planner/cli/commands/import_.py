@@ -51,7 +51,7 @@ class LogFlags(spec.Flags):
 
 def _shape(value: str) -> tuple[str, tuple[int, int]]:
     """The table of ``NAME=ROWSxCOLUMNS``, and its shape."""
-    found = re.fullmatch(r"(.+)=([0-9_]{1,15})x([0-9_]{1,6})", value)
+    found = re.fullmatch(r"(.+)=([0-9](?:_?[0-9]){0,14})x([0-9](?:_?[0-9]){0,5})", value)
     if found is None:
         refuse(f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64")
     return found[1], (int(found[2]), int(found[3]))
