@@ -1,10 +1,11 @@
-"""Processes: that they end with their parent, and a pool of them that loses no call."""
+"""Processes: that they end with their parent, a pool that loses no call, and a Dask cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import pickle
 import runpy
@@ -21,6 +22,8 @@ from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from planner.errors import PlannerError, refuse
 
 # ------------------ collector
 #
@@ -279,3 +282,56 @@ def _sendable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error if type(copy) is type(error) else RuntimeError(str(error))
+
+
+# ------------------ Dask
+#
+# A Dask cluster, whose workers see the same files under the same paths.
+
+_PACKAGE: Final = "shardplan"
+
+
+class WorkerError(PlannerError):
+    """A worker was lost, or the cluster cannot be reached."""
+
+
+@contextmanager
+def dask_client(address: str) -> Iterator[Any]:
+    """A client of a Dask cluster.
+
+    Args:
+        address: of its scheduler.
+
+    Raises:
+        InvalidInputError: Dask is not installed, or workers have another version of shardplan.
+        WorkerError: no scheduler answers.
+    """
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        refuse("--dask needs Dask: pip install 'shardplan[dask]'")
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"no Dask scheduler answers at {address!r}: {error}"
+        raise WorkerError(message) from error
+    with client:
+        _require_same_version(client)
+        yield client
+
+
+def _require_same_version(client: Any) -> None:
+    """Refuse a cluster whose workers cannot load what they are sent; Dask would wait for ever.
+
+    Raises:
+        InvalidInputError: a worker has no shardplan, or another version.
+    """
+    from importlib import metadata
+
+    ours = metadata.version(_PACKAGE)
+    try:
+        theirs = set(client.run(metadata.version, _PACKAGE).values())
+    except metadata.PackageNotFoundError:
+        refuse(f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them")
+    if theirs - {ours}:
+        refuse(f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}")
