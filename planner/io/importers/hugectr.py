@@ -63,6 +63,7 @@ _UNCOUNTED: Final = (
 )  # fmt: skip
 """Layers that are counted elsewhere, or that take almost no time."""
 _LOAD_FACTOR: Final = 0.75
+_HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
 
 
@@ -183,6 +184,7 @@ class _Model:
         self.index_bytes = 8 if self.solver.input_key_type == "I64" else 4
         self.assumed = {"tables": "uniform indices; the file does not say how they fall on rows"}
         self.unsaid: list[str] = []
+        self.hash_bytes = 0.0
         kinds = [layer.type for layer in self.layers]
         if "Data" not in kinds:
             document.refuse(("layers",), kinds, "has no layer of type Data")
@@ -222,7 +224,7 @@ class _Model:
             "index_bytes": self.index_bytes,
             "pipeline": "hugectr" if solver.enable_overlap else "none",
             "cuda_graph": solver.cuda_graph or solver.holistic_cuda_graph,
-            "reserved_bytes": self._hash_bytes(tables),
+            "reserved_bytes": self.hash_bytes,
         }
         return imported_of(
             str(path),
@@ -252,25 +254,6 @@ class _Model:
         if text is not None:
             self.assumed["training.optimizer"] = text
         return _OPTIMIZERS[most.type][0]
-
-    def _hash_bytes(self, tables: Sequence[Table]) -> float:
-        """Bytes per GPU of the hash tables that lead from keys to rows.
-
-        Each row has a key and the number of the row in 8 bytes, in a table that is filled to 75 %
-        (HugeCTR ``nv_hashtable.cuh``, LOAD_FACTOR); localized embeddings keep the slot in 8 more.
-        """
-        kinds = {layer.title: layer.kind for _, layer in self.embeddings}
-        total = 0.0
-        for table in tables:
-            kind = kinds[table.module]
-            if kind.endswith("Hash"):
-                slot_bytes = 8 if kind.startswith("Localized") else 0
-                entry_bytes = (self.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
-                total += table.num_embeddings / self.world * entry_bytes
-        if total:
-            what = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
-            self.assumed["memory"] = what
-        return total
 
     def _dense(self) -> dict[str, Any]:
         """The dense part; layers that it leaves out are told.
@@ -320,6 +303,11 @@ class _Model:
         }
 
     def _embeddings(self) -> tuple[list[Table], Plan | None]:
+        """The tables, and where HugeCTR puts them; adds up the hash tables from keys to rows.
+
+        Each row has a key and the number of the row in 8 bytes, in a table that is filled to 75 %
+        (HugeCTR ``nv_hashtable.cuh``, LOAD_FACTOR); localized embeddings keep the slot in 8 more.
+        """
         tables: list[Table] = []
         placements: list[TablePlacement] = []
         gpus, place = range(self.world), ("layers", self.at, "sparse")
@@ -340,6 +328,12 @@ class _Model:
             if len(tables) > MAX_IMPORTED_TABLES:
                 rule = f"more than {MAX_IMPORTED_TABLES:,} slots"
                 self.document.refuse(("layers", number), len(tables), rule)
+            if layer.kind.endswith("Hash"):
+                slot_bytes = 8 if layer.kind.startswith("Localized") else 0
+                entry_bytes = (self.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
+                num_rows = sum(table.num_embeddings for table in found)
+                self.hash_bytes += num_rows / self.world * entry_bytes
+                self.assumed["memory"] = _HASH_TABLES
             if kind.startswith("Localized"):
                 ranks = [[slot % len(gpus)] for slot in range(len(found))]
                 placements += map(placed, found, repeat(ShardingType.TABLE_WISE), ranks)
