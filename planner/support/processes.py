@@ -49,7 +49,7 @@ def collector_paused() -> Iterator[None]:
 # A child that only waits for messages of its parent notices the end of the pipe. A child that is
 # inside a solver for minutes does not; and its other threads cannot notice either, because the
 # solver may hold the interpreter's lock. On Linux the kernel is therefore asked to kill the child
-# (``PR_SET_PDEATHSIG``).
+# (``PR_SET_PDEATHSIG``); elsewhere a thread has to do.
 #
 # The kernel sends that signal when the *thread* that started the child ends, even if the rest of
 # the parent goes on. Children are therefore started by the thread that uses them, which also ends
@@ -68,8 +68,9 @@ def end_with(parent: int) -> None:
         parent: the process id of the parent, as the parent knows it. If the parent of this process
             is another one by now, that process has already ended, and this process ends at once.
     """
-    if not _kernel_kills_orphan():
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    with contextlib.suppress(OSError, AttributeError):  # other systems have no such call
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
 
@@ -77,16 +78,6 @@ def end_with(parent: int) -> None:
 def command(module: str) -> list[str]:
     """The command line that runs a module as a child of this process, which ends with it."""
     return [sys.executable, "-m", __name__, str(os.getpid()), module]
-
-
-def _kernel_kills_orphan() -> bool:
-    """Ask the kernel to kill this process when its parent ends; False if it cannot."""
-    if not sys.platform.startswith("linux"):
-        return False
-    with contextlib.suppress(OSError, AttributeError):
-        done: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        return done == 0
-    return False
 
 
 def _watch(parent: int) -> None:
