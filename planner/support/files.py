@@ -137,28 +137,25 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
         InvalidInputError: one of the files cannot be written; then none of them is.
     """
     staged: dict[Path, Path] = {}
-    at = Path()
     try:
-        for path, text in texts.items():
-            at = path
-            if path.is_dir():
+        for at, text in texts.items():
+            if at.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if is_stream(path):
+            if is_stream(at):
                 continue
-            place = behind_links(path)
+            place = behind_links(at)
             place.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=place.parent, prefix=".shardplan.", suffix=".tmp")
-            staged[path] = Path(name)
+            staged[at] = Path(name)
             with os.fdopen(handle, "wb") as file:
                 file.write(_encoded(text))
-            staged[path].chmod(allowed(0o666))
-        for path, text in texts.items():
-            at = path
-            if path in staged:
-                staged[path].replace(behind_links(path))
-                del staged[path]
+            staged[at].chmod(allowed(0o666))
+        for at, text in texts.items():
+            if at in staged:
+                staged[at].replace(behind_links(at))
+                del staged[at]
             else:
-                path.write_bytes(_encoded(text))
+                at.write_bytes(_encoded(text))
     except OSError as error:
         refuse(f"{at}: cannot be written: {error.strerror}")
     finally:

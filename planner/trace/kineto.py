@@ -108,9 +108,7 @@ def _document(
     for stream, tid in STREAM_IDS.items():
         events.append(_label("thread_name", device, tid, f"stream {tid} {stream.value}"))
     for iteration in range(count):
-        begin_s = iteration * simulation.iteration_time_s
-        first = iteration * (len(program.steps) + 1) + 1
-        events += _iteration(program, simulation, rank, device, first, begin_s, iteration)
+        events += _iteration(program, simulation, rank, device, iteration)
     return {
         "schemaVersion": 1,
         "deviceProperties": [properties],
@@ -140,16 +138,11 @@ def _span(
 
 
 def _iteration(
-    program: Program,
-    simulation: Simulation,
-    rank: int,
-    device: int,
-    first: int,
-    begin_s: float,
-    iteration: int,
+    program: Program, simulation: Simulation, rank: int, device: int, iteration: int
 ) -> Iterator[Event]:
     """The mark, and the host's launch and the kernel of every step that takes time on this rank."""
     host, host_s, period_s = (_host(rank), _HOST_THREAD), 0.0, simulation.iteration_time_s
+    begin_s, first = iteration * period_s, iteration * (len(program.steps) + 1) + 1
     mark = f"ProfilerStep#{iteration}"
     yield _span(mark, "user_annotation", host, begin_s, period_s, {"External id": first})
     for index, step in enumerate(program.steps):
