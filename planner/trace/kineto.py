@@ -265,34 +265,34 @@ def compare_traces(
     rows: list[TraceRow] = []
     for rank, times in sorted(by_rank.items()):
         document = _document(program, simulation, rank, 1, pipeline.topology)
-        rows += _rows(times, times_of(document, Path(f"rank {rank}")))
-        if times.host_s is not None:
-            told_s = float(np.asarray(host_s)[rank])
-            host = TraceRow(rank=rank, kind=HOST, measured_s=times.host_s, predicted_s=told_s)
-            rows.append(host)
+        predicted = times_of(document, Path(f"rank {rank}"))
+        rows += _rows(times, predicted, float(np.asarray(host_s)[rank]))
     return tuple(rows)
 
 
-def _rows(measured: TraceTimes, predicted: TraceTimes) -> list[TraceRow]:
-    rank = measured.rank
+def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[TraceRow]:
+    """The rows of one rank, whose host is predicted to take ``host_s``."""
     fields = ("iteration_s", "compute_s", "communication_s", "exposed_s")
-    rows = [
-        TraceRow(
-            rank=rank,
-            kind=kind,
-            measured_s=getattr(measured, field),
-            predicted_s=getattr(predicted, field),
-            wait_s=predicted.told_waits_s if waits else 0.0,
-            measured_wait_s=measured.told_waits_s if waits else 0.0,
-        )
-        for kind, field, waits in zip(TOTALS, fields, (False, False, True, True), strict=True)
+    found = [
+        (kind, getattr(measured, field), getattr(predicted, field))
+        for kind, field in zip(TOTALS, fields, strict=True)
     ]
     expected = dict(predicted.kinds_s)
     if not measured.tells_stages:
         dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
         expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
-    for kind in STAGES:
-        m, p = measured.kinds_s.get(kind, 0.0), expected.get(kind, 0.0)
-        if m or p:
-            rows.append(TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p))
-    return rows
+    stages = [(k, measured.kinds_s.get(k, 0.0), expected.get(k, 0.0)) for k in STAGES]
+    found += [stage for stage in stages if any(stage[1:])]
+    if measured.host_s is not None:
+        found.append((HOST, measured.host_s, host_s))
+    return [
+        TraceRow(
+            rank=measured.rank,
+            kind=kind,
+            measured_s=measured_s,
+            predicted_s=predicted_s,
+            wait_s=predicted.told_waits_s if kind in TOTALS[2:] else 0.0,
+            measured_wait_s=measured.told_waits_s if kind in TOTALS[2:] else 0.0,
+        )
+        for kind, measured_s, predicted_s in found
+    ]
