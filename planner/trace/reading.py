@@ -34,8 +34,8 @@ Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 """Names, each with the pattern of what it stands for; the first match wins."""
 
 
-def _patterns(*pairs: tuple[str, str], flags: re.RegexFlag = re.NOFLAG) -> Patterns:
-    return tuple((name, re.compile(pattern, flags)) for name, pattern in pairs)
+def _patterns(*pairs: tuple[str, str]) -> Patterns:
+    return tuple((name, re.compile(pattern)) for name, pattern in pairs)
 
 
 _KINDS: Final = _patterns(
@@ -140,12 +140,11 @@ OPTIMIZER: Final = "dense optimizer"
 DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
 OTHER: Final = "other compute"
 _COLLECTIVE_NAMES: Final = _patterns(
-    ("all-to-all", r"nccl.*(sendrecv|alltoall|all_to_all)"),
-    ("reduce-scatter", r"nccl.*reduce_?scatter"),
-    ("all-gather", r"nccl.*all_?gather"),
-    ("all-reduce", r"nccl.*all_?reduce"),
-    ("other collectives", r"^(nccl|rccl)"),
-    flags=re.IGNORECASE,
+    ("all-to-all", r"(?i)nccl.*(sendrecv|alltoall|all_to_all)"),
+    ("reduce-scatter", r"(?i)nccl.*reduce_?scatter"),
+    ("all-gather", r"(?i)nccl.*all_?gather"),
+    ("all-reduce", r"(?i)nccl.*all_?reduce"),
+    ("other collectives", r"(?i)^(nccl|rccl)"),
 )
 COLLECTIVES: Final = tuple(name for name, _ in _COLLECTIVE_NAMES)
 STAGES: Final = (
@@ -164,13 +163,10 @@ _SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding
 _NAMES: Final = (
     *_COLLECTIVE_NAMES,
     *_patterns(
-        (LOOKUP_BACKWARD, rf"{_SORTED}|split_embedding.*optimizer"),
-        (LOOKUP_FORWARD, r"(split|dense|batched)_embedding|bounds_check"),
-        (COPIES, r"^mem(cpy|set)"),
-        flags=re.IGNORECASE,
-    ),
-    # Steps of predicted iterations; names of real kernels have no such words.
-    *_patterns(
+        (LOOKUP_BACKWARD, rf"(?i){_SORTED}|split_embedding.*optimizer"),
+        (LOOKUP_FORWARD, r"(?i)(split|dense|batched)_embedding|bounds_check"),
+        (COPIES, r"(?i)^mem(cpy|set)"),
+        # Steps of predicted iterations; names of real kernels have no such words.
         (OPTIMIZER, r"^dense optimizer"),
         (DENSE_FORWARD, r"^[^_(<:]* forward\b"),
         (DENSE_BACKWARD, r"^[^_(<:]* backward\b"),
