@@ -220,9 +220,7 @@ def _first(patterns: Patterns, name: str) -> str | None:
 @lru_cache(maxsize=_NAMES_KEPT)
 def stage_of_name(name: str) -> str:
     """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
-    if name in SPAN_KINDS:
-        return name
-    return _first(_NAMES, name) or OTHER
+    return name if name in SPAN_KINDS else _first(_NAMES, name) or OTHER
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
@@ -310,7 +308,7 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         with path.open("rb") as file, _unpacked(file) as unpacked:
             text = unpacked.read(max_bytes + 1)
         _check_size(text, path, max_bytes)
-        return json.loads(text, object_hook=_slim)
+        return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
     except InvalidInputError:
         raise
     except EOFError:
@@ -334,24 +332,17 @@ def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
     Raises:
         InvalidInputError: there are more than ``max_bytes``, or than :data:`MAX_VALUES`.
     """
-    less = "without with_stack, record_shapes and profile_memory"
-    if len(text) > max_bytes:
-        refuse(
-            f"{path}: holds more than {units.format_bytes(max_bytes)} of text, which is the "
-            "most that is read: profile fewer steps, such as schedule(wait=1, warmup=1, "
-            f"active=3), {less}"
-        )
     count = sum(text.count(mark) for mark in (b"[", b"{", b","))
-    if count > MAX_VALUES:
-        refuse(
-            f"{path}: holds some {count:,} values, more than the {MAX_VALUES:,} that are read: "
-            f"profile fewer steps, {less}"
-        )
-
-
-def _slim(found: dict[str, Any]) -> Any:
-    """What is read of an event, None for other events; other objects as they are."""
-    return event_of(found) if "ph" in found else found
+    if len(text) > max_bytes:
+        held = f"more than {units.format_bytes(max_bytes)} of text, which is the most that is read"
+    elif count > MAX_VALUES:
+        held = f"some {count:,} values, more than the {MAX_VALUES:,} that are read"
+    else:
+        return
+    refuse(
+        f"{path}: holds {held}: profile fewer steps, such as schedule(wait=1, warmup=1, active=3), "
+        "without with_stack, record_shapes and profile_memory"
+    )
 
 
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
