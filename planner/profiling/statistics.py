@@ -288,10 +288,9 @@ def table_stats(
         num_embeddings = _chao(counts, rows) if hashed else min(max_ind_range or needed, needed)
     with _linear_algebra().limit(limits=1):
         law = laws.smooth(counts, rows, num_embeddings)
-        is_large = not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE
-        ranges, range_rows = (
-            _ranges(indices, law, counts, rows, num_embeddings) if is_large else (None, None)
-        )
+        ranges = range_rows = None
+        if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
+            ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
         found = schema.TableStats(
             features={name: _pooling(indices.lengths((name,))) for name in features},
             num_samples=indices.num_samples,

@@ -40,8 +40,7 @@ from planner.search.base import StopCallback
 from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.study.figures import Amount, Figures, Operation, figures_of, saved_bytes
-from planner.support.dask_cluster import WorkerError
-from planner.support.processes import ProcessDiedError, WorkerPool
+from planner.support.processes import ProcessDiedError, WorkerError, WorkerPool
 from planner.support.status import Status
 
 # ------------------ searches and proofs, here or elsewhere
