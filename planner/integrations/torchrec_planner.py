@@ -12,10 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.planners import (
     EmbeddingShardingPlanner,
     validate_compute_kernels,
@@ -46,10 +44,8 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.units import format_bytes
 from planner.integrations.drop_in.others import (
     NO_RIVAL,
-    LazyEnumerator,
     OrderedEnumerator,
     load_for_model,
     quiet,
@@ -61,13 +57,20 @@ from planner.integrations.drop_in.remarks import (
     planning_block,
     topology_warnings,
 )
-from planner.integrations.drop_in.search import Job, soundest_plan, with_memory
+from planner.integrations.drop_in.search import (
+    Count,
+    Job,
+    rates_by_torchrec,
+    soundest_plan,
+    with_memory,
+)
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
     default_topology,
     pod_size_mismatch,
     topology_from_torchrec,
+    torchrec_machine,
 )
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -82,7 +85,9 @@ from planner.integrations.translate.constraints import (
 )
 from planner.integrations.translate.pricing import (
     MARGIN_RATIO,
+    KeyValuePipeline,
     LeftToOurCount,
+    TorchrecMemoryPipeline,
     default_reservation,
     described,
 )
@@ -97,6 +102,8 @@ from planner.integrations.translate.settings import (
 )
 from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
+from planner.settings import SearchSettings
+from planner.torchrec_terms import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 
@@ -199,37 +206,26 @@ class ShardPlanner(EmbeddingShardingPlanner):
         max_evaluations: int | None = None,
         memory_headroom: float = 0.0,
     ) -> None:
-        require_arguments(locals())
+        given = dict(locals())
+        require_arguments(given)
         self._rates_from_base = topology is None or system is not None
-        chosen = default_topology(system) if topology is None else topology
-        super().__init__(
-            topology=chosen,
-            batch_size=batch_size,
-            enumerator=enumerator
-            or LazyEnumerator(chosen, batch_size or BATCH_SIZE, constraints=constraints),
-            storage_reservation=storage_reservation or default_reservation(),
-            proposer=proposer,
-            partitioner=partitioner,
-            performance_model=performance_model,
-            stats=stats,
-            constraints=constraints,
-            debug=debug,
-            callbacks=callbacks,
-            timeout_seconds=timeout_seconds,
-            plan_loader=plan_loader,
-        )
-        warn_of_unused(ShardPlanner, locals())
+        given["topology"] = chosen = default_topology(system) if topology is None else topology
+        given["storage_reservation"] = storage_reservation or default_reservation()
+        theirs = inspect.signature(EmbeddingShardingPlanner).parameters
+        super().__init__(**{name: given[name] for name in theirs})
+        warn_of_unused(ShardPlanner, given)
         self.result: PlanningResult | None = None
         self._user_enumerator = enumerator
         self._base = base_system(system, chosen)
         self._hints = hints
-        self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
-        self._search["max_evaluations"] = max_evaluations
+        self._strategy, self._objective, self._seed = strategy, objective, seed
+        self._max_evaluations = max_evaluations
         self._headroom_ratio = memory_headroom
-        self._limit_s = None if timeout_seconds is None else float(timeout_seconds)
-        self._started_s = self._planning_limit_s = 0.0
+        self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
+        self._started_s = 0.0
         self._rival = NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
+        self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
 
@@ -253,7 +249,15 @@ class ShardPlanner(EmbeddingShardingPlanner):
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        return self._plan_within(self._limit_s, module, sharders)
+        self.result, self._best_plan, self._rival = None, None, NO_RIVAL
+        self._num_proposals = self._num_plans = 0
+        self._started_s = time.perf_counter()
+        try:
+            return self._plan(module, asked_sharders(module, sharders))
+        except (planner.errors.PlannerError, CostModelError) as error:
+            if isinstance(error, PlannerError):
+                raise
+            raise as_planner_error(error) from error
 
     def collective_plan(
         self,
@@ -274,41 +278,37 @@ class ShardPlanner(EmbeddingShardingPlanner):
             ShardPlannerError: planning failed on the first rank, which raises the same error on
                 every rank; or a rank was lost.
         """
-
-        def make() -> ShardingPlan:
-            return self._plan_within(limit_within(pg, self._limit_s), module, sharders)
-
-        return plan_on_first_rank(make, pg)
+        chosen = get_default_sharders() if sharders is None else sharders
+        return plan_on_first_rank(lambda: self.plan(module, chosen), pg)
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
         return self._best_plan or []
 
     def get_search_space(self) -> list[ShardingOption] | None:
-        """TorchRec's options of the last model, if something has listed them; otherwise None."""
+        """TorchRec's options of the last model; None before the first.
+
+        Our search does not need them, and for hundreds of tables TorchRec's enumerator takes a
+        minute: it runs when somebody asks.
+        """
+        if self._planned is not None and self._user_enumerator is None:
+            self._enumerator.enumerate(*self._planned)
         return getattr(self._enumerator, "last_stored_search_space", None)
+
+    def hash_planner_context_inputs(self) -> int:
+        """TorchRec's hash of the inputs of the last plan, for which it has to list the options."""
+        self.get_search_space()
+        return super().hash_planner_context_inputs()
+
+    def hash_planner_context_inputs_str(self) -> str:
+        """The same as a text."""
+        self.get_search_space()
+        return super().hash_planner_context_inputs_str()
 
     # -------------------------------------------------------------- steps of one plan
 
-    def _plan_within(
-        self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
-    ) -> ShardingPlan:
-        chosen = get_default_sharders() if sharders is None else sharders
-        self.result, self._best_plan, self._rival = None, None, NO_RIVAL
-        self._num_proposals = self._num_plans = 0
-        self._started_s = time.perf_counter()
-        asked_s = TIME_LIMIT_S if self._limit_s is None else self._limit_s
-        self._planning_limit_s = asked_s if limit_s is None else min(asked_s, limit_s)
-        try:
-            return self._plan(module, asked_sharders(module, chosen))
-        except (planner.errors.PlannerError, CostModelError) as error:
-            if isinstance(error, PlannerError):
-                raise
-            raise as_planner_error(error) from error
-
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
-        if isinstance(self._enumerator, LazyEnumerator):
-            self._enumerator.expect(module, sharders)
+        self._planned = module, sharders
         device = self._topology.compute_device
         model = describe_model(
             module,
@@ -360,7 +360,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
 
         Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
         room for tables, so that the dense part has the room that it keeps, of whatever kind it is,
-        and our ledger has both: what is left for tables, and its own count of the dense part.
+        and our count has both: what is left for tables, and its own count of the dense part.
         Otherwise our count keeps only its margin free, because it counts the rest itself.
 
         Raises:
@@ -368,53 +368,50 @@ class ShardPlanner(EmbeddingShardingPlanner):
             PlannerError: TorchRec's error, for the same reason.
         """
         left_by = partial(self._left_by, module=module, sharders=sharders)
-        own, workload = self._storage_reservation, model.workload
-        torchrec, whole, kept_bytes = None, None, self._hints.reserved_bytes
+        own, counted = self._storage_reservation, model.workload
+        tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
+        is_rated = rates_by_torchrec(self._objective)
+        theirs = None
+        try:
+            theirs = ledger = left_by(own)
+        except (PlannerError, planner.errors.PlannerError) as error:
+            if is_rated or not self._default_reservation:
+                raise
+            logger.debug("TorchRec's reservation leaves nothing: %s", error)
         if self._default_reservation:
-            try:
-                torchrec = left_by(own)
-            except (PlannerError, planner.errors.PlannerError) as error:
-                logger.debug("TorchRec's reservation leaves nothing: %s", error)
             ledger = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-            whole = left_by(LeftToOurCount())
-        else:
-            ledger = torchrec = left_by(own)
-        if not isinstance(own, LeftToOurCount) and not self._default_reservation:
-            taken = left_by(LeftToOurCount()).hbm_capacities() - ledger.hbm_capacities()
-            reserved_bytes = float(taken.min()) / (1.0 - self._headroom_ratio)
-            workload = replace(workload, reserved_bytes=kept_bytes)
-            dense = dense_bytes(workload, ledger)
-            rest = dense + model.workload.reserved_bytes - kept_bytes
-            if rest > reserved_bytes:
-                logger.warning(
-                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
-                    "run out of memory",
-                    described(own),
-                    format_bytes(reserved_bytes),
-                    format_bytes(rest),
-                )
-            ledger = with_memory(ledger, more_bytes=dense)
+        elif not isinstance(own, LeftToOurCount):
+            counted = tables
+            ledger = with_memory(ledger, more_bytes=dense_bytes(tables, ledger))
+        more: dict[str, Any] = {"key_values": model.key_values}
+        more["knows_optimizer"] = model.knows_optimizer
+        machine = torchrec_machine(self._topology)
+        rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
+        by_theirs = rating if is_rated else partial(TorchrecMemoryPipeline, rating=rating, **more)
+        free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
         return Job(
             model=model,
-            workload=workload,
             limits=model.constraints,
             topology=self._topology,
-            reservation=own,
-            ledger=ledger,
-            torchrec=torchrec,
-            whole=whole,
-            kept_bytes=kept_bytes,
-            headroom_ratio=self._headroom_ratio,
-            search=self._search,
-            limit_s=self._planning_limit_s,
-            ends_s=self._started_s + self._planning_limit_s,
+            ours=Count(counted, ledger, partial(KeyValuePipeline, **more)),
+            theirs=None if theirs is None else Count(tables, theirs, by_theirs),
+            left_by=described(own) + (free if self._headroom_ratio else ""),
+            search=SearchSettings(
+                strategy=self._strategy,
+                objective=self._objective,
+                seed=self._seed,
+                max_evaluations=self._max_evaluations,
+                with_baselines=False,
+            ),
+            limit_s=self._limit_s,
+            ends_s=self._started_s + self._limit_s,
         )
 
     def _placed(self, job: Job, module: nn.Module, sharders: Sharders) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        model, workload, device = job.model, job.workload, self._topology.compute_device
+        model = job.model
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, workload, job.ledger, device)
+            return load_for_model(self._plan_file, job)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
@@ -424,8 +421,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         for line in (*result.warnings, *copied_by_another_optimizer(result.plan, model.tables)):
             logger.warning(line)
         self._num_proposals = self._num_plans = result.solver.evaluations
-        ours = OUR_DEVICE[device]
-        if problems := layout_problems(result.plan, workload, job.ledger, device=ours):
+        workload, topology, _ = job.ours
+        device = OUR_DEVICE[self._topology.compute_device]
+        if problems := layout_problems(result.plan, workload, topology, device=device):
             message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
             raise ShardPlannerError(message)
         return result.plan
@@ -480,9 +478,6 @@ class ShardPlanner(EmbeddingShardingPlanner):
 
 # ------------------------------------------------------------------ on several ranks
 
-_SHARE_OF_TIMEOUT: Final = 0.8
-"""Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
-
 
 def plan_on_first_rank(
     make: Callable[[], ShardingPlan], pg: dist.ProcessGroup | None
@@ -526,44 +521,6 @@ def plan_on_first_rank(
     if isinstance(outcome[0], ShardingPlan):
         return outcome[0]
     raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
-
-
-def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
-    """The time limit of a search, shortened so that no rank times out while it waits.
-
-    Args:
-        pg: the group that waits; all ranks if None.
-        limit_s: the user's time limit, if any.
-    """
-    timeout_s = _timeout_s(pg)
-    if timeout_s is None:
-        return limit_s
-    most_s = _SHARE_OF_TIMEOUT * timeout_s
-    if limit_s is not None and limit_s <= most_s:
-        return limit_s
-    if limit_s is not None:
-        logger.warning(
-            "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
-            "timeout of %g s; the search ends after %g s",
-            limit_s,
-            timeout_s,
-            most_s,
-        )
-    return most_s
-
-
-def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
-    """Timeout of a group's collectives on its device; None if the backend does not say."""
-    group = pg or dist.GroupMember.WORLD
-    if group is None:
-        return None
-    for device in ("cuda", "cpu"):
-        try:
-            options = group._get_backend(torch.device(device)).options
-        except (RuntimeError, AttributeError):
-            continue
-        return float(options._timeout.total_seconds())
-    return None
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

@@ -114,13 +114,12 @@ class SystemPlanner(ShardPlanner):
 
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
-        search, pipeline = job.settings, job.make_pipeline
+        search, (workload, topology, pipeline) = job.settings, job.ours
         if search.max_evaluations is None:  # the budget without a time limit, which is a safety
-            most = evaluations_within(None, job.workload, job.ledger, pipeline)
+            most = evaluations_within(None, workload, topology, pipeline)
             search = replace(search, max_evaluations=most)
-        problem = PlanningProblem(
-            workload=job.workload, topology=job.ledger, constraints=job.limits
-        )
+        search = replace(search, with_baselines=True)
+        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
         try:
             return api.solve(problem, search=search, make_pipeline=pipeline)
         except InfeasibleError as error:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 from torchrec.distributed.planner import types as torchrec_types
-from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner, extract_plan
 from torchrec.distributed.planner.types import (
@@ -30,11 +29,10 @@ from costmodels.workload import Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import plan_of
-from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import OUR_DEVICE
-from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.settings import ShardPlannerError
+from planner.models import pipeline_of
 from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
@@ -71,30 +69,6 @@ class Rival:
 
 
 NO_RIVAL: Final = Rival()
-
-
-class LazyEnumerator(EmbeddingEnumerator):
-    """TorchRec's enumerator, which runs only when its list is used.
-
-    Our search does not need the list, but context hashes do. For hundreds of tables it takes a
-    minute.
-    """
-
-    _pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
-
-    def expect(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
-        """Set the model whose options are listed; those of another model are forgotten."""
-        known, self._pending = self._pending, (module, sharders)
-        if known is None or known[0] is not module or known[1] != sharders:
-            self._last_stored_search_space: list[ShardingOption] | None = None
-            self._last_stored_module: nn.Module | None = None
-
-    @property
-    def last_stored_search_space(self) -> list[ShardingOption] | None:
-        """The options of the model that was planned last; None before the first."""
-        if self._last_stored_search_space is None and self._pending is not None:
-            self.enumerate(*self._pending)
-        return self._last_stored_search_space
 
 
 class OrderedEnumerator(Enumerator):
@@ -155,7 +129,11 @@ def rival_plan(
         module: the model.
         sharders: its sharders.
     """
-    topology, workload, share = job.topology, job.workload, min(job.limit_s / _WHOLE_LIMIT_S, 1.0)
+    topology, workload, share = (
+        job.topology,
+        job.ours.workload,
+        min(job.limit_s / _WHOLE_LIMIT_S, 1.0),
+    )
     num_tables, most = len(workload.tables), int(share * MOST_SHARDS)
     if num_tables * topology.world_size > most:
         within = f" within {job.limit_s:g} s" if share < 1.0 else ""
@@ -177,7 +155,7 @@ def rival_plan(
         return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
     device = topology.compute_device
     wrong = [
-        *runtime_problems(plan, workload, job.ledger, device),
+        *runtime_problems(plan, workload, job.ours.topology, device),
         *(
             f"table {placed.table!r} as {placed.sharding_type} on {device}"
             for placed in plan.placements
@@ -225,36 +203,31 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def load_for_model(
-    path: Path, model: ModelDescription, workload: Workload, topology: Topology, compute_device: str
-) -> Plan:
+def load_for_model(path: Path, job: Job) -> Plan:
     """Load a plan; it has to be one for exactly this model on this many ranks.
 
     A plan that breaks constraints, or does not fit in memory, is used with a warning.
 
     Args:
         path: a ``plan.json``, ours or TorchRec's.
-        model: the tables of the model.
-        workload: that of the model, with what is not yet taken off the memory.
-        topology: the ranks of the job, with the memory that is left for tables.
-        compute_device: TorchRec's device.
+        job: the model, and the memory that is left for its tables.
 
     Raises:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
+    workload, topology, _ = job.ours
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
     try:
         plan = io.load_plan(path, workload, topology).plan
-        problems = runtime_problems(plan, workload, topology, compute_device)
+        problems = runtime_problems(plan, workload, topology, job.topology.compute_device)
     except InvalidInputError as error:
         plan, problems = Plan(placements=()), list(error.problems)
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
         raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
-    pipeline = KeyValuePipeline(workload, topology, key_values=model.key_values)
-    fullest = pipeline.memory(plan).fullest
+    fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
         lines.append(
             f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "

@@ -222,12 +222,6 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
     )
 
 
-def narrow_outputs(found: Sequence[ShardableTable]) -> dict[str, DataType]:
-    """The tables whose outputs are not fp32, by our name, with the type of each."""
-    types = {f.table.name: f.output_dtype for f in found}
-    return {name: kind for name, kind in types.items() if kind is not DataType.FP32}
-
-
 # ------------------------------------------------------------------ topology
 
 

@@ -25,12 +25,11 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from torchrec.distributed.planner.types import PlannerErrorType, StorageReservation
+from torchrec.distributed.planner.types import PlannerErrorType
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.datatypes import FloatArray
@@ -43,14 +42,7 @@ from costmodels.workload import DataType, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
 from planner.integrations.drop_in.others import NO_RIVAL, Rival
-from planner.integrations.drop_in.remarks import RIVAL, narrow_outputs
-from planner.integrations.torchrec_topology import torchrec_machine
-from planner.integrations.translate.pricing import (
-    KeyValuePipeline,
-    TorchrecMemoryPipeline,
-    described,
-    is_shortage,
-)
+from planner.integrations.drop_in.remarks import RIVAL
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
@@ -65,7 +57,7 @@ from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_terms import TorchrecPipeline
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ModelDescription
@@ -119,25 +111,28 @@ _LEAST_SEARCH_RATIO: Final = 0.2
 """A search gets at least this share of the time limit, however long the steps before it took."""
 
 
+class Count(NamedTuple):
+    """One count of memory: what is counted, the memory that is left, and what prices plans."""
+
+    workload: Workload
+    topology: Topology
+    make_pipeline: MakePipeline
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A model to plan, the memory that is left for its tables by both counts, and how to search.
 
     Attributes:
         model: the tables, and what is known of them.
-        workload: that of the model; without its dense part, if a reservation keeps room for that.
         limits: limits of the search, one rule for each table.
         topology: TorchRec's topology.
-        reservation: TorchRec's storage reservation.
-        ledger: the system for our count of memory, with room for everything that it counts.
-        torchrec: the system for TorchRec's count; None if its reservation leaves nothing.
-        whole: the system before TorchRec's default reservation, which its objectives take off
-            themselves; None if the user chose a reservation, which is already taken off then.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
-        headroom_ratio: share of the memory for tables that stays free; it is already taken off.
-        search: strategy, objective, seed and ``max_evaluations``. Without the latter a search has a
-            budget of work that follows from the problem's size, so that it ends at the same point
-            every time.
+        ours: our count of memory, of all that is not a table too.
+        theirs: TorchRec's count of the tables, in the memory that its reservation leaves; None if
+            that is nothing.
+        left_by: in words, what keeps memory free.
+        search: how to search. Without ``max_evaluations`` a search has a budget of work that
+            follows from the problem's size, so that it ends at the same point every time.
         limit_s: most seconds of the planning, which is only a safety.
         ends_s: when they are over, by ``time.perf_counter``.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
@@ -145,53 +140,26 @@ class Job:
     """
 
     model: ModelDescription
-    workload: Workload
     limits: Constraints
     topology: TorchrecTopology
-    reservation: StorageReservation
-    ledger: Topology
-    torchrec: Topology | None
-    whole: Topology | None
-    kept_bytes: float
-    headroom_ratio: float
-    search: Mapping[str, Any] = field(default_factory=dict)
+    ours: Count
+    theirs: Count | None
+    left_by: str
+    search: SearchSettings
     limit_s: float
     ends_s: float
     rival: Rival = NO_RIVAL
 
     @property
-    def make_pipeline(self) -> partial[KeyValuePipeline]:
-        """Makes what prices plans by our count of memory."""
-        model = self.model
-        told: dict[str, Any] = {"knows_optimizer": model.knows_optimizer}
-        return partial(KeyValuePipeline, key_values=model.key_values, **told)
-
-    @property
-    def rating(self) -> TorchrecPricing:
-        """Makes the pipeline for one of TorchRec's objectives."""
-        return TorchrecPricing(machine=torchrec_machine(self.topology), inputs=self.model.inputs)
-
-    @property
-    def by_torchrecs_count(self) -> partial[TorchrecMemoryPipeline]:
-        """Makes what prices plans by our times and TorchRec's count of memory."""
-        told = self.make_pipeline.keywords
-        return partial(TorchrecMemoryPipeline, rating=self.rating, **told)
-
-    @property
-    def lighter(self) -> Workload:
-        """The workload where TorchRec counts memory, whose reservation has the dense part."""
-        return replace(self.workload, reserved_bytes=self.kept_bytes)
-
-    @property
     def settings(self) -> SearchSettings:
         """The settings of a search that begins now."""
         left_s = max(self.ends_s - time.perf_counter(), _LEAST_SEARCH_RATIO * self.limit_s)
-        return SearchSettings(time_limit_s=left_s, **self.search)
+        return replace(self.search, time_limit_s=left_s)
 
-    def uneven_outputs(self, plan: Plan) -> list[str]:
-        """Modules in which ranks expect different output types in one exchange."""
-        outputs = narrow_outputs(self.model.tables)
-        return uneven_outputs(plan, self.workload, outputs, self.ledger.world_size)
+
+def rates_by_torchrec(objective: str) -> bool:
+    """Whether an objective is one of TorchRec's ratings."""
+    return objective.startswith("torchrec")
 
 
 def best_plan(job: Job) -> PlanningResult:
@@ -203,45 +171,40 @@ def best_plan(job: Job) -> PlanningResult:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether all memory is
             too small, or only under these constraints.
     """
-    if str(job.search["objective"]).startswith("torchrec"):
+    counts = [job.ours, job.theirs]
+    if rates_by_torchrec(job.search.objective):
+        counts = [job.theirs]
         if job.model.key_values:
             message = (
-                f"objective {job.search['objective']!r} cannot rate key-value tables "
+                f"objective {job.search.objective!r} cannot rate key-value tables "
                 f"({[*job.model.key_values][:5]}); use objective 'iteration'"
             )
             raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
-        pricing = replace(job.rating, is_reserved=job.whole is None)
+    failed: list[tuple[Count, InfeasibleError]] = []
+    for count in filter(None, counts):
         try:
-            return _roomiest(job, job.lighter, job.whole or job.torchrec or job.ledger, pricing)
+            result = _roomiest(job, count)
         except InfeasibleError as error:
-            raise _nothing_fits(error, job, job.lighter, job.ledger) from error
-    try:
-        return _roomiest(job, job.workload, job.ledger, job.make_pipeline)
-    except InfeasibleError as error:
-        strict = error
-    if job.torchrec is None:
-        raise _nothing_fits(strict, job, job.workload, job.ledger) from strict
-    try:
-        result = _roomiest(job, job.lighter, job.torchrec, job.by_torchrecs_count)
-    except InfeasibleError as error:
-        raise _nothing_fits(error, job, job.lighter, job.torchrec) from error
-    logger.warning(
-        "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
-        "inputs, gradients of outputs, received embeddings and the state of optimizers among "
-        "fused_params, and counts outputs of narrow weights as narrow: it may run out of memory",
-        strict,
-    )
-    return result
+            failed.append((count, error))
+            continue
+        if failed:
+            logger.warning(
+                "by our count %s; the plan fits by TorchRec's count, which leaves out a second "
+                "batch of inputs, gradients of outputs, received embeddings and the state of "
+                "optimizers among fused_params, and counts outputs of narrow weights as narrow: it "
+                "may run out of memory",
+                failed[0][1],
+            )
+        return result
+    raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
 
 
-def _roomiest(
-    job: Job, workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> PlanningResult:
+def _roomiest(job: Job, count: Count) -> PlanningResult:
     """The best plan by one count of memory, moved to emptier memory where that costs little.
 
     The search has the user's budget of work, or one that follows from the size.
     """
-    search = replace(job.settings, with_baselines=False)
+    search, (workload, topology, make_pipeline) = job.settings, count
     problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
     if search.max_evaluations is None:
         work_s = planning_work_s(len(workload.tables), topology.world_size)
@@ -277,25 +240,25 @@ def _against(
     return replace(result, best=theirs, solver=replace(solver, value=value))
 
 
-def _nothing_fits(
-    error: InfeasibleError, job: Job, workload: Workload, topology: Topology
-) -> ShardPlannerError:
-    pipeline = job.by_torchrecs_count(workload, topology)
-    short = is_shortage(pipeline)
-    kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
-    left = format_bytes(float(pipeline.device_limits.min()))
-    lines = [
-        str(error),
-        f"left for tables: {left} on each of {topology.world_size} ranks, after "
-        f"{described(job.reservation)}",
-        *(f"would help: {line}" for line in error.advice),
-    ]
-    if job.headroom_ratio:
-        share = f"memory_headroom={job.headroom_ratio:g}"
-        lines.append(f"{share} keeps that share of it free: lower it")
-    if not short:
-        lines.append("all devices together have room: widen the constraints or sharding types")
-    return ShardPlannerError("\n".join(lines), kind)
+def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlannerError:
+    """The error with the memory that was left, and with TorchRec's reason.
+
+    TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
+    or only some rank or table has (``STRICT_CONSTRAINTS``).
+    """
+    workload = count.workload
+    problem = PlanningProblem(workload=workload, topology=count.topology)
+    limits = pipeline_of(problem, count.make_pipeline).device_limits
+    ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
+    needed = sum(workload.trained_bytes(t) for t in ordinary)
+    short = needed > float(np.maximum(limits, 0.0).sum())
+    left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
+    lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
+    lines += [f"would help: {line}" for line in error.advice]
+    if short:
+        return ShardPlannerError("\n".join(lines), PlannerErrorType.INSUFFICIENT_STORAGE)
+    lines.append("all devices together have room: widen the constraints or sharding types")
+    return ShardPlannerError("\n".join(lines), PlannerErrorType.STRICT_CONSTRAINTS)
 
 
 def soundest_plan(job: Job) -> PlanningResult:
@@ -306,13 +269,15 @@ def soundest_plan(job: Job) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
+    workload, world_size = job.ours.workload, job.ours.topology.world_size
+    outputs = {f.table.name: f.output_dtype for f in job.model.tables}
     best = best_plan(job)
-    uneven = job.uneven_outputs(best.plan)
-    everywhere = _on_every_rank(job.workload, job.limits, uneven)
+    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    everywhere = _on_every_rank(workload, job.limits, uneven)
     if everywhere != job.limits:
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
-            uneven = job.uneven_outputs(best.plan)
+            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     if uneven:
         logger.warning(
             "training may fail: tables of modules %s have outputs that are not fp32, and not every "
@@ -320,7 +285,7 @@ def soundest_plan(job: Job) -> PlanningResult:
             "fp32",
             uneven[:5],
         )
-    for line in runtime_warnings(best.plan, job.workload):
+    for line in runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best
@@ -334,27 +299,22 @@ def uneven_outputs(
     Args:
         plan: a plan of the workload.
         workload: the tables, with the module of each.
-        outputs: the output types that are not fp32, by table.
+        outputs: the output type of each table; fp32 for those that are not named.
         world_size: number of ranks.
     """
-    if not outputs:
-        return []
     modules = {t.name: t.module for t in workload.tables}
     seen: dict[tuple[str, ShardingType], list[set[DataType]]] = {}
     for placed in plan.placements:
-        if placed.sharding_type is ShardingType.DATA_PARALLEL:
-            continue
-        key = modules[placed.table], placed.sharding_type
-        ranks = seen.setdefault(key, [set() for _ in range(world_size)])
-        for rank in placed.ranks:
-            ranks[rank].add(outputs.get(placed.table, DataType.FP32))
-    return sorted(
-        {
-            module
-            for (module, _), ranks in seen.items()
-            if len({min(types) if len(types) == 1 else DataType.FP32 for types in ranks}) > 1
-        }
-    )
+        if placed.sharding_type is not ShardingType.DATA_PARALLEL:
+            key = modules[placed.table], placed.sharding_type
+            ranks = seen.setdefault(key, [set() for _ in range(world_size)])
+            for rank in placed.ranks:
+                ranks[rank].add(outputs.get(placed.table, DataType.FP32))
+    expected = {
+        key: {min(types) if len(types) == 1 else DataType.FP32 for types in ranks}
+        for key, ranks in seen.items()
+    }
+    return sorted({module for (module, _), types in expected.items() if len(types) > 1})
 
 
 def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:

@@ -362,8 +362,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
     def __init__(self, *arguments: Any, rating: TorchrecPricing, **more: Any) -> None:
         """Keep the arguments of :class:`KeyValuePipeline`, and how TorchRec reads the tables."""
         super().__init__(*arguments, **more)
-        theirs = replace(rating, is_reserved=True)
-        self._theirs = theirs(self.workload, self.topology, self.models)
+        self._theirs = rating(self.workload, self.topology, self.models)
 
     @cached_property
     def device_limits(self) -> FloatArray:
@@ -413,19 +412,6 @@ class LeftToOurCount(FixedPercentageStorageReservation):
 
     def __init__(self) -> None:
         super().__init__(percentage=0.0)
-
-
-def is_shortage(pipeline: KeyValuePipeline) -> bool:
-    """Whether all devices together have too little memory, and not just one rank or table.
-
-    TorchRec calls the first case ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
-    """
-    needed = sum(
-        pipeline.workload.trained_bytes(t)
-        for t in pipeline.workload.tables
-        if t.name not in pipeline.key_values
-    )
-    return bool(needed > float(np.maximum(pipeline.device_limits, 0.0).sum()))
 
 
 def described(reservation: StorageReservation) -> str:

@@ -62,13 +62,14 @@ class Search:
     asked: dict[str, Any] | None = None
 
     def __call__(self, job: Job) -> Any:
-        workload, topology = job.workload, job.ledger
+        workload, topology, _ = job.ours
         self.asked = {
             "workload": workload,
             "topology": topology,
             "constraints": job.limits,
             "time_limit_s": job.settings.time_limit_s,
-            **job.search,
+            **{k: getattr(job.search, k) for k in ("strategy", "objective", "seed")},
+            "max_evaluations": job.search.max_evaluations,
         }
         ratio = 0.3 if self.kernel is ComputeKernel.FUSED_UVM_CACHING else None
         placements = tuple(
