@@ -53,10 +53,7 @@ from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
-from planner.integrations.torchrec_topology import (
-    base_system,
-    topology_from_torchrec,
-)
+from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     WorkloadHints,
@@ -96,8 +93,8 @@ class _Priced:
                 "hosts"
             )
             raise InvalidInputError(message)
-        base = base_system(system, topology)
-        self._system = topology_from_torchrec(topology, base, rates_from_base=system is not None)
+        given = system is not None
+        self._system = topology_from_torchrec(topology, system, rates_from_base=given)
         self._given, self._hints = dict(constraints or {}), hints
 
     def pipeline(

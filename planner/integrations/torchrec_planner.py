@@ -178,7 +178,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             that has to stay free on every rank. Planning fails if no plan leaves it free.
 
     After a search ``result`` has the prediction, the bound and the memory per rank, on the rank
-    that searched.
+    that searched, and ``block`` is what the log says of it.
     """
 
     def __init__(  # noqa: PLR0913 - TorchRec's arguments, and ours
@@ -215,6 +215,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         super().__init__(**{name: given[name] for name in theirs})
         warn_of_unused(ShardPlanner, given)
         self.result: PlanningResult | None = None
+        self.block = ""
         self._user_enumerator = enumerator
         self._base = base_system(system, chosen)
         self._hints = hints
@@ -249,7 +250,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        self.result, self._best_plan, self._rival = None, None, NO_RIVAL
+        self.result, self._best_plan, self._rival, self.block = None, None, NO_RIVAL, ""
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         try:
@@ -338,8 +339,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         seconds = time.perf_counter() - self._started_s
         self._log_stats(sharding_plan, options, sharders, seconds)
         if self.result is not None:
-            block = planning_block(self.result, self._rival, options, self._topology, seconds)
-            logger.info("%s", block)
+            told = self._rival, options, self._topology, seconds
+            self.block = planning_block(self.result, *told)
+            logger.info("%s", self.block)
         return sharding_plan
 
     def _left_by(

@@ -51,35 +51,12 @@ except ImportError as error:
 
 logger: Final = logging.getLogger(__name__)
 
-REPLACED: Final = {
-    **dict.fromkeys(
-        (
-            "proposer_type",
-            "proposer_config",
-            "partitioner_type",
-            "partitioner_sort_by",
-            "balance_modules",
-            "memory_balanced_max_search_count",
-            "memory_balanced_tolerance",
-            "performance_model",
-        ),
-        "this planner's own search stands in for it",
-    ),
-    **dict.fromkeys(
-        (
-            "use_hardware_based_compute",
-            "use_hardware_based_bandwidth",
-            "use_batch_inputs_for_expected_cache_fetches",
-            "use_linear_regression_prefetch_estimate",
-            "bwd_compute_multiplier",
-        ),
-        "the cost models of the system stand in for it",
-    ),
-    "manifold_path": "only planner_variant 'manifold' reads it",
-    "model_base_bytes": "only storage_reservation_policy 'sku_aware' reads it",
-    "home_sku": "only storage_reservation_policy 'sku_aware' reads it",
-}
-"""Fields of ``PlannerConfig`` that have no effect here, and why; a set one gives a warning."""
+USED: Final = (
+    *("planner_variant", "pipeline_type", "debug", "timeout_seconds"),
+    *("storage_reservation_policy", "storage_reservation_percentage"),
+    *("dense_tensor_estimate", "parameter_multiplier"),
+)
+"""Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
 _PIPELINES: Final = {
@@ -106,11 +83,6 @@ class SystemPlanner(ShardPlanner):
     def __init__(self, *, strict: bool, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._strict = strict
-
-    @property
-    def rival(self) -> Rival:
-        """TorchRec's own plan for comparison with the last plan, or why there is none."""
-        return self._rival
 
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
@@ -309,20 +281,18 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
     """A line for each setting that has no effect, and one if hosts have more ranks than usual."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
+    unread = {
+        name: "this planner has a search and cost models of its own"
+        for name in defaults.keys() - set(USED)
+    }
+    policy = config.storage_reservation_policy
+    if policy in (StorageReservationPolicy.FIXED_PERCENTAGE, StorageReservationPolicy.INFERENCE):
+        why = f"storage_reservation_policy {policy.value!r} does not read it"
+        unread |= dict.fromkeys(_HEURISTIC_ONLY, why)
     lines = [
-        f"planner_config.{name}={getattr(config, name)!r} is not used: {why}"
-        for name, why in REPLACED.items()
-        if getattr(config, name) != defaults[name]
-    ]
-    unread = config.storage_reservation_policy in (
-        StorageReservationPolicy.FIXED_PERCENTAGE,
-        StorageReservationPolicy.INFERENCE,
-    )
-    lines += [
-        f"planner_config.{name}={getattr(config, name)!r} is not used: "
-        f"storage_reservation_policy {config.storage_reservation_policy.value!r} does not read it"
-        for name in _HEURISTIC_ONLY
-        if unread and getattr(config, name) is not None
+        f"planner_config.{name}={getattr(config, name)!r} is not used: {unread[name]}"
+        for name, default in defaults.items()
+        if name in unread and getattr(config, name) != default
     ]
     cache = getattr(request, "cache_config", None)
     if cache is not None and cache.enabled:

@@ -33,7 +33,7 @@ _MS_PER_S: Final = 1000.0
 
 
 def topology_from_torchrec(
-    topology: TorchrecTopology, base: Topology, *, rates_from_base: bool
+    topology: TorchrecTopology, base: Topology | str | None, *, rates_from_base: bool
 ) -> Topology:
     """Our topology with the ranks and memories of TorchRec's.
 
@@ -44,7 +44,8 @@ def topology_from_torchrec(
 
     Args:
         topology: TorchRec's; capacities in bytes, bandwidths in bytes per ms.
-        base: has what TorchRec does not know: caches, latencies, FLOP rates.
+        base: the system (or its name, or None for the default of the device) that has what TorchRec
+            does not know: caches, latencies, FLOP rates.
         rates_from_base: whether to take the bandwidths from ``base`` too.
 
     Raises:
@@ -52,8 +53,7 @@ def topology_from_torchrec(
     """
     group, world = host_size(topology), topology.world_size
     caps = _device_memory(topology)
-    same_size = (base.world_size, base.local_world_size) == (world, group)
-    sized = base if same_size else base.resized(world // group, group)
+    sized = base_system(base, topology)
     ddr = [float(d.storage.ddr) for d in topology.devices]
     hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
     device = replace(sized.device, hbm_capacity_bytes=max(caps))
@@ -152,18 +152,15 @@ def _device_memory(topology: TorchrecTopology) -> list[float]:
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
-
-    def per_second(bytes_per_ms: float) -> float:
-        return float(bytes_per_ms) * _MS_PER_S
-
-    intra, inter = per_second(topology.intra_host_bw), per_second(topology.inter_host_bw)
-    rates = {
-        "hbm_bandwidth": per_second(topology.hbm_mem_bw),
-        "ddr_bandwidth": per_second(topology.ddr_mem_bw),
-        "device_link_bandwidth": per_second(topology.hbm_to_ddr_mem_bw),
-        "host_link_bandwidth": intra,
-        "network_link_bandwidth": inter,
+    per_ms = {
+        "hbm_bandwidth": topology.hbm_mem_bw,
+        "ddr_bandwidth": topology.ddr_mem_bw,
+        "device_link_bandwidth": topology.hbm_to_ddr_mem_bw,
+        "host_link_bandwidth": topology.intra_host_bw,
+        "network_link_bandwidth": topology.inter_host_bw,
     }
+    rates = {name: float(value) * _MS_PER_S for name, value in per_ms.items()}
+    hbm, ddr, device_link, intra, inter = rates.values()
     kept = tuple(p for p in sized.provenance if not any(p.name.endswith(name) for name in rates))
     given = tuple(
         Provenance(name=n, value=f"{v:.4g} B/s", source=Source.USER, reference="TorchRec topology")
@@ -172,11 +169,11 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     return replace(
         sized,
         domain_size=sized.local_world_size,
-        device=replace(sized.device, hbm_bandwidth_bytes_per_s=rates["hbm_bandwidth"]),
+        device=replace(sized.device, hbm_bandwidth_bytes_per_s=hbm),
         host=replace(
             sized.host,
-            ddr_bandwidth_bytes_per_s=rates["ddr_bandwidth"],
-            device_link_bandwidth_bytes_per_s=rates["device_link_bandwidth"],
+            ddr_bandwidth_bytes_per_s=ddr,
+            device_link_bandwidth_bytes_per_s=device_link,
         ),
         host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
         domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -14,19 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_leaves
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from costmodels.dense.rewriting import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
-from planner.integrations.dense.kinds import bytes_of, data_type
-from planner.integrations.dense.lookups import (
-    Lookup,
-    lookups_of,
-    mapped,
-    synchronized,
-)
-from planner.integrations.dense.recorder import Recorder
+from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +279,7 @@ def _attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
     try:
         for owner in module.modules():
             for name, value in list(vars(owner).items()):
-                if name not in _OWN and _holds_tensor(value):
+                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
                     changed.append((owner, name, value))
                     vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
         yield
@@ -308,9 +305,14 @@ def _arguments(
     return tuple(mapped(value, faked) for value in given), {}
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor, but no parameter: those are replaced with all others."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+
+
 def _faked(value: Any, fake: FakeTensorMode) -> Any:
     """A tensor as a fake tensor on the CPU; parameters and other values as they are."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+    if not _is_plain(value):
         return value
     if value.is_meta:
         with fake:
@@ -320,14 +322,86 @@ def _faked(value: Any, fake: FakeTensorMode) -> Any:
     return fake.from_tensor(value.detach().to("cpu"))
 
 
-def _holds_tensor(value: Any) -> bool:
-    """Whether a value is a tensor, or a container with one inside.
+# ------------------ modules with tables
 
-    Parameters in a list, as in recurrent layers, do not count: they are replaced with all others.
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of the containers, with each value replaced by ``change`` of it.
+
+    Named tuples, mappings of any kind and dataclasses, including frozen ones, keep their types. An
+    object of any other type is a value.
     """
-    if isinstance(value, torch.Tensor):
-        return not isinstance(value, nn.Parameter)
-    if not isinstance(value, list | tuple | dict) or not value:
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return any(_holds_tensor(item) for item in items)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return type(value)._make(mapped(item, change) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)(mapped(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in fields(value):
+            object.__setattr__(made, field.name, mapped(getattr(value, field.name), change))
+        return made
+    if isinstance(value, MutableMapping):
+        other = copy.copy(value)
+        for key, item in value.items():
+            other[key] = mapped(item, change)
+        return other
+    return change(value)
+
+
+Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
+"""From the arguments of a module with tables to its result, and the tensors in the result."""
+
+
+def lookups_of(module: nn.Module) -> dict[str, Lookup]:
+    """The function that replaces the lookups of each module with tables, by its path."""
+    # torch.fx warns of a function that TorchRec calls for jagged inputs.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    kinds = (EmbeddingBagCollection, EmbeddingCollection)
+    dtype = _type_of(module)
+    named = module.named_modules()
+    return {path: _lookup(child, dtype) for path, child in named if isinstance(child, kinds)}
+
+
+def synchronized(value: Any) -> Any:
+    """Jagged inputs with lengths that the host knows, because fake tensors have no values."""
+    return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
+
+
+def _type_of(module: nn.Module) -> torch.dtype:
+    """The type of looked-up vectors: fp32, or the type of a model whose types all have two bytes.
+
+    By default FBGEMM returns vectors in fp32, from rows of any type.
+    """
+    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    halves = (torch.bfloat16, torch.float16)
+    return next(iter(types)) if len(types) == 1 and types <= set(halves) else torch.float32
+
+
+def _lookup(owner: EmbeddingBagCollection | EmbeddingCollection, dtype: torch.dtype) -> Lookup:
+    pooled = isinstance(owner, EmbeddingBagCollection)
+    configs = owner.embedding_bag_configs() if pooled else owner.embedding_configs()
+    columns = [(name, c.embedding_dim) for c in configs for name in c.feature_names]
+
+    def look_up(
+        fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[torch.Tensor]]:
+        features = args[0] if args else next(iter(kwargs.values()))
+        widths = [width for _, width in columns]
+        shapes = [(features.stride(), sum(widths))]
+        if not pooled:
+            counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
+            shapes = [(int(counts[name]), width) for name, width in columns]
+        with fake:
+            tensors = [torch.empty(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
+            if pooled:
+                keys = list(getattr(owner, "embedding_names", [name for name, _ in columns]))
+                return KeyedTensor(keys=keys, length_per_key=widths, values=tensors[0]), tensors
+            vectors = {
+                name: JaggedTensor(
+                    values=values, lengths=torch.empty(features.stride(), dtype=torch.int64)
+                )
+                for (name, _), values in zip(columns, tensors, strict=True)
+            }
+        return vectors, tensors
+
+    return look_up
