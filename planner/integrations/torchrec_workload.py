@@ -31,6 +31,7 @@ from planner.integrations.translate.reading import (
     dense_arch,
     dense_reserve_bytes,
     features_of,
+    is_weighted,
     optimizer_name,
     shardable_modules,
     table_configs,
@@ -40,7 +41,6 @@ from planner.integrations.translate.reading import (
     with_optimizers,
 )
 from planner.integrations.translate.settings import (
-    DATA_TYPES,
     NO_HINTS,
     NO_LIMIT,
     WorkloadHints,
@@ -319,7 +319,6 @@ def read_table(
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     pooling = getattr(config, "pooling", None)
-    is_weighted = getattr(module, "is_weighted", lambda: False)() or limit.is_weighted
     table = Table(
         name=name,
         num_embeddings=rows,
@@ -328,7 +327,7 @@ def read_table(
         distribution=law or make(rows),
         dtype=_data_type(config, parameter),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
-        is_weighted=bool(is_weighted),
+        is_weighted=is_weighted(module) or bool(limit.is_weighted),
         module=path,
         communication=None if sharder is None else communication_of(sharder),
         deduplicates_indices=pooling is None and sharder is not None and uses_index_dedup(sharder),
@@ -353,11 +352,7 @@ def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
     columns = int(parameter.shape[-1])
     if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
         return DataType.INT8
-    if config.data_type.name not in DATA_TYPES:
-        known = ", ".join(DATA_TYPES)
-        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
-        raise InvalidInputError(message)
-    return DATA_TYPES[config.data_type.name]
+    return data_type_of(config.data_type, "the data type")
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

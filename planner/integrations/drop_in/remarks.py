@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -18,7 +18,12 @@ from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
 from planner.integrations.translate.constraints import allowed_pairs
 from planner.integrations.translate.private_names import optimizer_classes, topology_setting
-from planner.integrations.translate.reading import is_spread, row_to_fill, unknown_codecs
+from planner.integrations.translate.reading import (
+    is_spread,
+    is_weighted,
+    row_to_fill,
+    unknown_codecs,
+)
 from planner.integrations.translate.settings import (
     NO_LIMIT,
     fused_setting,
@@ -46,6 +51,7 @@ MULTIPLIERS: Final = {
 """Settings of a ``Topology`` that only TorchRec's estimates read, with TorchRec's defaults."""
 
 _SHOWN: Final = 5
+_NAMES: Final = {str(k.value) for k in (*ShardingType, *EmbeddingComputeKernel)}
 
 Given = Mapping[str, ParameterConstraints]
 
@@ -66,64 +72,62 @@ def table_warnings(
         batch_size: samples per rank.
         compute_device: TorchRec's device.
     """
-    lines = []
     known = {f.parameter_name for f in found}
     known |= {name for name, given in constraints.items() if given.device_group}
-    for what, named in (("constraints", constraints), ("hints", hints.distributions)):
-        if unmatched := sorted(set(named) - known):
-            lines.append(f"{what} name tables that the model does not have: {unmatched[:_SHOWN]}")
-    for applies, words in _REMARKS:
-        lines += _about([f.table.name for f in found if applies(f)], words)
-    if hints.default_distribution is None:
-        lines += _about(
-            [f.table.name for f in found if f.parameter_name not in hints.distributions],
-            "{count} tables have no index distribution (hints); uniform assumed",
-        )
-    rows = {f.table.name: row_to_fill(f.table, batch_size) for f in found}
-    lines += _about(
-        [f"{name} ({row})" for name, row in rows.items() if row],
-        "{count} tables have codecs that scale rows of so many elements, which a batch of "
-        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
-        "training fails in the exchange of a rank whose rows do not come out",
-    )
     types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
-    if hints.output_dtype is None and len(types) > 1:
-        shown = sorted(t.value for t in types)
-        lines.append(f"tables have outputs of types {shown}: all are priced as {types[-1]}")
-    lines += _unknown_settings(found, constraints)
+    codecs = {word for f in found for word in unknown_codecs(f.sharder)}
+    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
+    named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
+    named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    about: list[tuple[Iterable[str], str]] = [
+        (set(constraints) - known, "constraints name tables that the model does not have"),
+        (set(hints.distributions) - known, "hints name tables that the model does not have"),
+        *(([f.table.name for f in found if applies(f)], words) for applies, words in _REMARKS),
+        (
+            [
+                f.table.name
+                for f in found
+                if not hints.default_distribution and f.parameter_name not in hints.distributions
+            ],
+            "{count} tables have no index distribution (hints); uniform assumed",
+        ),
+        (
+            [f"{f.table.name} ({row})" for f in found if (row := row_to_fill(f.table, batch_size))],
+            "{count} tables have codecs that scale rows of so many elements, which a batch of "
+            f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+            "training fails in the exchange of a rank whose rows do not come out",
+        ),
+        (
+            sorted(t.value for t in types) if hints.output_dtype is None and types[1:] else (),
+            f"tables have outputs of several types, all are priced as {types[-1]}",
+        ),
+        (
+            codecs,
+            "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as "
+            "fp32",
+        ),
+        (
+            own,
+            "storage_usage of sharders is not read, as the search has a memory ledger of its own",
+        ),
+        (named - _NAMES, "constraints name sharding types or kernels that do not exist"),
+    ]
     priced_as: dict[str, list[str]] = {}
     for entry in found:
         left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
-        for name in sorted(filter(is_priced_as_another, left)):
+        for name in filter(is_priced_as_another, left):
             if str(our_kernel(name)) not in left:
                 priced_as.setdefault(name, []).append(entry.table.name)
-    for name, tables in priced_as.items():
+    for name, tables in sorted(priced_as.items()):
         words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
-        lines += _about(tables, f"{words} {our_kernel(name)}")
-    return lines
+        about.append((tables, f"{words} {our_kernel(name)}"))
+    return [line for names, words in about for line in _about(names, words)]
 
 
-def _unknown_settings(found: Sequence[ShardableTable], constraints: Given) -> list[str]:
-    """Codecs, sharders' counts and names in constraints that our plans do not use."""
-    codecs = {word for f in found for word in unknown_codecs(f.sharder)}
-    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
-    types = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
-    kernels = {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
-    names = types - {str(t.value) for t in ShardingType}
-    names |= kernels - {str(k.value) for k in EmbeddingComputeKernel}
-    lines = {
-        f"qcomm_codecs_registry has codecs of element types that cannot be priced: "
-        f"{sorted(codecs)}; priced as fp32": codecs,
-        f"storage_usage of {sorted(own)} is not read: the search counts memory by its own "
-        "ledger": own,
-        f"constraints name sharding types or kernels that do not exist: {sorted(names)}": names,
-    }
-    return [line for line, about in lines.items() if about]
-
-
-def _about(names: Sequence[str], words: str) -> list[str]:
-    """A line with the number of tables and the first names; none if it is about no table."""
-    return [f"{words.format(count=len(names))}: {names[:_SHOWN]}"] if names else []
+def _about(names: Iterable[str], words: str) -> list[str]:
+    """A line with the number of names and the first ones; none if there are none."""
+    listed = sorted(names) if isinstance(names, set) else list(names)
+    return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
 
 
 def _lacks_load_factor(entry: ShardableTable) -> bool:
@@ -139,10 +143,6 @@ def _keeps_scales(entry: ShardableTable) -> bool:
     return entry.table.dtype is DataType.INT8 and not is_quantized
 
 
-def _is_weighted(entry: ShardableTable) -> bool:
-    return bool(getattr(entry.module, "is_weighted", lambda: False)())
-
-
 _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
     (
         lambda f: f.limit is NO_LIMIT,
@@ -156,7 +156,7 @@ _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
         "that kernel",
     ),
     (
-        lambda f: _lacks_load_factor(f),
+        _lacks_load_factor,
         "{count} tables have cache_params without a load_factor; the search chooses it if it "
         "caches them",
     ),
@@ -177,7 +177,7 @@ _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
         "pooling_factors of constraints are not one for each feature; their sum is spread evenly",
     ),
     (
-        lambda f: f.limit.is_weighted and not _is_weighted(f),
+        lambda f: f.limit.is_weighted and not is_weighted(f.module),
         "is_weighted is set for tables of modules without weights: priced with weights",
     ),
     (
@@ -186,7 +186,7 @@ _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
         "as ordinary ones",
     ),
     (
-        lambda f: _keeps_scales(f),
+        _keeps_scales,
         "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all "
         "with each row, which are not counted; keep room for them with "
         "hints=WorkloadHints(reserved_bytes=...)",

@@ -164,67 +164,53 @@ def _restrictions(table: Table, device: str) -> list[str]:
     return reasons
 
 
-def _within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
-    """The constraints without types that need whole intra-node groups, if ranks do not fill them.
-
-    TorchRec's runtime puts a table of such a type on every rank of a group of
-    ``intra_group_size``.
-
-    Raises:
-        InvalidInputError: some tables have no other type; the message names each of them.
-    """
-    world_size, group = topology.world_size, topology.intra_group_size
-    if world_size % group == 0:
-        return constraints
-    whole = tuple(t for t in ShardingType if SPREAD[t] is Spread.HOSTS)
-    limits = [without_types(limit, whole) for limit in constraints.tables]
-    problems = [
-        f"table {before.pattern!r}: constraints and its sharder leave it "
-        f"{[str(t) for t in before.sharding_types]} alone, which need hosts that ranks fill, and "
-        f"{world_size} ranks do not fill hosts of {group}; take a multiple of that, another "
-        "local_world_size, or allow table_wise"
-        for before, left in zip(constraints.tables, limits, strict=True)
-        if left is None
-    ]
-    if problems:
-        raise InvalidInputError(problems)
-    return replace(constraints, tables=tuple(filter(None, limits)))
-
-
-def _runnable_on_cpu(
+def _runnable(
     constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
 ) -> Constraints:
-    """The constraints without sharding types that fail in training on cpu, if others are left.
+    """The constraints without sharding types that TorchRec's runtime cannot train.
 
-    There are three cases. FBGEMM treats a rank without weights as a GPU and fails in its first
-    lookup, so that no table is cut by rows if some rank would get no row of it.
-    ``FusedEmbeddingBagCollection`` cannot be replicated, because TorchRec passes a device to
-    ``DistributedDataParallel``, which refuses a CPU there. A quantized ``EmbeddingCollection``
-    cannot be cut by columns in the memory of a CPU, although its sharder offers this. Tables that
-    have no other type keep theirs, with a warning.
+    Where ranks do not fill whole intra-node groups, it still puts a table of some types on every
+    rank of a group. On cpu there are three more cases; tables that have no other type keep theirs,
+    with a warning. FBGEMM treats a rank without weights as a GPU and fails in its first lookup, so
+    that no table is cut by rows if some rank would get no row of it. TorchRec passes a device to
+    ``DistributedDataParallel``, which refuses a CPU there, so that
+    ``FusedEmbeddingBagCollection`` cannot be replicated. A quantized ``EmbeddingCollection`` cannot
+    be cut by columns in the memory of a CPU, although its sharder offers this.
 
     Args:
         constraints: one entry for each table.
         tables: the tables in the same order.
         topology: TorchRec's topology.
+
+    Raises:
+        InvalidInputError: some tables have only types for whole groups; the message names each.
     """
-    if topology.compute_device != "cpu":
-        return constraints
-    parts = dict.fromkeys(SUMS_ROWS, topology.intra_group_size)
-    parts[ShardingType.ROW_WISE] = topology.world_size
-    limits, stuck = [], []
-    for limit, entry in zip(constraints.tables, tables, strict=True):
-        rows = entry.table.num_embeddings
+    world_size, group = topology.world_size, topology.intra_group_size
+    whole = [t for t in ShardingType if SPREAD[t] is Spread.HOSTS and world_size % group]
+    parts = dict.fromkeys(SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
+    limits, stuck, problems = [], [], []
+    for given, entry in zip(constraints.tables, tables, strict=True):
+        limit, rows = without_types(given, whole), entry.table.num_embeddings
+        if limit is None:
+            problems.append(
+                f"table {given.pattern!r}: constraints and its sharder leave it "
+                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
+                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of that, "
+                "another local_world_size, or allow table_wise"
+            )
+            continue
         if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
             gone = [ShardingType.COLUMN_WISE]
         else:
             gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
         if isinstance(entry.module, FusedEmbeddingBagCollection):
             gone.append(ShardingType.DATA_PARALLEL)
-        left = without_types(limit, gone)
+        left = without_types(limit, gone if topology.compute_device == "cpu" else ())
         if left is None:
             stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
         limits.append(left or limit)
+    if problems:
+        raise InvalidInputError(problems)
     if stuck:
         logger.warning(
             "training will fail on cpu: %d tables are left only types with which TorchRec fails "
@@ -381,8 +367,8 @@ def search_limits(
     Raises:
         InvalidInputError: the enumerator lists nothing for a table.
     """
-    constraints = _within_groups(model.constraints, topology)
+    constraints = model.constraints
     if enumerator is not None:
         options = enumerator.enumerate(module=module, sharders=list(sharders))
         constraints = _listed_by(constraints, model, options)
-    return _runnable_on_cpu(constraints, model.tables, topology)
+    return _runnable(constraints, model.tables, topology)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +17,7 @@ from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.pricing import refuse_key_values
 from planner.io.importers.base import Imported, assume
+from planner.problem import NO_CONSTRAINTS
 
 _ASSUMED: Final = (
     "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
@@ -67,27 +68,34 @@ def import_module(
         constraints=constraints,
         hints=WorkloadHints(name=name, dense=dense),
     )
-    source = f"the model that {factory} builds"
-    if described is None and trace is None:
+    source, assumed = f"the model that {factory} builds", dict[str, str]()
+    if described is not None:
+        refuse_key_values(described.key_values, "a workload file")
+        workload = described.workload
+        assumed["tables"] = _ASSUMED
+        assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+        for warning in described.warnings:
+            assume(assumed, "model", warning)
+    elif dense is not None:
+        workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
+    else:
         message = f"{factory}: {_NO_TABLES}"
         raise InvalidInputError(message)
-    if described is None:
-        only = dense or DenseArch()
-        workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=only)
-        return Imported(workload=workload, source=source, assumed=_notes(workload, trace))
-    refuse_key_values(described.key_values, "a workload file")
-    assumed = {"tables": _ASSUMED}
-    assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
-    for warning in described.warnings:
-        assume(assumed, "model", warning)
-    for key, text in _notes(described.workload, trace).items():
-        assume(assumed, key, text)
+    if workload.dense.is_given:
+        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
+        assumed["training.dense_optimizer"] = f"{update} updated"
+    if trace is not None:
+        words = (
+            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+            "gradients, as vectors from tables do"
+        )
+        assumed["dense"] = "; ".join([words, *trace.remarks])
     return Imported(
-        workload=described.workload,
-        constraints=described.constraints,
+        workload=workload,
+        constraints=described.constraints if described else NO_CONSTRAINTS,
         source=source,
         assumed=assumed,
-        law_is_known=False,
+        law_is_known=described is None,
     )
 
 
@@ -103,23 +111,6 @@ def _traced(
         return None
     message = "--autocast is about the traced dense part; name its inputs with --inputs too"
     raise InvalidInputError(message)
-
-
-def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
-    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
-    notes = {}
-    if workload.dense.is_given:
-        name = workload.dense_optimizer.value
-        notes["training.dense_optimizer"] = (
-            f"{name}; a model does not say how its dense part is updated"
-        )
-    if trace is not None:
-        words = (
-            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-            "gradients, as vectors from tables do"
-        )
-        notes["dense"] = "; ".join([words, *trace.remarks])
-    return notes
 
 
 def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
@@ -163,17 +154,15 @@ def _function(factory: str) -> Any:
     Raises:
         InvalidInputError: there is no such function.
     """
-    package, separator, path = factory.partition(":")
-    if not separator or not package or not path:
+    package, _, path = factory.partition(":")
+    if not package or not path:
         message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
         raise InvalidInputError(message)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(package)
-        for part in path.split("."):
-            found = getattr(found, part)
+        found = pkgutil.resolve_name(factory)
     except (Exception, SystemExit) as error:
         message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
         raise InvalidInputError(message) from error

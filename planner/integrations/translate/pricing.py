@@ -3,11 +3,10 @@
 TorchRec plans such tables only if the table's type or a constraint demands it, and so does this
 package. There are no measurements of their kernels. They are priced as what is most similar: a
 table in host memory with a cache on the device (``fused_uvm_caching``). Where rows are on an SSD
-and nowhere else, the time that TorchRec's own estimate gives to the SSD is added, for the share of
-rows that the cache lacks. The interval reaches from "every row is in the cache" to "no
-row is in the cache"; for rows on an SSD, the latter uses that speed, too. Device memory is counted
-as TorchRec counts it. Host and SSD bytes are not counted, as TorchRec does not count those of
-virtual tables.
+and nowhere else, the time to move those that the cache lacks is added. The interval reaches from
+"every row is in the cache" to "no row is in the cache"; for rows on an SSD, the latter uses that
+speed, too. Device memory is counted as TorchRec counts it. Host and SSD bytes are not counted, as
+TorchRec does not count those of virtual tables.
 
 Counts device memory as TorchRec's planner does, for jobs that fit only by that count.
 
@@ -47,7 +46,6 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
@@ -253,66 +251,44 @@ class KeyValuePipeline(CostPipeline):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         found = super().estimate(plan)
-        if not self.knows_optimizer:
-            found = replace(found, time=self._of_any_optimizer(found.time, plan))
-        if not self.key_values:
-            return found
+        time = found.time if self.knows_optimizer else self._of_any_optimizer(found.time, plan)
+        return replace(found, time=self._of_any_cache(time, plan) if self.key_values else time)
+
+    def _of_any_cache(self, time: Estimate, plan: Plan) -> Estimate:
+        """The time with what ranks wait for SSDs, and an interval for any hit rate."""
         cached, missed = (
             self.sampled_times(self._run_as(plan, kernel))
             for kernel in (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM)
         )
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
-        low, high = float(np.quantile(cached, 0.05)), float(np.quantile(slowest, 0.95))
-        time, ssd_s = found.time, self._ssd_s(plan)
-        wide = replace(
-            time,
-            time_s=time.time_s + ssd_s,
-            low_s=min(time.low_s, low),
-            high_s=max(time.high_s + 2.0 * ssd_s, high),
-        )
-        return replace(found, time=wide)
+        ssd_s = self._ssd_s(plan)
+        wide = _widened(time, cached, slowest, 2.0 * ssd_s)
+        return replace(wide, time_s=time.time_s + ssd_s)
 
     def _ssd_s(self, plan: Plan) -> float:
-        """Seconds that the slowest rank waits for its SSD, by TorchRec's own estimate.
+        """Seconds that the slowest rank waits for its SSD.
 
-        TorchRec's planner moves at the rate of an SSD whatever a lookup touches: indices, rows and
-        vectors, forward and backward. The share of the rows that the cache lacks counts.
+        The rows of a batch that the cache lacks come from there and go back, at TorchRec's rate.
         """
-        topology, free = self.topology, math.inf
-        machine = TorchrecMachine(
-            world_size=topology.world_size,
-            local_world_size=topology.local_world_size,
-            group_size=topology.local_world_size,
-            hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
-            intra_host_bandwidth_bytes_per_s=free,
-            inter_host_bandwidth_bytes_per_s=free,
-        )
-        seconds = np.zeros(topology.world_size)
-        batch = self.workload.batch_size_per_rank * topology.world_size
+        workload, seconds = self.workload, np.zeros(self.topology.world_size)
+        batch = workload.batch_size_per_rank * self.topology.world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
             if kept is None or not kept.is_on_ssd:
                 continue
-            table = self.workload.table(placed.table)
-            rows, ids = float(table.num_embeddings), batch * table.pooling_factor
-            held = kept.cache_bytes * len(placed.shards) / self.workload.trained_row_bytes(table)
-            missed = table.distribution.expected_unique_misses(ids, min(held, rows))
-            share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
-            read = TorchrecTable.of(table, self.workload)
+            table = workload.table(placed.table)
+            row_bytes = workload.trained_row_bytes(table)
+            held = min(kept.cache_bytes * len(placed.shards) / row_bytes, table.num_embeddings)
+            missed = table.distribution.expected_unique_misses(batch * table.pooling_factor, held)
+            moved_s = 2.0 * missed * row_bytes / _SSD_BYTES_PER_S
+            elements = float(table.num_embeddings) * table.embedding_dim
             for shard in placed.shards:
-                perf = shard_perf(
-                    read,
-                    machine,
-                    placed.sharding_type,
-                    ComputeKernel.FUSED,
-                    num_cols=shard.num_cols,
-                )
-                seconds[shard.rank] += share * perf.total_s
+                seconds[shard.rank] += moved_s * shard.num_rows * shard.num_cols / elements
         return float(seconds.max())
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
-        """Widen the interval for an unknown optimizer.
+        """The time with an interval for an unknown optimizer.
 
         It reaches from optimizers without state to ones whose state costs four times as much as
         that of the planned ones.
@@ -320,12 +296,8 @@ class KeyValuePipeline(CostPipeline):
         bare = tuple(replace(t, optimizer=None) for t in self.workload.tables)
         without = replace(self.workload, optimizer=Optimizer.SGD, tables=bare)
         least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
-        planned = self.sampled_times(plan)
-        low, high = float(np.quantile(least, 0.05)), float(np.quantile(planned, 0.95))
         added = max(time.time_s - float(np.median(least)), 0.0)
-        return replace(
-            time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + 3.0 * added
-        )
+        return _widened(time, least, self.sampled_times(plan), 3.0 * added)
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
         """The plan with its key-value tables under another kernel, of which only times are used."""
@@ -337,6 +309,12 @@ class KeyValuePipeline(CostPipeline):
                 for p in plan.placements
             )
         )
+
+
+def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray, more_s: float) -> Estimate:
+    """An estimate whose interval holds the samples of two others, and more above them."""
+    low, high = float(np.quantile(lowest, 0.05)), float(np.quantile(highest, 0.95))
+    return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + more_s)
 
 
 def _only_cache(

@@ -97,6 +97,11 @@ def features_of(
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
 
 
+def is_weighted(module: nn.Module) -> bool:
+    """Whether a module with tables takes weights of indices."""
+    return bool(getattr(module, "is_weighted", lambda: False)())
+
+
 def is_spread(features: Sequence[object], constraint: ParameterConstraints) -> bool:
     """Whether a constraint has more or fewer values than there are features."""
     lists = (constraint.pooling_factors, constraint.num_poolings, constraint.batch_sizes)
