@@ -37,15 +37,8 @@ from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
+from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
-from planner.integrations.translate.settings import (
-    NO_LIMIT,
-    WHOLE_CACHE,
-    ShardPlannerError,
-    is_priced_as_another,
-    kernel_name,
-    our_kernel,
-)
 from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, parameter_name
 
 
@@ -78,7 +71,9 @@ def to_sharding_plan(
         module_plan = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
         module_plan[name] = ParameterSharding(
             sharding_type=str(placed.sharding_type),
-            compute_kernel=kernel_name(placed.kernel, map(str, given.compute_kernels or ())),
+            compute_kernel=settings.kernel_name(
+                placed.kernel, map(str, given.compute_kernels or ())
+            ),
             ranks=list(placed.ranks),
             sharding_spec=_spec(placed, compute_device, local_world_size),
             key_value_params=None,
@@ -163,7 +158,10 @@ def terms_of(
         InvalidInputError: there is no cost model for the kernel or type.
     """
     try:
-        kernel, kind = our_kernel(option.compute_kernel), ShardingType(option.sharding_type)
+        kernel, kind = (
+            settings.our_kernel(option.compute_kernel),
+            ShardingType(option.sharding_type),
+        )
     except ValueError as error:
         message = (
             f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
@@ -174,7 +172,7 @@ def terms_of(
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
-        ratio = min(default_factor if given is None else float(given), WHOLE_CACHE)
+        ratio = min(default_factor if given is None else float(given), settings.WHOLE_CACHE)
     return {
         "table": table,
         "sharding_type": kind,
@@ -199,12 +197,14 @@ def to_sharding_options(
         ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
             than ranks.
     """
-    constraints = {t.parameter_name: t.limit for t in model.tables if t.limit is not NO_LIMIT}
+    constraints = {
+        t.parameter_name: t.limit for t in model.tables if t.limit is not settings.NO_LIMIT
+    }
     options = [_option(plan, table, model, topology) for table in model.tables]
     kernels = [option.compute_kernel for option in options]
     for option in options:
-        if is_priced_as_another(option.compute_kernel):
-            option.compute_kernel = str(our_kernel(option.compute_kernel))
+        if settings.is_priced_as_another(option.compute_kernel):
+            option.compute_kernel = str(settings.our_kernel(option.compute_kernel))
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
@@ -236,7 +236,7 @@ def _option(
         batch_size=int(model.workload.batch_size_per_rank),
         sharding_type=kind,
         partition_by=get_partition_by_type(kind),
-        compute_kernel=kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
+        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
         shards=[
             TorchrecShard(
                 size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
@@ -270,7 +270,7 @@ def _bucket_shards(table: ShardableTable, world_size: int) -> list[TorchrecShard
         )
     except ValueError as error:
         message = f"table {table.table.name!r}: {error}"
-        raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
+        raise settings.ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
     cells = zip(sizes, offsets, strict=True)
     return [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in enumerate(cells)]
 
@@ -293,4 +293,4 @@ def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) 
                 f"and the topology gives it {format_bytes(device.storage.ssd)}; pass a Topology "
                 "with a larger ssd_cap, or allow other kernels"
             )
-            raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
+            raise settings.ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)

@@ -14,12 +14,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner.planners import (
-    EmbeddingShardingPlanner,
-    validate_compute_kernels,
-    validate_modules_inclusion_in_sharding_plan,
-    validate_rank_assignment,
-)
+from torchrec.distributed.planner import planners
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
@@ -44,53 +39,17 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.integrations.drop_in.others import (
-    NO_RIVAL,
-    OrderedEnumerator,
-    load_for_model,
-    quiet,
-    rival_plan,
-    stored_options,
-)
-from planner.integrations.drop_in.remarks import (
-    copied_by_another_optimizer,
-    planning_block,
-    topology_warnings,
-)
-from planner.integrations.drop_in.search import (
-    Count,
-    Job,
-    rates_by_torchrec,
-    soundest_plan,
-    with_memory,
-)
+from planner.integrations import torchrec_topology as topologies
+from planner.integrations.drop_in import others, remarks, search
 from planner.integrations.torchrec_plan import to_sharding_options
-from planner.integrations.torchrec_topology import (
-    base_system,
-    default_topology,
-    pod_size_mismatch,
-    topology_from_torchrec,
-    torchrec_machine,
-)
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ModelDescription,
     WorkloadHints,
     describe_model,
 )
-from planner.integrations.translate.constraints import (
-    OUR_DEVICE,
-    has_other_groups,
-    search_limits,
-)
-from planner.integrations.translate.pricing import (
-    MARGIN_RATIO,
-    KeyValuePipeline,
-    LeftToOurCount,
-    TorchrecMemoryPipeline,
-    default_reservation,
-    described,
-)
+from planner.integrations.translate import constraints as rules
+from planner.integrations.translate import pricing
 from planner.integrations.translate.settings import (
     Callback,
     Sharders,
@@ -141,7 +100,7 @@ def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
             warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
-class ShardPlanner(EmbeddingShardingPlanner):
+class ShardPlanner(planners.EmbeddingShardingPlanner):
     """Plans a TorchRec model for the shortest training iteration.
 
     The positional arguments are those of ``EmbeddingShardingPlanner``, so that a call to that class
@@ -209,22 +168,24 @@ class ShardPlanner(EmbeddingShardingPlanner):
         given = dict(locals())
         require_arguments(given)
         self._rates_from_base = topology is None or system is not None
-        given["topology"] = chosen = default_topology(system) if topology is None else topology
-        given["storage_reservation"] = storage_reservation or default_reservation()
-        theirs = inspect.signature(EmbeddingShardingPlanner).parameters
+        given["topology"] = chosen = (
+            topologies.default_topology(system) if topology is None else topology
+        )
+        given["storage_reservation"] = storage_reservation or pricing.default_reservation()
+        theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
         warn_of_unused(ShardPlanner, given)
         self.result: PlanningResult | None = None
         self.block = ""
         self._user_enumerator = enumerator
-        self._base = base_system(system, chosen)
+        self._base = topologies.base_system(system, chosen)
         self._hints = hints
         self._strategy, self._objective, self._seed = strategy, objective, seed
         self._max_evaluations = max_evaluations
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
         self._started_s = 0.0
-        self._rival = NO_RIVAL
+        self._rival = others.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
         self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
@@ -250,7 +211,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        self.result, self._best_plan, self._rival, self.block = None, None, NO_RIVAL, ""
+        self.result, self._best_plan, self._rival, self.block = None, None, others.NO_RIVAL, ""
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         try:
@@ -323,7 +284,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         if model is None:
             return ShardingPlan({})
         job = self._job(model, module, sharders)
-        if mismatch := pod_size_mismatch(self._topology):
+        if mismatch := topologies.pod_size_mismatch(self._topology):
             logger.warning(mismatch)
         options = self._loaded_options()
         if not options:
@@ -331,16 +292,16 @@ class ShardPlanner(EmbeddingShardingPlanner):
             options = to_sharding_options(plan, model, self._topology)
         self._best_plan = options = called_back(options, self._callbacks, self._topology.world_size)
         sharding_plan = options_to_sharding_plan(options, self._topology)
-        if not has_other_groups(self._constraints, device):
-            validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        with quiet():
-            validate_rank_assignment(sharding_plan, self._topology)
-        validate_compute_kernels(options)
+        if not rules.has_other_groups(self._constraints, device):
+            planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
+        with others.quiet():
+            planners.validate_rank_assignment(sharding_plan, self._topology)
+        planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
         self._log_stats(sharding_plan, options, sharders, seconds)
         if self.result is not None:
             told = self._rival, options, self._topology, seconds
-            self.block = planning_block(self.result, *told)
+            self.block = remarks.planning_block(self.result, *told)
             logger.info("%s", self.block)
         return sharding_plan
 
@@ -354,10 +315,12 @@ class ShardPlanner(EmbeddingShardingPlanner):
             sharders=sharders,
             constraints=self._constraints,
         )
-        left = topology_from_torchrec(reserved, self._base, rates_from_base=self._rates_from_base)
-        return with_memory(left, ratio=1.0 - self._headroom_ratio)
+        left = topologies.topology_from_torchrec(
+            reserved, self._base, rates_from_base=self._rates_from_base
+        )
+        return search.with_memory(left, ratio=1.0 - self._headroom_ratio)
 
-    def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> Job:
+    def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> search.Job:
         """The model with the memory for tables by both counts.
 
         Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
@@ -372,7 +335,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         left_by = partial(self._left_by, module=module, sharders=sharders)
         own, counted = self._storage_reservation, model.workload
         tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
-        is_rated = rates_by_torchrec(self._objective)
+        is_rated = search.rates_by_torchrec(self._objective)
         theirs = None
         try:
             theirs = ledger = left_by(own)
@@ -381,23 +344,25 @@ class ShardPlanner(EmbeddingShardingPlanner):
                 raise
             logger.debug("TorchRec's reservation leaves nothing: %s", error)
         if self._default_reservation:
-            ledger = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-        elif not isinstance(own, LeftToOurCount):
+            ledger = left_by(FixedPercentageStorageReservation(percentage=pricing.MARGIN_RATIO))
+        elif not isinstance(own, pricing.LeftToOurCount):
             counted = tables
-            ledger = with_memory(ledger, more_bytes=dense_bytes(tables, ledger))
+            ledger = search.with_memory(ledger, more_bytes=dense_bytes(tables, ledger))
         more: dict[str, Any] = {"key_values": model.key_values}
         more["knows_optimizer"] = model.knows_optimizer
-        machine = torchrec_machine(self._topology)
+        machine = topologies.torchrec_machine(self._topology)
         rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
-        by_theirs = rating if is_rated else partial(TorchrecMemoryPipeline, rating=rating, **more)
+        by_theirs = (
+            rating if is_rated else partial(pricing.TorchrecMemoryPipeline, rating=rating, **more)
+        )
         free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
-        return Job(
+        return search.Job(
             model=model,
             limits=model.constraints,
             topology=self._topology,
-            ours=Count(counted, ledger, partial(KeyValuePipeline, **more)),
-            theirs=None if theirs is None else Count(tables, theirs, by_theirs),
-            left_by=described(own) + (free if self._headroom_ratio else ""),
+            ours=search.Count(counted, ledger, partial(pricing.KeyValuePipeline, **more)),
+            theirs=None if theirs is None else search.Count(tables, theirs, by_theirs),
+            left_by=pricing.described(own) + (free if self._headroom_ratio else ""),
             search=SearchSettings(
                 strategy=self._strategy,
                 objective=self._objective,
@@ -409,47 +374,50 @@ class ShardPlanner(EmbeddingShardingPlanner):
             ends_s=self._started_s + self._limit_s,
         )
 
-    def _placed(self, job: Job, module: nn.Module, sharders: Sharders) -> Plan:
+    def _placed(self, job: search.Job, module: nn.Module, sharders: Sharders) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
         model = job.model
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, job)
-        said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
+            return others.load_for_model(self._plan_file, job)
+        said = remarks.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
         listed = self._user_enumerator
-        limits = search_limits(model, self._topology, listed, module, sharders)
+        limits = rules.search_limits(model, self._topology, listed, module, sharders)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
-        for line in (*result.warnings, *copied_by_another_optimizer(result.plan, model.tables)):
+        for line in (
+            *result.warnings,
+            *remarks.copied_by_another_optimizer(result.plan, model.tables),
+        ):
             logger.warning(line)
         self._num_proposals = self._num_plans = result.solver.evaluations
         workload, topology, _ = job.ours
-        device = OUR_DEVICE[self._topology.compute_device]
+        device = rules.OUR_DEVICE[self._topology.compute_device]
         if problems := layout_problems(result.plan, workload, topology, device=device):
             message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
             raise ShardPlannerError(message)
         return result.plan
 
-    def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
+    def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
-        theirs = EmbeddingShardingPlanner(
+        theirs = planners.EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
-            enumerator=OrderedEnumerator(self._enumerator),
+            enumerator=others.OrderedEnumerator(self._enumerator),
             storage_reservation=self._storage_reservation,
             stats=[],
             constraints=self._constraints,
             debug=False,
         )
-        self._rival = rival_plan(theirs, job, module, sharders)
-        return soundest_plan(replace(job, rival=self._rival))
+        self._rival = others.rival_plan(theirs, job, module, sharders)
+        return search.soundest_plan(replace(job, rival=self._rival))
 
     def _loaded_options(self) -> list[ShardingOption]:
         """The stored plan of the plan loader, if it has one that was made for the same inputs."""
         if self.plan_loader is None:
             return []
         space = self.get_search_space() or []
-        return stored_options(self.plan_loader, space, self.hash_planner_context_inputs_str)
+        return others.stored_options(self.plan_loader, space, self.hash_planner_context_inputs_str)
 
     def _log_stats(
         self,
@@ -528,5 +496,5 @@ def plan_on_first_rank(
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.
 for _name in ("__init__", "plan", "collective_plan"):
     getattr(ShardPlanner, _name).__annotations__.update(
-        getattr(EmbeddingShardingPlanner, _name).__annotations__
+        getattr(planners.EmbeddingShardingPlanner, _name).__annotations__
     )

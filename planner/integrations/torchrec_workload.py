@@ -22,45 +22,12 @@ from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, 
 from planner.errors import InvalidInputError
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.drop_in.remarks import table_warnings
+from planner.integrations.translate import reading, settings
 from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.pricing import MOST_ROWS, KeyValueTable, key_value_table
-from planner.integrations.translate.reading import (
-    UNKNOWN_AS,
-    bucket_problem,
-    communication_of,
-    dense_arch,
-    dense_reserve_bytes,
-    features_of,
-    is_weighted,
-    optimizer_name,
-    shardable_modules,
-    table_configs,
-    torchrec_inputs,
-    tower_of,
-    uses_index_dedup,
-    with_optimizers,
-)
-from planner.integrations.translate.settings import (
-    NO_HINTS,
-    NO_LIMIT,
-    WorkloadHints,
-    data_type_of,
-    fused_setting,
-    require_constraints,
-)
+from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
+from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
 from planner.problem import Constraints
-
-__all__ = [
-    "NO_HINTS",
-    "ModelDescription",
-    "ShardableTable",
-    "WorkloadHints",
-    "describe_model",
-    "read_table",
-    "unique_names",
-    "with_unique_names",
-    "workload_of",
-]
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
@@ -81,7 +48,6 @@ class ShardableTable:
         limit: its constraint; :data:`NO_LIMIT` if the user gave none.
         table: the table in our workload. Its name is the parameter name, with the path in front if
             several modules have a table of that name.
-        inputs: the inputs as TorchRec's estimators count them.
         key_value: how a key-value table is run; ``table`` is then the table it is priced as.
     """
 
@@ -93,13 +59,12 @@ class ShardableTable:
     config: Any
     limit: ParameterConstraints
     table: Table
-    inputs: TorchrecInputs
     key_value: KeyValueTable | None = None
 
     @property
     def tower(self) -> str | None:
         """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
-        return tower_of(self.path, self.module, self.parameter_name)
+        return reading.tower_of(self.path, self.module, self.parameter_name)
 
     @property
     def output_dtype(self) -> DataType:
@@ -109,10 +74,10 @@ class ShardableTable:
             InvalidInputError: that is no type of outputs.
         """
         if self.limit.output_dtype is not None:
-            return data_type_of(self.limit.output_dtype, "output_dtype")
-        chosen = fused_setting(self.sharder, "output_dtype")
+            return settings.data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = settings.fused_setting(self.sharder, "output_dtype")
         name = "fused_params['output_dtype']"
-        return DataType.FP32 if chosen is None else data_type_of(chosen, name)
+        return DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +97,8 @@ class ModelDescription:
     @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
         """Each table's inputs as TorchRec's estimators count them, by name."""
-        return tuple((t.table.name, t.inputs) for t in self.tables)
+        batch_size = int(self.workload.batch_size_per_rank)
+        return tuple((t.table.name, reading.torchrec_inputs(t, batch_size)) for t in self.tables)
 
     @property
     def key_values(self) -> dict[str, KeyValueTable]:
@@ -168,11 +134,11 @@ def describe_model(
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems = require_constraints(constraints), list[str]()
+    given, problems = settings.require_constraints(constraints), list[str]()
     read = partial(_tables_of, given, batch_size, compute_device, hints, problems)
-    owners = shardable_modules(module, chosen)
+    owners = reading.shardable_modules(module, chosen)
     found = with_unique_names(list(chain.from_iterable(starmap(read, owners))))
-    problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
+    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
     if problems:
         raise InvalidInputError(problems)
     if not found:
@@ -185,8 +151,8 @@ def describe_model(
     if unknown:
         warnings.append(
             f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-            f"four times what {UNKNOWN_AS} adds to it"
+            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
+            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
         )
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
@@ -209,7 +175,7 @@ def _tables_of(
     sharder: ModuleSharder[nn.Module],
 ) -> Iterator[ShardableTable]:
     """The tables of a module that can be planned; a line on each other one joins ``problems``."""
-    configs = table_configs(owner)
+    configs = reading.table_configs(owner)
     if configs is None:
         problems.append(
             f"module {path!r} of type {type(owner).__name__} has tables that cannot be planned; "
@@ -217,7 +183,7 @@ def _tables_of(
         )
         return
     for name, parameter in sharder.shardable_parameters(owner).items():
-        limit = given.get(name, NO_LIMIT)
+        limit = given.get(name, settings.NO_LIMIT)
         if in_other_group(limit, compute_device):
             continue
         try:
@@ -243,13 +209,13 @@ def workload_of(
         hints: what the tables do not say.
         batch_size: samples per rank.
     """
-    names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    names = {f.table.name: reading.optimizer_name(f.parameter, f.sharder, f.module) for f in found}
     types = {f.output_dtype for f in found}
     output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
     tables = [f.table for f in found]
     if output_dtype is not DataType.FP32:
         tables = [replace(t, communication=t.codecs) for t in tables]
-    planned, most, unknown = with_optimizers(tables, names)
+    planned, most, unknown = reading.with_optimizers(tables, names)
     workload = Workload(
         name=hints.name,
         tables=planned,
@@ -264,7 +230,10 @@ def workload_of(
 
 
 def _dense_part(
-    module: nn.Module, found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
+    module: nn.Module,
+    found: Sequence[ShardableTable],
+    hints: WorkloadHints,
+    batch_size: int,
 ) -> tuple[DenseArch, float]:
     """The dense part, as given, traced with the given inputs, or read from a DLRM.
 
@@ -277,10 +246,10 @@ def _dense_part(
     if hints.dense is None and hints.inputs is not None:
         trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
         return DenseArch(operators=trace.operators), 0.0
-    known = hints.dense or dense_arch(module)
+    known = hints.dense or reading.dense_arch(module)
     if known is not None:
         return known, 0.0
-    return DenseArch(), dense_reserve_bytes(module, [f.parameter for f in found])
+    return DenseArch(), reading.dense_reserve_bytes(module, [f.parameter for f in found])
 
 
 # ------------------------------------------------------------------ tables
@@ -323,14 +292,16 @@ def read_table(
         name=name,
         num_embeddings=rows,
         embedding_dim=int(parameter.shape[-1]),
-        features=features_of(config.feature_names, limit, batch_size),
+        features=reading.features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
         dtype=_data_type(config, parameter),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
-        is_weighted=is_weighted(module) or bool(limit.is_weighted),
+        is_weighted=reading.is_weighted(module) or bool(limit.is_weighted),
         module=path,
-        communication=None if sharder is None else communication_of(sharder),
-        deduplicates_indices=pooling is None and sharder is not None and uses_index_dedup(sharder),
+        communication=None if sharder is None else reading.communication_of(sharder),
+        deduplicates_indices=pooling is None
+        and sharder is not None
+        and reading.uses_index_dedup(sharder),
     )
     return ShardableTable(
         path=path,
@@ -341,7 +312,6 @@ def read_table(
         config=config,
         limit=limit,
         table=table,
-        inputs=torchrec_inputs(table, limit, parameter, module, sharder, batch_size),
     )
 
 
@@ -352,7 +322,7 @@ def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
     columns = int(parameter.shape[-1])
     if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
         return DataType.INT8
-    return data_type_of(config.data_type, "the data type")
+    return settings.data_type_of(config.data_type, "the data type")
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

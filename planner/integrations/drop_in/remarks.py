@@ -16,21 +16,9 @@ from costmodels.sharding import Plan
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
+from planner.integrations.translate import reading, settings
 from planner.integrations.translate.constraints import allowed_pairs
 from planner.integrations.translate.private_names import optimizer_classes, topology_setting
-from planner.integrations.translate.reading import (
-    is_spread,
-    is_weighted,
-    row_to_fill,
-    unknown_codecs,
-)
-from planner.integrations.translate.settings import (
-    NO_LIMIT,
-    fused_setting,
-    is_of_torchrec,
-    is_priced_as_another,
-    our_kernel,
-)
 from planner.options.torchrec_rules import unsummed_words
 from planner.result import PlanningResult
 from planner.support.text import significant
@@ -75,8 +63,12 @@ def table_warnings(
     known = {f.parameter_name for f in found}
     known |= {name for name, given in constraints.items() if given.device_group}
     types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
-    codecs = {word for f in found for word in unknown_codecs(f.sharder)}
-    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
+    codecs = {word for f in found for word in reading.unknown_codecs(f.sharder)}
+    own = {
+        type(f.sharder).__name__
+        for f in found
+        if not settings.is_of_torchrec(f.sharder.storage_usage)
+    }
     named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
     named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
     about: list[tuple[Iterable[str], str]] = [
@@ -92,7 +84,11 @@ def table_warnings(
             "{count} tables have no index distribution (hints); uniform assumed",
         ),
         (
-            [f"{f.table.name} ({row})" for f in found if (row := row_to_fill(f.table, batch_size))],
+            [
+                f"{f.table.name} ({row})"
+                for f in found
+                if (row := reading.row_to_fill(f.table, batch_size))
+            ],
             "{count} tables have codecs that scale rows of so many elements, which a batch of "
             f"{batch_size} times their columns does not fill: they are not cut by columns, and "
             "training fails in the exchange of a rank whose rows do not come out",
@@ -115,12 +111,12 @@ def table_warnings(
     priced_as: dict[str, list[str]] = {}
     for entry in found:
         left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
-        for name in filter(is_priced_as_another, left):
-            if str(our_kernel(name)) not in left:
+        for name in filter(settings.is_priced_as_another, left):
+            if str(settings.our_kernel(name)) not in left:
                 priced_as.setdefault(name, []).append(entry.table.name)
     for name, tables in sorted(priced_as.items()):
         words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
-        about.append((tables, f"{words} {our_kernel(name)}"))
+        about.append((tables, f"{words} {settings.our_kernel(name)}"))
     return [line for names, words in about for line in _about(names, words)]
 
 
@@ -134,7 +130,7 @@ def _lacks_load_factor(entry: ShardableTable) -> bool:
     cache = entry.limit.cache_params
     if entry.key_value is not None or cache is None or cache.load_factor is not None:
         return False
-    return fused_setting(entry.sharder, "cache_load_factor") is None
+    return settings.fused_setting(entry.sharder, "cache_load_factor") is None
 
 
 def _keeps_scales(entry: ShardableTable) -> bool:
@@ -145,7 +141,7 @@ def _keeps_scales(entry: ShardableTable) -> bool:
 
 _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
     (
-        lambda f: f.limit is NO_LIMIT,
+        lambda f: f.limit is settings.NO_LIMIT,
         "{count} tables have no pooling factor (constraints); 1 index per feature assumed",
     ),
     (
@@ -173,11 +169,11 @@ _REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
         "feature_names of constraints differ from those of the model, whose names are used",
     ),
     (
-        lambda f: f.limit is not NO_LIMIT and is_spread(f.table.features, f.limit),
+        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit),
         "pooling_factors of constraints are not one for each feature; their sum is spread evenly",
     ),
     (
-        lambda f: f.limit.is_weighted and not is_weighted(f.module),
+        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module),
         "is_weighted is set for tables of modules without weights: priced with weights",
     ),
     (
@@ -211,7 +207,7 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
         f.table.name
         for f in found
         if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
-        and fused_setting(f.sharder, "optimizer") is not None
+        and settings.fused_setting(f.sharder, "optimizer") is not None
         and not optimizer_classes(f.parameter)
     ]
     return _about(

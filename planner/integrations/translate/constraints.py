@@ -18,24 +18,13 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.workload import Pooling, Table
+from costmodels.workload import Table
 from planner.errors import InvalidInputError
+from planner.integrations.translate import settings
 from planner.integrations.translate.pricing import planned_as, without_cache
 from planner.integrations.translate.reading import row_to_fill
-from planner.integrations.translate.settings import (
-    KEY_VALUE_KERNELS,
-    WHOLE_CACHE,
-    fused_setting,
-    is_of_torchrec,
-    our_kernel,
-)
+from planner.options import torchrec_rules
 from planner.options.cuts import without_types
-from planner.options.torchrec_rules import (
-    COLUMN_MULTIPLE,
-    SUMS_ROWS,
-    legal_types_and_kernels,
-    unsummed_words,
-)
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
@@ -89,7 +78,9 @@ def table_constraints(
             given = without_cache(given)
         if table.embedding_dim != entry.config.embedding_dim or row_to_fill(table, batch_size):
             given = replace(given, min_partition=table.embedding_dim)
-        legal = legal_types_and_kernels(table, OUR_DEVICE.get(compute_device, compute_device))
+        legal = torchrec_rules.legal_types_and_kernels(
+            table, OUR_DEVICE.get(compute_device, compute_device)
+        )
         kernels |= {k for options in legal.values() for k in options}
         try:
             tables.append(_one_table(table, entry.sharder, given, legal, compute_device))
@@ -122,46 +113,26 @@ def _one_table(
     left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
-        reasons = _restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
-        message = "; ".join(
-            [
-                f"no sharding option is left: constraints ask for types {given.sharding_types} and "
-                f"kernels {given.compute_kernels}",
-                f"its sharder offers {_listed(offered_pairs(sharder, compute_device))}",
-                *reasons,
-                "widen the constraints" + (", or change that" if reasons else ""),
-            ]
+        runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
+        message = (
+            f"no sharding option is left: constraints ask for types {given.sharding_types} and "
+            f"kernels {given.compute_kernels}; its sharder offers "
+            f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
+            f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
+            f"{runs or 'nothing'}; widen the constraints, or change that"
         )
+        if words := torchrec_rules.unsummed_words(table):
+            message += f": {words}"
         raise InvalidInputError(message)
     ratio = _pinned_load_factor(sharder, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
-        min_column_width=int(least or COLUMN_MULTIPLE),
+        min_column_width=int(least or torchrec_rules.COLUMN_MULTIPLE),
         cache_load_factors=() if ratio is None else (ratio,),
     )
     limit = _only(limit, pairs)
     every = {(t, k) for t in limit.sharding_types for k in limit.kernels if k in legal[t]}
     return replace(limit, pairs=()) if every == set(pairs) else limit
-
-
-def _restrictions(table: Table, device: str) -> list[str]:
-    """One line for each reason why a table has fewer sharding types and kernels than others.
-
-    Args:
-        table: the table, as in :func:`legal_types_and_kernels`.
-        device: ``cuda`` or ``cpu``.
-    """
-    reasons = []
-    if table.embedding_dim % COLUMN_MULTIPLE:
-        reasons.append(
-            f"FBGEMM has no fused kernel for a width of {table.embedding_dim}, which is no "
-            f"multiple of {COLUMN_MULTIPLE}: such a table can only be data_parallel with dense"
-        )
-    if table.pooling is Pooling.NONE and device == "cpu":
-        reasons.append("FBGEMM cannot run an unpooled table on cpu that is data_parallel")
-    if words := unsummed_words(table):
-        reasons.append(f"it cannot be cut by rows, because {words}")
-    return reasons
 
 
 def _runnable(
@@ -187,7 +158,7 @@ def _runnable(
     """
     world_size, group = topology.world_size, topology.intra_group_size
     whole = [t for t in ShardingType if SPREAD[t] is Spread.HOSTS and world_size % group]
-    parts = dict.fromkeys(SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
+    parts = dict.fromkeys(torchrec_rules.SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
     limits, stuck, problems = [], [], []
     for given, entry in zip(constraints.tables, tables, strict=True):
         limit, rows = without_types(given, whole), entry.table.num_embeddings
@@ -195,8 +166,8 @@ def _runnable(
             problems.append(
                 f"table {given.pattern!r}: constraints and its sharder leave it "
                 f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
-                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of that, "
-                "another local_world_size, or allow table_wise"
+                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
+                "that, another local_world_size, or allow table_wise"
             )
             continue
         if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
@@ -252,7 +223,7 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 
 
 def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    return "cuda" if is_of_torchrec(method) and compute_device == "cpu" else compute_device
+    return "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def allowed_pairs(
@@ -273,7 +244,7 @@ def allowed_pairs(
 def _our_pair(pair: tuple[str, str]) -> Pair | None:
     """The pair as our types; None for kernels and types that our plans do not use."""
     try:
-        return ShardingType(pair[0]), our_kernel(pair[1])
+        return ShardingType(pair[0]), settings.our_kernel(pair[1])
     except ValueError:
         return None
 
@@ -302,12 +273,12 @@ def _pinned_load_factor(
     """
     ratio, name = getattr(given.cache_params, "load_factor", None), "cache_params.load_factor"
     if ratio is None:
-        ratio = fused_setting(sharder, "cache_load_factor")
+        ratio = settings.fused_setting(sharder, "cache_load_factor")
         name = "fused_params['cache_load_factor']"
     if ratio is not None and not (isinstance(ratio, Real) and float(ratio) > 0):
         message = f"{name} must be above 0, got {ratio!r}"
         raise InvalidInputError(message)
-    return None if ratio is None else min(float(ratio), WHOLE_CACHE)
+    return None if ratio is None else min(float(ratio), settings.WHOLE_CACHE)
 
 
 def _only(limit: TableConstraint, pairs: Sequence[Pair]) -> TableConstraint:
@@ -328,8 +299,8 @@ def _listed_by(
     listed: dict[tuple[str, str], set[tuple[str, ComputeKernel]]] = {}
     for o in options:
         kernel = ComputeKernel.FUSED_UVM_CACHING
-        if o.compute_kernel not in KEY_VALUE_KERNELS:
-            kernel = our_kernel(o.compute_kernel)
+        if o.compute_kernel not in settings.KEY_VALUE_KERNELS:
+            kernel = settings.our_kernel(o.compute_kernel)
         listed.setdefault((o.path, o.name), set()).add((o.sharding_type, kernel))
     tables = []
     for limit, entry in zip(constraints.tables, model.tables, strict=True):

@@ -33,16 +33,7 @@ from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
 from planner.errors import InvalidInputError
-from planner.integrations.translate.private_names import (
-    WRAPPED,
-    codec_rows,
-    collision_buckets,
-    cross_layers,
-    feature_processor,
-    has_index_dedup,
-    optimizer_classes,
-    optimizer_multiplier,
-)
+from planner.integrations.translate import private_names as private
 from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 
@@ -115,32 +106,23 @@ def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
     ``set_ec_index_dedup``. For modules with managed collisions, the sharder of their inner tables
     decides.
     """
-    return has_index_dedup(sharder) or bool(get_ec_index_dedup())
+    return private.has_index_dedup(sharder) or bool(get_ec_index_dedup())
 
 
-def torchrec_inputs(
-    table: Table,
-    limit: ParameterConstraints,
-    parameter: nn.Parameter,
-    module: nn.Module,
-    sharder: ModuleSharder[nn.Module] | None,
-    batch_size: int,
-) -> TorchrecInputs:
+def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     """The inputs of a table as TorchRec's estimators count them.
 
-    Bytes of optimizer state go by the very class of the optimizer on the parameter: as many as of
-    weights for a class that TorchRec does not know, such as one derived from Adam, and none without
-    any, as with ``fused_params``.
+    Without a constraint, TorchRec assumes one feature with one index. Bytes of optimizer state go
+    by the very class of the optimizer on the parameter: as many as of weights for a class that
+    TorchRec does not know, such as one derived from Adam, and none without any, as with
+    ``fused_params``.
 
     Args:
-        table: the table.
-        limit: its constraint; without one, TorchRec assumes one feature with one index.
-        parameter: its weights, on which TorchRec looks for the optimizer.
-        module: the module that owns the table.
-        sharder: the sharder of the module.
+        entry: the table.
         batch_size: samples per rank.
     """
-    is_pooled = table.pooling is not Pooling.NONE
+    limit, parameter, module = entry.limit, entry.parameter, entry.module
+    is_pooled = entry.table.pooling is not Pooling.NONE
     lengths = [float(x) for x in limit.pooling_factors]
     repeats = limit.num_poolings or [1.0] * len(lengths)
     batches = limit.batch_sizes or [batch_size] * len(lengths)
@@ -148,25 +130,24 @@ def torchrec_inputs(
     weighted = limit.is_weighted
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
-    fused_prefetch = fused_setting(sharder, "prefetch_pipeline")
+    fused_prefetch = fused_setting(entry.sharder, "prefetch_pipeline")
     cache, width = limit.cache_params, parameter.element_size()
     if limit.output_dtype is not None:
         width = data_type_of(limit.output_dtype, "output_dtype").num_bytes
+    kind = next(iter(private.optimizer_classes(parameter)), None)
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
-        is_weighted=bool(weighted) or _is_processed(table.name, module),
+        is_weighted=bool(weighted) or _is_processed(entry.parameter_name, module),
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
-        optimizer_ratio=optimizer_multiplier(
-            next(iter(optimizer_classes(parameter)), None), parameter
-        ),
+        optimizer_ratio=private.optimizer_multiplier(kind, parameter),
         output_bytes=float(width),
     )
 
 
 def _is_processed(name: str, module: nn.Module) -> bool:
     """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
-    modules = getattr(feature_processor(module), "feature_processor_modules", None)
+    modules = getattr(private.feature_processor(module), "feature_processor_modules", None)
     return isinstance(modules, nn.ModuleDict) and name in modules
 
 
@@ -226,7 +207,7 @@ def _by_size(forward: float, backward: float) -> dict[str, Codec]:
 
 
 def _codec(codec: Any) -> Codec:
-    named, rows = codec_rows(codec)
+    named, rows = private.codec_rows(codec)
     if named in {p.value for p in Precision}:
         precision = Precision(named)
         return Codec(precision=precision, row_dim=max(rows, 0) if precision in _WITH_ROWS else 0)
@@ -283,7 +264,7 @@ def optimizer_name(
     Raises:
         InvalidInputError: the optimizer of the sharder is none of FBGEMM's.
     """
-    if classes := optimizer_classes(parameter):
+    if classes := private.optimizer_classes(parameter):
         return _name_of(classes[0])
     own = getattr(owner, "optimizer_type", None)
     if callable(own):
@@ -353,7 +334,7 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     if isinstance(owner, nn.EmbeddingBag):
         return {"weight": _of_bag(owner)}
     towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
-    inner = [getattr(owner, n, None) for n in WRAPPED] + [t.embedding for t in towers]
+    inner = [getattr(owner, n, None) for n in private.WRAPPED] + [t.embedding for t in towers]
     found: dict[str, Any] = {}
     for candidate in (owner, *inner):
         for method in ("embedding_bag_configs", "embedding_configs"):
@@ -385,7 +366,7 @@ def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
     """
     if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
         return None
-    buckets = int(collision_buckets(entry.module).get(entry.parameter_name) or 1)
+    buckets = int(private.collision_buckets(entry.module).get(entry.parameter_name) or 1)
     rows = entry.table.num_embeddings
     if buckets == 1 or buckets % world_size == 0 or rows % buckets:
         return None
@@ -440,7 +421,7 @@ def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> f
 def _of_dlrm(model: DLRM) -> DenseArch:
     bottom, top = _linear_layers(model.dense_arch), _linear_layers(model.over_arch)
     is_cross = isinstance(model, DLRM_DCN)
-    layers, rank = (cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
+    layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
     return DenseArch(
         num_dense_features=bottom[0].in_features,
         bottom_mlp=tuple(layer.out_features for layer in bottom),

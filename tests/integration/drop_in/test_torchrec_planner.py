@@ -39,6 +39,7 @@ from costmodels.sharding import ShardingOption as Option
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
 from planner.integrations.drop_in import others as rival
+from planner.integrations.drop_in import remarks
 from planner.integrations.drop_in import search as sound_plans
 from planner.integrations.drop_in.search import Job
 from planner.integrations.torchrec_planner import ShardPlanner
@@ -99,7 +100,7 @@ class Search:
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
     monkeypatch.setattr(sound_plans, "best_plan", fake)
-    monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
+    monkeypatch.setattr(remarks, "planning_block", lambda *_: "")
     return fake
 
 
