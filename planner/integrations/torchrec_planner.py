@@ -39,6 +39,7 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from planner.integrations import torchrec_topology as topologies
 from planner.integrations.drop_in import others, remarks, search
 from planner.integrations.torchrec_plan import to_sharding_options
@@ -180,8 +181,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)
         self._hints = hints
-        self._strategy, self._objective, self._seed = strategy, objective, seed
-        self._max_evaluations = max_evaluations
+        self._search = {name: given[name] for name in _OF_SEARCHES[1:]}
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
         self._started_s = 0.0
@@ -335,7 +335,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         left_by = partial(self._left_by, module=module, sharders=sharders)
         own, counted = self._storage_reservation, model.workload
         tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
-        is_rated = search.rates_by_torchrec(self._objective)
+        is_rated = search.rates_by_torchrec(self._search["objective"])
         theirs = None
         try:
             theirs = ledger = left_by(own)
@@ -346,8 +346,16 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if self._default_reservation:
             ledger = left_by(FixedPercentageStorageReservation(percentage=pricing.MARGIN_RATIO))
         elif not isinstance(own, pricing.LeftToOurCount):
-            counted = tables
-            ledger = search.with_memory(ledger, more_bytes=dense_bytes(tables, ledger))
+            whole, kept_ratio = left_by(pricing.LeftToOurCount()), 1.0 - self._headroom_ratio
+            kept = float((whole.hbm_capacities() - ledger.hbm_capacities()).min()) / kept_ratio
+            dense, unseen = dense_bytes(tables, ledger), counted.reserved_bytes
+            if (needed := dense + unseen - tables.reserved_bytes) > kept:
+                logger.warning(
+                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
+                    "run out of memory",
+                    *(pricing.described(own), format_bytes(kept), format_bytes(needed)),
+                )
+            counted, ledger = tables, search.with_memory(ledger, more_bytes=dense)
         more: dict[str, Any] = {"key_values": model.key_values}
         more["knows_optimizer"] = model.knows_optimizer
         machine = topologies.torchrec_machine(self._topology)
@@ -363,13 +371,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             ours=search.Count(counted, ledger, partial(pricing.KeyValuePipeline, **more)),
             theirs=None if theirs is None else search.Count(tables, theirs, by_theirs),
             left_by=pricing.described(own) + (free if self._headroom_ratio else ""),
-            search=SearchSettings(
-                strategy=self._strategy,
-                objective=self._objective,
-                seed=self._seed,
-                max_evaluations=self._max_evaluations,
-                with_baselines=False,
-            ),
+            search=SearchSettings(**self._search, with_baselines=False),
             limit_s=self._limit_s,
             ends_s=self._started_s + self._limit_s,
         )

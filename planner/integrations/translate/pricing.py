@@ -3,7 +3,8 @@
 TorchRec plans such tables only if the table's type or a constraint demands it, and so does this
 package. There are no measurements of their kernels. They are priced as what is most similar: a
 table in host memory with a cache on the device (``fused_uvm_caching``). Where rows are on an SSD
-and nowhere else, the time to move those that the cache lacks is added. The interval reaches from
+and nowhere else, the time that TorchRec's own estimate gives to the SSD is added, for the share of
+rows that the cache lacks. The interval reaches from
 "every row is in the cache" to "no row is in the cache"; for rows on an SSD, the latter uses that
 speed, too. Device memory is counted as TorchRec counts it. Host and SSD bytes are not counted, as
 TorchRec does not count those of virtual tables.
@@ -46,6 +47,7 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
@@ -267,24 +269,34 @@ class KeyValuePipeline(CostPipeline):
         return replace(wide, time_s=time.time_s + ssd_s)
 
     def _ssd_s(self, plan: Plan) -> float:
-        """Seconds that the slowest rank waits for its SSD.
+        """Seconds that the slowest rank waits for its SSD, by TorchRec's own estimate.
 
-        The rows of a batch that the cache lacks come from there and go back, at TorchRec's rate.
+        TorchRec's planner moves at the rate of an SSD whatever a lookup touches: indices, rows and
+        vectors, forward and backward. The share of the rows that the cache lacks counts.
         """
-        workload, seconds = self.workload, np.zeros(self.topology.world_size)
-        batch = workload.batch_size_per_rank * self.topology.world_size
+        workload, world_size = self.workload, self.topology.world_size
+        machine = TorchrecMachine(
+            world_size=world_size,
+            local_world_size=self.topology.local_world_size,
+            group_size=self.topology.local_world_size,
+            hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
+            intra_host_bandwidth_bytes_per_s=math.inf,
+            inter_host_bandwidth_bytes_per_s=math.inf,
+        )
+        seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
             if kept is None or not kept.is_on_ssd:
                 continue
             table = workload.table(placed.table)
-            row_bytes = workload.trained_row_bytes(table)
-            held = min(kept.cache_bytes * len(placed.shards) / row_bytes, table.num_embeddings)
-            missed = table.distribution.expected_unique_misses(batch * table.pooling_factor, held)
-            moved_s = 2.0 * missed * row_bytes / _SSD_BYTES_PER_S
-            elements = float(table.num_embeddings) * table.embedding_dim
+            rows, ids = float(table.num_embeddings), batch * table.pooling_factor
+            held = kept.cache_bytes * len(placed.shards) / workload.trained_row_bytes(table)
+            missed = table.distribution.expected_unique_misses(ids, min(held, rows))
+            share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
+            of = TorchrecTable.of(table, workload), machine, placed.sharding_type
             for shard in placed.shards:
-                seconds[shard.rank] += moved_s * shard.num_rows * shard.num_cols / elements
+                perf = shard_perf(*of, ComputeKernel.FUSED, num_cols=shard.num_cols)
+                seconds[shard.rank] += share * perf.total_s
         return float(seconds.max())
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
