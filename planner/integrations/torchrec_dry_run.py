@@ -18,7 +18,7 @@ from typing import Final
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError
-from planner.integrations.translate.module_factory import built_model
+from planner.integrations.torchrec_workload import built_model
 
 EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2

@@ -82,9 +82,10 @@ class _Priced:
     def __init__(
         self,
         topology: TorchrecTopology,
-        constraints: Given | None,
-        system: Topology | str | None,
-        hints: WorkloadHints,
+        constraints: Given | None = None,
+        *,
+        system: Topology | str | None = None,
+        hints: WorkloadHints = NO_HINTS,
     ) -> None:
         group, world = topology.intra_group_size, topology.world_size
         if world % group:
@@ -113,12 +114,10 @@ class _Priced:
         for option in {key_of(o): o for o in reversed(options)}.values():
             owner = option.module[1]
             config = (table_configs(owner) or {}).get(option.name)
-            if config is None:
-                message = f"table {option.name!r} of a {type(owner).__name__} cannot be priced"
-                raise InvalidInputError(message)
-            if getattr(config, "use_virtual_table", False):
+            if config is None or getattr(config, "use_virtual_table", False):
                 message = (
-                    f"table {option.name!r} is virtual and cannot be priced here; see ShardPlanner"
+                    f"table {option.name!r} of a {type(owner).__name__} cannot be priced here; "
+                    "see ShardPlanner"
                 )
                 raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
@@ -139,7 +138,7 @@ class _Priced:
         )
 
 
-class PredictedCosts(ShardEstimator):
+class PredictedCosts(_Priced, ShardEstimator):
     """Prices each shard by our models, in place of ``EmbeddingPerfEstimator``.
 
     Args:
@@ -148,16 +147,6 @@ class PredictedCosts(ShardEstimator):
         system: a system of ours (or its name) whose rates are used; TorchRec's if None.
         hints: index distributions and pipeline, which options do not say.
     """
-
-    def __init__(
-        self,
-        topology: TorchrecTopology,
-        constraints: Given | None = None,
-        *,
-        system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
-    ) -> None:
-        self._priced = _Priced(topology, constraints, system, hints)
 
     def estimate(
         self, sharding_options: list[ShardingOption], sharder_data_map: SharderDataMap
@@ -169,7 +158,7 @@ class PredictedCosts(ShardEstimator):
         """
         if not sharding_options:
             return
-        pipeline = self._priced.pipeline(sharding_options, sharder_data_map)
+        pipeline = self.pipeline(sharding_options, sharder_data_map)
         names = names_of(sharding_options)
         for option in sharding_options:
             work = pipeline.option_work(_without_ranks(option, names[key_of(option)]))
@@ -178,7 +167,7 @@ class PredictedCosts(ShardEstimator):
                 shard.perf = perf
 
 
-class PredictedIteration(PerfModel):
+class PredictedIteration(_Priced, PerfModel):
     """Rates a plan by its predicted iteration time in ms, with exchanges, launches and overlap.
 
     Args:
@@ -198,7 +187,7 @@ class PredictedIteration(PerfModel):
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
     ) -> None:
-        self._priced = _Priced(topology, constraints, system, hints)
+        super().__init__(topology, constraints, system=system, hints=hints)
         chosen = get_default_sharders() if sharders is None else sharders
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None
@@ -216,7 +205,7 @@ class PredictedIteration(PerfModel):
         """What prices a plan; it is kept for plans of the same tables."""
         keys = list(map(key_of, plan))
         if self._known is None or self._known[0] != keys:
-            self._known = keys, self._priced.pipeline(plan, self._sharders)
+            self._known = keys, self.pipeline(plan, self._sharders)
         return self._known[1]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, starmap
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,14 +21,20 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.trace import trace_dense
+from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.drop_in.remarks import table_warnings
 from planner.integrations.translate import reading, settings
 from planner.integrations.translate.constraints import in_other_group, table_constraints
-from planner.integrations.translate.pricing import MOST_ROWS, KeyValueTable, key_value_table
+from planner.integrations.translate.pricing import (
+    MOST_ROWS,
+    KeyValueTable,
+    key_value_table,
+    refuse_key_values,
+)
 from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
 from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
-from planner.problem import Constraints
+from planner.io.importers.base import Imported, assume
+from planner.problem import NO_CONSTRAINTS, Constraints
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
@@ -134,13 +141,9 @@ def describe_model(
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems = settings.require_constraints(constraints), list[str]()
-    read = partial(_tables_of, given, batch_size, compute_device, hints, problems)
-    owners = reading.shardable_modules(module, chosen)
-    found = with_unique_names(list(chain.from_iterable(starmap(read, owners))))
-    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
-    if problems:
-        raise InvalidInputError(problems)
+    given = settings.require_constraints(constraints)
+    sizes = batch_size, world_size
+    found = _tables_of(module, chosen, given, hints, compute_device, *sizes)
     if not found:
         return None
     warnings = table_warnings(found, given, hints, batch_size, compute_device)
@@ -165,35 +168,44 @@ def describe_model(
 
 
 def _tables_of(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
     given: Mapping[str, ParameterConstraints],
-    batch_size: int,
-    compute_device: str,
     hints: WorkloadHints,
-    problems: list[str],
-    path: str,
-    owner: nn.Module,
-    sharder: ModuleSharder[nn.Module],
-) -> Iterator[ShardableTable]:
-    """The tables of a module that can be planned; a line on each other one joins ``problems``."""
-    configs = reading.table_configs(owner)
-    if configs is None:
-        problems.append(
-            f"module {path!r} of type {type(owner).__name__} has tables that cannot be planned; "
-            "shard it with another planner and leave its sharder out here"
-        )
-        return
-    for name, parameter in sharder.shardable_parameters(owner).items():
-        limit = given.get(name, settings.NO_LIMIT)
-        if in_other_group(limit, compute_device):
+    compute_device: str,
+    batch_size: int,
+    world_size: int,
+) -> list[ShardableTable]:
+    """The tables of a model, under names of their own.
+
+    Raises:
+        InvalidInputError: some cannot be planned; there is a line on each of them.
+    """
+    found, problems = list[ShardableTable](), list[str]()
+    for path, owner, sharder in reading.shardable_modules(module, sharders):
+        configs = reading.table_configs(owner)
+        if configs is None:
+            problems.append(
+                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
+                "planned; shard it with another planner and leave its sharder out here"
+            )
             continue
-        try:
-            kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-            place, told = (path, owner), (configs[name], limit)
-            table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
-        except (InvalidInputError, ValueError) as error:
-            problems.append(f"table {name!r} of module {path!r}: {error}")
-            continue
-        yield replace(table, key_value=kept)
+        for name, parameter in sharder.shardable_parameters(owner).items():
+            limit = given.get(name, settings.NO_LIMIT)
+            if in_other_group(limit, compute_device):
+                continue
+            try:
+                kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
+                place, told = (path, owner), (configs[name], limit)
+                table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
+            except (InvalidInputError, ValueError) as error:
+                problems.append(f"table {name!r} of module {path!r}: {error}")
+                continue
+            found.append(replace(table, key_value=kept))
+    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
+    if problems:
+        raise InvalidInputError(problems)
+    return with_unique_names(found)
 
 
 def workload_of(
@@ -341,3 +353,158 @@ def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
     names = unique_names((f.path, f.parameter_name) for f in found)
     named = ((f, names[f.path, f.parameter_name]) for f in found)
     return [replace(f, table=replace(f.table, name=name)) for f, name in named]
+
+
+# ------------------ models that a function of the user builds
+
+_ASSUMED: Final = (
+    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
+    "does not say them"
+)
+_NO_TABLES: Final = (
+    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
+    "name a function that gives its inputs with --inputs"
+)
+_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def import_module(
+    factory: str,
+    *,
+    batch_size: int,
+    device: str = "cuda",
+    inputs: str | None = None,
+    autocast: str | None = None,
+) -> Imported:
+    """The workload of the model that a function builds.
+
+    With ``inputs``, any dense part is traced on fake tensors, and the model need not have tables.
+    Without ``inputs``, the dense part is known only if it is TorchRec's DLRM.
+
+    Args:
+        factory: ``package.module:function``; it is called without arguments, on the meta device.
+            It returns the model, or the model and TorchRec's constraints by table name.
+        batch_size: samples per rank.
+        device: ``cuda`` or ``cpu``.
+        inputs: ``package.module:function``; it is called with the batch size, and returns the
+            arguments of the model's ``forward``, on the CPU.
+        autocast: ``bf16`` or ``fp16`` if the model trains under ``torch.autocast``.
+
+    Raises:
+        InvalidInputError: a function does not exist, fails, or returns something else; the model
+            has no tables, and no inputs are given; a table cannot be planned; or the dense part
+            cannot be traced.
+    """
+    model, constraints = built_model(factory)
+    name = factory.rpartition(":")[2].rpartition(".")[2]
+    trace = _traced(model, inputs, batch_size, autocast)
+    dense = None if trace is None else DenseArch(operators=trace.operators)
+    described = describe_model(
+        model,
+        batch_size=batch_size,
+        compute_device=device,
+        constraints=constraints,
+        hints=WorkloadHints(name=name, dense=dense),
+    )
+    source, assumed = f"the model that {factory} builds", dict[str, str]()
+    if described is not None:
+        refuse_key_values(described.key_values, "a workload file")
+        workload = described.workload
+        assumed["tables"] = _ASSUMED
+        assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+        for warning in described.warnings:
+            assume(assumed, "model", warning)
+    elif dense is not None:
+        workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
+    else:
+        message = f"{factory}: {_NO_TABLES}"
+        raise InvalidInputError(message)
+    if workload.dense.is_given:
+        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
+        assumed["training.dense_optimizer"] = f"{update} updated"
+    if trace is not None:
+        words = (
+            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+            "gradients, as vectors from tables do"
+        )
+        assumed["dense"] = "; ".join([words, *trace.remarks])
+    return Imported(
+        workload=workload,
+        constraints=described.constraints if described else NO_CONSTRAINTS,
+        source=source,
+        assumed=assumed,
+        law_is_known=described is None,
+    )
+
+
+def _traced(
+    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
+) -> DenseTrace | None:
+    """The trace of the dense part; None without inputs."""
+    if inputs is not None:
+        dtype = None if autocast is None else _PRECISIONS[autocast]
+        given = _called(inputs, batch_size)
+        return trace_dense(model, given, batch_size=batch_size, autocast=dtype)
+    if autocast is None:
+        return None
+    message = "--autocast is about the traced dense part; name its inputs with --inputs too"
+    raise InvalidInputError(message)
+
+
+def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
+    """The model that a function builds on the meta device, and its constraints if it gives any.
+
+    Args:
+        factory: as in :func:`import_module`.
+
+    Raises:
+        InvalidInputError: the function does not exist, fails, or returns something else.
+    """
+    made = _called(factory, device="meta")
+    model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
+        message = (
+            f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
+            "ParameterConstraints by table name"
+        )
+        raise InvalidInputError(message)
+    return model, constraints
+
+
+def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
+    """What a function returns, called where new tensors are on a device.
+
+    Raises:
+        InvalidInputError: there is no such function, or it fails.
+    """
+    function = _function(factory)
+    try:
+        with torch.device(device):
+            return function(*arguments)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: failed: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+
+
+def _function(factory: str) -> Any:
+    """The function with a name; modules are also searched in the working directory.
+
+    Raises:
+        InvalidInputError: there is no such function.
+    """
+    package, _, path = factory.partition(":")
+    if not package or not path:
+        message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
+        raise InvalidInputError(message)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = pkgutil.resolve_name(factory)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    if not callable(found):
+        message = f"{factory}: is no function but {type(found).__name__}"
+        raise InvalidInputError(message)
+    return found

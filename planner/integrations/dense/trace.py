@@ -76,9 +76,7 @@ def trace_dense(
         args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
         with (
             fake,
-            _attributes(module, fake),
-            _stand_ins(module, found, recorder, fake),
-            _made_of_products(),
+            _changed(module, found, recorder, fake),
             _reparametrize_module(module, tensors, tie_weights=True),
         ):
             with computing, keeping, recorder.inside(module), recorder:
@@ -120,16 +118,38 @@ def _trace(
 
 
 @contextlib.contextmanager
-def _made_of_products() -> Iterator[None]:
-    """A context in which recurrent layers, and attention without gradients, run as products."""
-    onednn, fast_path = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mkldnn.enabled = False
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+def _changed(
+    module: nn.Module, tables: Mapping[str, nn.Module], recorder: Recorder, fake: FakeTensorMode
+) -> Iterator[None]:
+    """A context in which a module runs on fake tensors.
+
+    Modules with tables return fake vectors, without a lookup. Tensors that modules keep as plain
+    attributes are fake: a model that is built on the meta device has them there, but its inputs are
+    on the CPU. Recurrent layers, and attention without gradients, run as products.
+    """
+    onednn, attention, dtype = torch.backends.mkldnn, torch.backends.mha, _type_of(module)
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, onednn, "enabled", onednn.enabled)
+        stack.callback(attention.set_fastpath_enabled, attention.get_fastpath_enabled())
+        onednn.enabled = False
+        attention.set_fastpath_enabled(False)
+        for owner in module.modules():
+            for name, value in list(vars(owner).items()):
+                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
+                    stack.callback(vars(owner).update, {name: value})
+                    vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
+        for owner in tables.values():
+
+            def vectors(*args: Any, owner: nn.Module = owner, **kwargs: Any) -> Any:
+                with fake:
+                    made, tensors = _vectors(owner, (*args, *kwargs.values())[0], dtype)
+                for tensor in tensors:
+                    recorder.look_up(tensor)
+                return made
+
+            vars(owner)["forward"] = vectors
+            stack.callback(vars(owner).pop, "forward")
         yield
-    finally:
-        torch.backends.mkldnn.enabled = onednn
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
@@ -139,30 +159,6 @@ def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]
         for t in tensors.values()
         if t.requires_grad
     }
-
-
-@contextlib.contextmanager
-def _stand_ins(
-    module: nn.Module, lookups: Mapping[str, Lookup], recorder: Recorder, fake: FakeTensorMode
-) -> Iterator[None]:
-    """A context in which modules with tables return fake vectors, without a lookup."""
-    changed: list[nn.Module] = []
-    try:
-        for path, lookup in lookups.items():
-            owner = module.get_submodule(path) if path else module
-
-            def vectors(*args: Any, lookup: Lookup = lookup, **kwargs: Any) -> Any:
-                result, tensors = lookup(fake, args, kwargs)
-                for tensor in tensors:
-                    recorder.look_up(tensor)
-                return result
-
-            owner.forward = vectors
-            changed.append(owner)
-        yield
-    finally:
-        for owner in changed:
-            del owner.forward
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:
@@ -269,25 +265,6 @@ def _module_tensors(
     return made
 
 
-@contextlib.contextmanager
-def _attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
-    """A context in which tensors that modules keep as plain attributes are fake tensors.
-
-    A model that is built on the meta device has such tensors there, but its inputs are on the CPU.
-    """
-    changed: list[tuple[nn.Module, str, Any]] = []
-    try:
-        for owner in module.modules():
-            for name, value in list(vars(owner).items()):
-                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
-                    changed.append((owner, name, value))
-                    vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
-        yield
-    finally:
-        for owner, name, value in changed:
-            vars(owner)[name] = value
-
-
 def _arguments(
     inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -348,18 +325,12 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
-"""From the arguments of a module with tables to its result, and the tensors in the result."""
-
-
-def lookups_of(module: nn.Module) -> dict[str, Lookup]:
-    """The function that replaces the lookups of each module with tables, by its path."""
+def lookups_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The modules with tables, by their paths."""
     # torch.fx warns of a function that TorchRec calls for jagged inputs.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     kinds = (EmbeddingBagCollection, EmbeddingCollection)
-    dtype = _type_of(module)
-    named = module.named_modules()
-    return {path: _lookup(child, dtype) for path, child in named if isinstance(child, kinds)}
+    return {path: child for path, child in module.named_modules() if isinstance(child, kinds)}
 
 
 def synchronized(value: Any) -> Any:
@@ -377,31 +348,24 @@ def _type_of(module: nn.Module) -> torch.dtype:
     return next(iter(types)) if len(types) == 1 and types <= set(halves) else torch.float32
 
 
-def _lookup(owner: EmbeddingBagCollection | EmbeddingCollection, dtype: torch.dtype) -> Lookup:
-    pooled = isinstance(owner, EmbeddingBagCollection)
+def _vectors(
+    owner: nn.Module, features: KeyedJaggedTensor, dtype: torch.dtype
+) -> tuple[Any, list[torch.Tensor]]:
+    """What a module with tables returns for features, and the tensors in that."""
+    pooled, samples = isinstance(owner, EmbeddingBagCollection), features.stride()
     configs = owner.embedding_bag_configs() if pooled else owner.embedding_configs()
     columns = [(name, c.embedding_dim) for c in configs for name in c.feature_names]
-
-    def look_up(
-        fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[torch.Tensor]]:
-        features = args[0] if args else next(iter(kwargs.values()))
-        widths = [width for _, width in columns]
-        shapes = [(features.stride(), sum(widths))]
-        if not pooled:
-            counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
-            shapes = [(int(counts[name]), width) for name, width in columns]
-        with fake:
-            tensors = [torch.empty(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
-            if pooled:
-                keys = list(getattr(owner, "embedding_names", [name for name, _ in columns]))
-                return KeyedTensor(keys=keys, length_per_key=widths, values=tensors[0]), tensors
-            vectors = {
-                name: JaggedTensor(
-                    values=values, lengths=torch.empty(features.stride(), dtype=torch.int64)
-                )
-                for (name, _), values in zip(columns, tensors, strict=True)
-            }
-        return vectors, tensors
-
-    return look_up
+    widths = [width for _, width in columns]
+    shapes = [(samples, sum(widths))]
+    if not pooled:
+        counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
+        shapes = [(int(counts[name]), width) for name, width in columns]
+    tensors = [torch.empty(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    if pooled:
+        keys = list(getattr(owner, "embedding_names", [name for name, _ in columns]))
+        return KeyedTensor(keys=keys, length_per_key=widths, values=tensors[0]), tensors
+    vectors = {
+        name: JaggedTensor(values=values, lengths=torch.empty(samples, dtype=torch.int64))
+        for (name, _), values in zip(columns, tensors, strict=True)
+    }
+    return vectors, tensors

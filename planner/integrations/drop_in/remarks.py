@@ -234,36 +234,27 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
         for name, default in MULTIPLIERS.items()
         if topology_setting(topology, name, default) != default
     ]
-    lines = []
-    if changed:
-        lines.append(
-            f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; "
-            "our predicted times do not change with them"
-        )
-    bandwidths = topology.comms_bandwidths
-    if type(bandwidths).__name__ != "BasicCommsBandwidths" and not rates_from_base:
-        lines.append(
-            f"of {type(bandwidths).__name__} only intra_host_bw and inter_host_bw are used; pass "
-            "system= for links with latencies and measured curves"
-        )
+    bandwidths = type(topology.comms_bandwidths).__name__
+    world_size, group = topology.world_size, topology.intra_group_size
     on_cpu = topology.compute_device == "cpu"
-    if len({d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}) > 1:
-        lines.append(
-            "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
-            "blocks all the same, where TorchRec's planner cuts them in proportion to the memories"
-        )
-    group = topology.intra_group_size
-    if topology.world_size % group:
-        lines.append(
-            f"{topology.world_size} ranks do not fill hosts of {group}: planned and priced as "
-            f"hosts of {host_size(topology)}, without table_row_wise and grid_shard"
-        )
-    if topology.compute_device == "mtia":
-        lines.append(
-            "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
-            "bandwidths"
-        )
-    return lines
+    memories = {d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}
+    said = {
+        f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
+        "predicted times do not change with them": changed,
+        f"of {bandwidths} only intra_host_bw and inter_host_bw are used; pass system= for links "
+        "with latencies and measured curves": (
+            bandwidths != "BasicCommsBandwidths" and not rates_from_base
+        ),
+        "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
+        "blocks all the same, where TorchRec's planner cuts them in proportion to the memories": (
+            len(memories) > 1
+        ),
+        f"{world_size} ranks do not fill hosts of {group}: planned and priced as hosts of "
+        f"{host_size(topology)}, without table_row_wise and grid_shard": world_size % group,
+        "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
+        "bandwidths": topology.compute_device == "mtia",
+    }
+    return [line for line, applies in said.items() if applies]
 
 
 # ------------------------------------------------------------------ the log

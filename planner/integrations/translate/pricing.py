@@ -116,16 +116,27 @@ def key_value_table(
     asked = [str(k) for k in limit.compute_kernels or ()]
     if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
         return None
-    wanted = VIRTUAL if virtual else (ON_SSD,)
+    wanted, rows = VIRTUAL if virtual else (ON_SSD,), int(parameter.shape[0])
     kernel = next((k for k in asked or wanted if k in wanted), None)
     buckets = getattr(config, "total_num_buckets", None) if virtual else None
-    _require_runnable(limit, asked, kernel, buckets, list(parameter.shape), compute_device)
+    wrong = {
+        f"compute_kernels {asked} do not run this kind of table: a virtual table needs one of "
+        f"{', '.join(VIRTUAL)}, any other {ON_SSD}": kernel is None,
+        f"kernel {kernel} exists on cuda only, got device {compute_device}": (
+            compute_device != "cuda"
+        ),
+        f"virtual tables are sharded row_wise only, got sharding_types {limit.sharding_types}; "
+        "add row_wise": virtual and "row_wise" not in (limit.sharding_types or ["row_wise"]),
+        f"num_embeddings {rows} is no multiple of total_num_buckets {buckets}": (
+            buckets and rows % buckets
+        ),
+    }
+    if problems := [message for message, is_wrong in wrong.items() if is_wrong]:
+        raise InvalidInputError(problems)
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
     ratio = (sharder.fused_params or {}).get("cache_load_factor") or KV_CACHING_RATIO
-    weight_bytes = math.ceil(
-        parameter.shape[0] * ratio * parameter.element_size() * parameter.shape[1]
-    )
+    weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
         kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets
     )
@@ -152,32 +163,6 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
             f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
             "ShardPlanner, or leave these tables out"
         )
-        raise InvalidInputError(message)
-
-
-def _require_runnable(
-    limit: ParameterConstraints,
-    asked: list[str],
-    kernel: str | None,
-    buckets: int | None,
-    shape: list[int],
-    compute_device: str,
-) -> None:
-    if kernel is None:
-        hint = f"a virtual table needs one of {', '.join(VIRTUAL)}, any other {ON_SSD}"
-        message = f"compute_kernels {asked} do not run this kind of table: {hint}"
-        raise InvalidInputError(message)
-    if compute_device != "cuda":
-        message = f"kernel {kernel} exists on cuda only, got device {compute_device}"
-        raise InvalidInputError(message)
-    if kernel in VIRTUAL and "row_wise" not in (limit.sharding_types or ["row_wise"]):
-        message = (
-            f"virtual tables are sharded row_wise only, got sharding_types "
-            f"{limit.sharding_types}; add row_wise"
-        )
-        raise InvalidInputError(message)
-    if buckets and shape[0] % buckets:
-        message = f"num_embeddings {shape[0]} is no multiple of total_num_buckets {buckets}"
         raise InvalidInputError(message)
 
 

@@ -42,7 +42,7 @@ from planner.integrations.torchrec_provider import (
     SystemPlanner,
     requested_system,
 )
-from planner.integrations.translate.module_factory import built_model
+from planner.integrations.torchrec_workload import built_model
 from tests.integration import contract
 from tests.integration.models import Model, bags
 from tests.integration.read_back import from_sharding_plan
