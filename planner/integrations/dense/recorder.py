@@ -321,6 +321,7 @@ class Recorder(TorchDispatchMode):
         self._names: dict[nn.Module, str] = {}
         self._paths: frozenset[str] = frozenset()
         self._silent = 0
+        self._own = False
         self._alive: list[Any] = []
         self._followed: set[int] = set()
         self._nodes: list[tuple[int, int]] = []
@@ -446,14 +447,14 @@ class Recorder(TorchDispatchMode):
         if self._casts_parameter(func, read, made):
             return out
         is_after = any(_storage(x) in self._looked_up for x in read)
-        self._follow(read, made)
+        self._own = is_in_own_function()
+        if self._own and any(self._needs(read)):
+            # Autograd does not mark the results, because it does not look inside the function.
+            self._followed.update(map(_storage, made))
         if is_after:
-            self._looked_up.update(_storage(x) for x in made)
+            self._looked_up.update(map(_storage, made))
         if not self._silent and made and not is_free(func):
-            operator = self._operator(func, args, kwargs, out, read, made)
-            self._add([operator], is_after=is_after)
-            self._last = frozenset(_storage(x) for x in made)
-            self._remember_node(len(self._listed) - 1, func)
+            self._list(func, args, kwargs, out, read, made, is_after=is_after)
         return out
 
     # -- private --------------------------------------------------------------------------------
@@ -482,33 +483,12 @@ class Recorder(TorchDispatchMode):
         self.unused[cast] = self.unused.pop(given, (0, 0.0))
         return True
 
-    def _follow(self, read: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Mark results inside a ``torch.autograd.Function`` whose operands need gradients.
-
-        Autograd does not mark them, because it does not look inside the function.
-        """
-        if is_in_own_function() and any(self._needs(read)):
-            self._followed.update(_storage(x) for x in made)
-
     def _needs(self, tensors: Iterable[torch.Tensor]) -> tuple[bool, ...]:
         """Which tensors need a gradient, if the operator that runs now can have one."""
-        is_own = is_in_own_function()
         found = tuple(
-            bool(x.requires_grad) or (is_own and _storage(x) in self._followed) for x in tensors
+            bool(x.requires_grad) or (self._own and _storage(x) in self._followed) for x in tensors
         )
-        return found if is_own or torch.is_grad_enabled() else (False,) * len(found)
-
-    def _remember_node(self, place: int, func: Any) -> None:
-        """Remember the node of autograd's graph that computes the gradients of the last operator.
-
-        That is the newest one, of the operator or of the ``torch.autograd.Function`` around it. An
-        operator that writes into a part of a tensor has no node of its own.
-        """
-        is_own = is_in_own_function()
-        if is_own:
-            self._without_gradients.add(place)
-        if is_own or (torch.is_grad_enabled() and not func._schema.is_mutable):
-            self._nodes.append((place, int(torch.autograd._get_sequence_nr()) - 1))
+        return found if self._own or torch.is_grad_enabled() else (False,) * len(found)
 
     def _by_work(self) -> dict[tuple[object, ...], list[int]]:
         """The positions of operators by their work, with the name of their module and without.
@@ -522,6 +502,29 @@ class Recorder(TorchDispatchMode):
         for places in found.values():
             places.sort(key=lambda place: self._listed[place].left_gradient, reverse=True)
         return found
+
+    def _list(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        read: list[torch.Tensor],
+        made: list[torch.Tensor],
+        *,
+        is_after: bool,
+    ) -> None:
+        """List an operator, and remember the node of autograd's graph for its gradients.
+
+        That is the newest one, of the operator or of the ``torch.autograd.Function`` around it. An
+        operator that writes into a part of a tensor has no node of its own.
+        """
+        place, self._last = len(self._listed), frozenset(map(_storage, made))
+        self._add([self._operator(func, args, kwargs, out, read, made)], is_after=is_after)
+        if self._own:
+            self._without_gradients.add(place)
+        if self._own or (torch.is_grad_enabled() and not func._schema.is_mutable):
+            self._nodes.append((place, int(torch.autograd._get_sequence_nr()) - 1))
 
     def _operator(
         self,
@@ -537,24 +540,25 @@ class Recorder(TorchDispatchMode):
         read_bytes = bytes_of(read)
         if kind is OperatorKind.GATHER:
             read_bytes = min(read_bytes, bytes_of(made) + bytes_of(read[1:]))
-        count, size = self._parameters_of(read)
+        # Elements and bytes of trained tensors that no operator before has read.
+        trained = [self.unused.pop(_storage(x), (0, 0.0)) for x in read]
+        path = self._path[-1] if self._path else name
         figures: dict[str, Any] = {
+            "name": path,
             "read_bytes": read_bytes,
             "written_bytes": bytes_of(made),
-            "num_parameters": count,
-            "parameter_bytes": size,
+            "num_parameters": sum(elements for elements, _ in trained),
+            "parameter_bytes": sum(size for _, size in trained),
             "saved_bytes": self._pending_bytes,
         }
         self._pending_bytes = 0.0
         can_have = any(x.is_floating_point() or x.is_complex() for x in made)
         has_gradient = can_have and any(self._needs(read))
-        path = self._path[-1] if self._path else name
         if product := product_of(func, path, args, kwargs, read, out):
             gradients = self._needs(product.operands)
             if product.kind is OperatorKind.ATTENTION:
                 gradients = (has_gradient, has_gradient)
             return Operator(
-                name=path,
                 kind=product.kind,
                 shape=product.shape,
                 dtype=data_type(product.operands[0]),
@@ -565,20 +569,16 @@ class Recorder(TorchDispatchMode):
                 **figures,
             )
         if kind is None:
-            words = (
-                f"operator {func.namespace}.{name} is not known: it counts as the bytes it moves"
-            )
+            words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)
-            if counter and (flop := float(counter(*args, **kwargs, out_val=out))):
-                words += f", and {flop:.3g} FLOP of it are not counted"
-            self.remarks.setdefault(name, words)
+            flop = float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
+            lost = f", and {flop:.3g} FLOP of it are not counted" if flop else ""
+            self.remarks.setdefault(name, f"{words} moves{lost}")
         if name in SORTS:
             figures["num_sorted"] = int(made[0].numel())
-        largest = max(
-            (*read, *made) if kind is not OperatorKind.GATHER else made, key=torch.Tensor.numel
-        )
+        touched = made if kind is OperatorKind.GATHER else [*read, *made]
+        largest = max(touched, key=torch.Tensor.numel)
         return Operator(
-            name=path,
             kind=kind or OperatorKind.OTHER,
             shape=tuple(int(n) for n in largest.shape),
             dtype=data_type(largest),
@@ -586,14 +586,6 @@ class Recorder(TorchDispatchMode):
             backward_bytes=None if has_gradient else 0.0,
             **figures,
         )
-
-    def _parameters_of(self, read: list[torch.Tensor]) -> tuple[int, float]:
-        """Elements and bytes of trained tensors that no operator before has read."""
-        count, size = 0, 0.0
-        for tensor in read:
-            elements, num_bytes = self.unused.pop(_storage(tensor), (0, 0.0))
-            count, size = count + elements, size + num_bytes
-        return count, size
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._path.append(self._names[module] or type(module).__name__)
