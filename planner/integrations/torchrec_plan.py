@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
@@ -75,23 +76,17 @@ def to_sharding_plan(
                 placed.kernel, map(str, given.compute_kernels or ())
             ),
             ranks=list(placed.ranks),
-            sharding_spec=_spec(placed, compute_device, local_world_size),
+            sharding_spec=None
+            if placed.sharding_type is ShardingType.DATA_PARALLEL
+            else spec_of(
+                ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], placement)
+                for s in placed.shards
+                for placement in [placement_string(compute_device, s.rank, local_world_size)]
+            ),
             key_value_params=None,
             **_settings(placed, given),
         )
     return ShardingPlan(modules)
-
-
-def _spec(
-    placed: TablePlacement, compute_device: str, local_world_size: int
-) -> EnumerableShardingSpec | None:
-    if placed.sharding_type is ShardingType.DATA_PARALLEL:
-        return None
-    return spec_of(
-        ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], place)
-        for s in placed.shards
-        for place in [placement_string(compute_device, s.rank, local_world_size)]
-    )
 
 
 def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableShardingSpec:
@@ -135,7 +130,7 @@ def plan_of(
             raise InvalidInputError(message)
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
-        placements.append(TablePlacement(**terms, shards=tuple(starmap(Shard, cells))))
+        placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
     return Plan(placements=tuple(placements))
 
 
@@ -158,10 +153,8 @@ def terms_of(
         InvalidInputError: there is no cost model for the kernel or type.
     """
     try:
-        kernel, kind = (
-            settings.our_kernel(option.compute_kernel),
-            ShardingType(option.sharding_type),
-        )
+        kernel = settings.our_kernel(option.compute_kernel)
+        kind = ShardingType(option.sharding_type)
     except ValueError as error:
         message = (
             f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
@@ -173,12 +166,7 @@ def terms_of(
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
         ratio = min(default_factor if given is None else float(given), settings.WHOLE_CACHE)
-    return {
-        "table": table,
-        "sharding_type": kind,
-        "kernel": kernel,
-        "cache_load_factor_ratio": ratio,
-    }
+    return dict(table=table, sharding_type=kind, kernel=kernel, cache_load_factor_ratio=ratio)
 
 
 def to_sharding_options(
@@ -197,9 +185,8 @@ def to_sharding_options(
         ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
             than ranks.
     """
-    constraints = {
-        t.parameter_name: t.limit for t in model.tables if t.limit is not settings.NO_LIMIT
-    }
+    given = [table for table in model.tables if table.limit is not settings.NO_LIMIT]
+    told = {"topology": topology, "constraints": {t.parameter_name: t.limit for t in given}}
     options = [_option(plan, table, model, topology) for table in model.tables]
     kernels = [option.compute_kernel for option in options]
     for option in options:
@@ -208,12 +195,8 @@ def to_sharding_options(
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
-    for estimator in (
-        EmbeddingPerfEstimatorFactory.create(
-            DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
-        ),
-        EmbeddingStorageEstimator(topology=topology, constraints=constraints),
-    ):
+    times = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, **told)
+    for estimator in (times, EmbeddingStorageEstimator(**told)):
         estimator.estimate(options, sharder_data_map=by_type)
     for option, kernel in zip(options, kernels, strict=True):
         option.compute_kernel = kernel
@@ -281,11 +264,9 @@ def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) 
     Raises:
         ShardPlannerError: there is such a rank; the message names the first one.
     """
-    needed = [0.0] * topology.world_size
-    for option in options:
-        for shard in option.shards:
-            if shard.rank is not None and shard.storage is not None:
-                needed[shard.rank] += shard.storage.ssd
+    needed = Counter[int | None]()
+    for shard in itertools.chain.from_iterable(option.shards for option in options):
+        needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:
             message = (
