@@ -496,8 +496,7 @@ class ColumnMaxima(AbstractNamedObjective):
             raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[..., TIMES:])
-        self._gradient = np.zeros((len(self._columns), pipeline.num_features))
-        self._gradient[np.arange(len(self._columns)), TIMES + self._columns] = 1.0
+        self._gradient: FloatArray = np.eye(pipeline.num_features)[TIMES + self._columns]
 
     @property
     def weights(self) -> FloatArray:

@@ -201,12 +201,12 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         """
         return cls(plan_file=path, **arguments)
 
-    def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sharders | None) -> ShardingPlan:
         """Plan a model on this process alone.
 
         Args:
             module: the model.
-            sharders: which modules are sharded; ``get_default_sharders()`` gives TorchRec's own.
+            sharders: which modules are sharded; TorchRec's default if None.
 
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
@@ -215,7 +215,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         try:
-            return self._plan(module, asked_sharders(module, sharders))
+            chosen = get_default_sharders() if sharders is None else sharders
+            return self._plan(module, asked_sharders(module, chosen))
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
@@ -240,8 +241,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             ShardPlannerError: planning failed on the first rank, which raises the same error on
                 every rank; or a rank was lost.
         """
-        chosen = get_default_sharders() if sharders is None else sharders
-        return plan_on_first_rank(lambda: self.plan(module, chosen), pg)
+        return plan_on_first_rank(lambda: self.plan(module, sharders), pg)
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
@@ -286,7 +286,10 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         job = self._job(model, module, sharders)
         if mismatch := topologies.pod_size_mismatch(self._topology):
             logger.warning(mismatch)
-        options = self._loaded_options()
+        options: list[ShardingOption] = []
+        if self.plan_loader is not None:
+            space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
+            options = others.stored_options(self.plan_loader, space, current)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
@@ -298,7 +301,24 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             planners.validate_rank_assignment(sharding_plan, self._topology)
         planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
-        self._log_stats(sharding_plan, options, sharders, seconds)
+        for stats in self._stats:
+            stats.log(
+                sharding_plan=sharding_plan,
+                topology=self._topology,
+                batch_size=self._batch_size,
+                storage_reservation=self._storage_reservation,
+                num_proposals=self._num_proposals,
+                num_plans=self._num_plans,
+                run_time=seconds,
+                best_plan=options,
+                constraints=self._constraints,
+                enumerator=None,
+                sharders=sharders,
+                debug=self._debug,
+                debug_stats=PlanDebugStats(
+                    planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
+                ),
+            )
         if self.result is not None:
             told = self._rival, options, self._topology, seconds
             self.block = remarks.planning_block(self.result, *told)
@@ -405,7 +425,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         theirs = planners.EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
-            enumerator=others.OrderedEnumerator(self._enumerator),
+            enumerator=others.in_order(self._enumerator),
             storage_reservation=self._storage_reservation,
             stats=[],
             constraints=self._constraints,
@@ -413,39 +433,6 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         )
         self._rival = others.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
-
-    def _loaded_options(self) -> list[ShardingOption]:
-        """The stored plan of the plan loader, if it has one that was made for the same inputs."""
-        if self.plan_loader is None:
-            return []
-        space = self.get_search_space() or []
-        return others.stored_options(self.plan_loader, space, self.hash_planner_context_inputs_str)
-
-    def _log_stats(
-        self,
-        sharding_plan: ShardingPlan,
-        options: list[ShardingOption],
-        sharders: Sharders,
-        run_time_s: float,
-    ) -> None:
-        for stats in self._stats:
-            stats.log(
-                sharding_plan=sharding_plan,
-                topology=self._topology,
-                batch_size=self._batch_size,
-                storage_reservation=self._storage_reservation,
-                num_proposals=self._num_proposals,
-                num_plans=self._num_plans,
-                run_time=run_time_s,
-                best_plan=options,
-                constraints=self._constraints,
-                enumerator=None,
-                sharders=sharders,
-                debug=self._debug,
-                debug_stats=PlanDebugStats(
-                    planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
-                ),
-            )
 
 
 # ------------------------------------------------------------------ on several ranks

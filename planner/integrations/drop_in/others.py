@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torchrec.distributed.planner.types import (
     Proposer,
     ShardingOption,
 )
-from torchrec.distributed.types import ModuleSharder, ShardingType
+from torchrec.distributed.types import ShardingType
 
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -31,7 +32,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
-from planner.integrations.translate.settings import ShardPlannerError
+from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
@@ -71,36 +72,26 @@ class Rival:
 NO_RIVAL: Final = Rival()
 
 
-class OrderedEnumerator(Enumerator):
-    """An enumerator that sorts the options of each table by type and kernel.
+def in_order(enumerator: Enumerator) -> Enumerator:
+    """A copy of an enumerator that sorts the options of each table by type and kernel.
 
     TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
     next, and its planner keeps the first of several options with the same cost.
     """
+    made, types = copy.copy(enumerator), [kind.value for kind in ShardingType]
 
-    def __init__(self, inner: Enumerator) -> None:
-        """Keep the enumerator that lists the options."""
-        self._inner = inner
-
-    def enumerate(
-        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
-    ) -> list[ShardingOption]:
-        """The options: tables in the enumerator's order, options of a table in a fixed order."""
-        found = self._inner.enumerate(module, sharders)
-        tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
-        types = {kind.value: i for i, kind in enumerate(ShardingType)}
+    def enumerate_in_order(module: nn.Module, sharders: Sharders) -> list[ShardingOption]:
+        found = type(enumerator).enumerate(made, module, sharders)
+        tables = list(dict.fromkeys(o.fqn for o in found))
+        places = {name: i for i, name in enumerate((*tables, *types))}
+        last = len(places)
         return sorted(
             found,
-            key=lambda o: (
-                tables[o.fqn],
-                types.get(o.sharding_type, len(types)),
-                o.compute_kernel,
-            ),
+            key=lambda o: (places[o.fqn], places.get(o.sharding_type, last), o.compute_kernel),
         )
 
-    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
-        """Pass the options on to the enumerator."""
-        self._inner.populate_estimates(sharding_options)
+    made.enumerate = enumerate_in_order
+    return made
 
 
 def ended(proposer: Proposer, most: int) -> Proposer:
@@ -114,7 +105,7 @@ def rival_plan(
     theirs: EmbeddingShardingPlanner,
     job: Job,
     module: nn.Module,
-    sharders: list[ModuleSharder[nn.Module]],
+    sharders: Sharders,
 ) -> Rival:
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 

@@ -26,6 +26,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -390,9 +391,10 @@ class _Fullness(Evaluator):
     than ``least``, which are not priced.
     """
 
-    def __init__(self, space: SearchSpace, most_s: float) -> None:
+    def __init__(self, space: SearchSpace, start: Assignment, most_s: float) -> None:
         super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
         self._most_s, self.least = most_s, math.inf
+        self.least = float(self.values(space.work(start)[None])[0])
 
     def values(self, work: FloatArray) -> FloatArray:
         """``[n]`` how full memories are under plans with work ``[n, W, F]``."""
@@ -422,22 +424,19 @@ def emptier(
     for every_kernel in (False, True):
         space = search_space(problem, make_pipeline, every_kernel=every_kernel)
         with contextlib.suppress(InvalidInputError):
-            return space.plan(_moved(space, space.assignment(plan), most_s))
+            start = space.assignment(plan)
+            evaluate, most = _Fullness(space, start, most_s), _MOST_LOOKING_S
+            if math.isfinite(evaluate.least):
+                can_run = partial(_can_run, space)
+                start = single_changes(
+                    space, evaluate, start, lambda: False, most_s=most, runs=can_run
+                )
+            return space.plan(start)
     return plan
 
 
-def _moved(space: SearchSpace, start: Assignment, most_s: float) -> Assignment:
-    """The plan after changes of single tables."""
-    evaluate = _Fullness(space, most_s)
-    evaluate.least = float(evaluate.values(space.work(start)[None])[0])
-    if not math.isfinite(evaluate.least):
-        return start
-
-    def can_run(changed: Assignment) -> bool:
-        return runs(space.plan(changed), space.problem.workload)
-
-    most = _MOST_LOOKING_S
-    return single_changes(space, evaluate, start, lambda: False, most_s=most, runs=can_run)
+def _can_run(space: SearchSpace, changed: Assignment) -> bool:
+    return runs(space.plan(changed), space.problem.workload)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:

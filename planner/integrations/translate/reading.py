@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from numbers import Real
@@ -165,6 +165,7 @@ _BY_TYPE: Final = {
 }
 """Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
 """
+_BY_SIZE: Final = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
 _WITH_ROWS: Final = (Precision.FP8, Precision.MX4)
 
 
@@ -176,18 +177,9 @@ def communication_of(sharder: ModuleSharder[nn.Module] | SharderData) -> Communi
     (``SharderData``) have only the sizes of element types.
     """
     sizes = getattr(sharder, "qcomm_dtype_sizes", None)
-    if sizes:
-        known = {key: sizes[name] for key, name in _EXCHANGES.items() if name in sizes}
-        return Communication(**{k: Codecs(**_by_size(*both)) for k, both in known.items()})
-    registry = getattr(sharder, "qcomm_codecs_registry", None)
-    if not registry:
-        return None
-    found = {
-        key: Codecs(forward=_codec(both.forward), backward=_codec(both.backward))
-        for key, name in _EXCHANGES.items()
-        if (both := registry.get(name)) is not None
-    }
-    return Communication(**found)
+    given = sizes or getattr(sharder, "qcomm_codecs_registry", None) or {}
+    found = {key: given[name] for key, name in _EXCHANGES.items() if given.get(name) is not None}
+    return Communication(**{key: _codecs(both) for key, both in found.items()}) if given else None
 
 
 def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
@@ -198,15 +190,15 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     return sorted({str(c.quantized_dtype) for c in every if c.quantized_dtype not in _BY_TYPE})
 
 
-def _by_size(forward: float, backward: float) -> dict[str, Codec]:
-    sizes = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
-    ways = {"forward": forward, "backward": backward}
-    return {
-        way: Codec(precision=sizes.get(float(size), Precision.FP32)) for way, size in ways.items()
-    }
+def _codecs(both: Any) -> Codecs:
+    """The codecs of both ways, or the sizes of their elements."""
+    forward, backward = both if isinstance(both, Iterable) else (both.forward, both.backward)
+    return Codecs(forward=_codec(forward), backward=_codec(backward))
 
 
 def _codec(codec: Any) -> Codec:
+    if isinstance(codec, Real):
+        return Codec(precision=_BY_SIZE.get(float(codec), Precision.FP32))
     named, rows = private.codec_rows(codec)
     if named in {p.value for p in Precision}:
         precision = Precision(named)
