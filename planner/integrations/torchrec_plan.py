@@ -25,7 +25,6 @@ from torchrec.distributed.planner.types import Shard as TorchrecShard
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
-from torchrec.distributed.sharding_plan import placement as placement_string
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
@@ -40,7 +39,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
 from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
-from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, parameter_name
+from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, plan_to_json
 
 
 def to_sharding_plan(
@@ -64,49 +63,55 @@ def to_sharding_plan(
     Raises:
         InvalidValueError: the plan names a table that the workload does not have.
     """
-    modules: dict[str, Any] = {}
-    for placed in plan.placements:
-        table = workload.table(placed.table)
-        name = parameter_name(table)
-        given = (constraints or {}).get(name) or ParameterConstraints()
-        module_plan = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
-        module_plan[name] = ParameterSharding(
-            sharding_type=str(placed.sharding_type),
-            compute_kernel=settings.kernel_name(
-                placed.kernel, map(str, given.compute_kernels or ())
-            ),
-            ranks=list(placed.ranks),
-            sharding_spec=None
-            if placed.sharding_type is ShardingType.DATA_PARALLEL
-            else spec_of(
-                ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], placement)
-                for s in placed.shards
-                for placement in [placement_string(compute_device, s.rank, local_world_size)]
-            ),
-            key_value_params=None,
-            **_settings(placed, given),
-        )
-    return ShardingPlan(modules)
-
-
-def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableShardingSpec:
-    """TorchRec's specification of shards: offsets, sizes and placement string of each."""
-    return EnumerableShardingSpec(
-        [
-            ShardMetadata(shard_offsets=offsets, shard_sizes=sizes, placement=place)
-            for offsets, sizes, place in shards
-        ]
+    given = constraints or {}
+    return ShardingPlan(
+        {
+            module: EmbeddingModuleShardingPlan(
+                {
+                    name: sharding_of(e, compute_device, given.get(name))
+                    for name, e in tables.items()
+                }
+            )
+            for module, tables in plan_to_json(plan, workload, local_world_size).items()
+        }
     )
 
 
-def _settings(placed: TablePlacement, given: ParameterConstraints) -> dict[str, Any]:
+def sharding_of(
+    entry: Mapping[str, Any], compute_device: str, given: ParameterConstraints | None = None
+) -> ParameterSharding:
+    """How TorchRec shards a table, from its entry in one of our plan files.
+
+    Args:
+        entry: the values of the file, in which all devices are GPUs.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``; a CPU has no number.
+        given: the constraint of the table.
+    """
+    limit, shards = given or settings.NO_LIMIT, []
+    for shard in entry["shards"]:
+        rank, _, device = shard["placement"].partition("/cuda")
+        place = f"{rank}/{compute_device}" + (device if compute_device != "cpu" else "")
+        cut = {name: shard[name] for name in ("shard_offsets", "shard_sizes")}
+        shards.append(ShardMetadata(**cut, placement=place))
+    is_copied = entry["sharding_type"] == ShardingType.DATA_PARALLEL
+    kernel = ComputeKernel(entry["compute_kernel"])
+    return ParameterSharding(
+        sharding_type=entry["sharding_type"],
+        compute_kernel=settings.kernel_name(kernel, map(str, limit.compute_kernels or ())),
+        ranks=entry["ranks"],
+        sharding_spec=None if is_copied else EnumerableShardingSpec(shards),
+        **_settings(entry.get("cache_load_factor"), limit),
+    )
+
+
+def _settings(load_factor: float | None, given: ParameterConstraints) -> dict[str, Any]:
     """What a constraint passes on to the kernel; its cache gets the load factor of the plan."""
     names = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode")
-    settings = {name: getattr(given, name) for name in (*names, "output_dtype")}
-    if placed.cache_load_factor_ratio is not None:
+    passed = {name: getattr(given, name) for name in (*names, "output_dtype")}
+    if load_factor is not None:
         own = given.cache_params or CacheParams()
-        settings["cache_params"] = replace(own, load_factor=placed.cache_load_factor_ratio)
-    return settings
+        passed["cache_params"] = replace(own, load_factor=load_factor)
+    return passed
 
 
 def plan_of(
@@ -229,7 +234,7 @@ def _option(
         dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
         key_value_params=given.key_value_params,
-        **_settings(placed, given),
+        **_settings(placed.cache_load_factor_ratio, given),
     )
     if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
         option.stash_weights = True
