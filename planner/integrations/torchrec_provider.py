@@ -247,27 +247,22 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
         InvalidInputError: there is no such system, or it cannot have this number of ranks.
     """
     local = request.local_world_size
-    system = io.load_system(sku, gpus=request.world_size, gpus_per_host=local)
     own = (getattr(request, "per_sku_overrides", None) or {}).get(sku) or SkuOverride()
     hbm = request.hbm_gb if own.hbm_gb is None else own.hbm_gb
     ddr = request.ddr_gb if own.ddr_gb is None else own.ddr_gb
-    if hbm is not None:
-        device = replace(system.device, hbm_capacity_bytes=hbm * GIB)
-        system = replace(system, device=device, hbm_capacity_by_rank_bytes=())
-    if ddr is not None:
-        host = replace(system.host, ddr_capacity_bytes=ddr * GIB * local)
-        system = replace(system, host=host, ddr_capacity_by_host_bytes=())
     intra, inter = own.intra_host_bw, own.inter_host_bw
+    given = {
+        "device.hbm_capacity": None if hbm is None else f"{hbm} GiB",
+        "host.ddr_capacity": None if ddr is None else f"{ddr * local} GiB",
+        "links.host.bandwidth": None if intra is None else f"{intra} GiB/s",
+        "links.network.bandwidth": None if inter is None else f"{inter} GiB/s",
+    }
+    overrides = tuple((key, text) for key, text in given.items() if text is not None)
+    sizes = {"gpus": request.world_size, "gpus_per_host": local}
+    system = io.load_system(sku, **sizes, overrides=overrides)
     if intra is not None:
-        rate = {"bandwidth_bytes_per_s": intra * GIB}
-        system = replace(
-            system,
-            host_link=replace(system.host_link, **rate),
-            domain_link=replace(system.domain_link, **rate),
-        )
-    if inter is not None:
-        link = replace(system.network_link, bandwidth_bytes_per_s=inter * GIB)
-        system = replace(system, network_link=link)
+        domain = replace(system.domain_link, bandwidth_bytes_per_s=intra * GIB)
+        system = replace(system, domain_link=domain)
     changed = HardwareConfig(
         hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
         ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
