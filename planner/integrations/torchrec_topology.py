@@ -85,11 +85,10 @@ def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
     on_cpu = topology.compute_device == "cpu"
     intra, inter = topology.intra_host_bw, topology.inter_host_bw
     memory = topology.ddr_mem_bw if on_cpu else topology.hbm_mem_bw
-    whole = topology.world_size % topology.intra_group_size == 0
     return TorchrecMachine(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
-        group_size=topology.intra_group_size if whole else host_size(topology),
+        group_size=host_size(topology),
         hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
         device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
         intra_host_bandwidth_bytes_per_s=float(intra) * _MS_PER_S,

@@ -63,61 +63,46 @@ def table_warnings(
     known = {f.parameter_name for f in found}
     known |= {name for name, given in constraints.items() if given.device_group}
     types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
-    codecs = {word for f in found for word in reading.unknown_codecs(f.sharder)}
-    own = {
-        type(f.sharder).__name__
-        for f in found
-        if not settings.is_of_torchrec(f.sharder.storage_usage)
-    }
+    own = (f.sharder for f in found if not settings.is_of_torchrec(f.sharder.storage_usage))
     named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
     named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
-    about: list[tuple[Iterable[str], str]] = [
-        (set(constraints) - known, "constraints name tables that the model does not have"),
-        (set(hints.distributions) - known, "hints name tables that the model does not have"),
-        *(([f.table.name for f in found if applies(f)], words) for applies, words in _REMARKS),
-        (
-            [
-                f.table.name
-                for f in found
-                if not hints.default_distribution and f.parameter_name not in hints.distributions
-            ],
-            "{count} tables have no index distribution (hints); uniform assumed",
+    of_call: dict[str, Callable[[ShardableTable], object]] = {
+        "{count} tables have no index distribution (hints); uniform assumed": lambda f: (
+            not hints.default_distribution and f.parameter_name not in hints.distributions
         ),
-        (
-            [
-                f"{f.table.name} ({row})"
-                for f in found
-                if (row := reading.row_to_fill(f.table, batch_size))
-            ],
-            "{count} tables have codecs that scale rows of so many elements, which a batch of "
-            f"{batch_size} times their columns does not fill: they are not cut by columns, and "
-            "training fails in the exchange of a rank whose rows do not come out",
+        "{count} tables have codecs that scale rows of elements, which a batch of "
+        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+        "training fails in the exchange of a rank whose rows do not come out": lambda f: (
+            reading.row_to_fill(f.table, batch_size)
         ),
-        (
-            sorted(t.value for t in types) if hints.output_dtype is None and types[1:] else (),
-            f"tables have outputs of several types, all are priced as {types[-1]}",
+    }
+    about: dict[str, Iterable[str]] = {
+        "constraints name tables that the model does not have": set(constraints) - known,
+        "hints name tables that the model does not have": set(hints.distributions) - known,
+        **{
+            words: [f.table.name for f in found if applies(f)]
+            for words, applies in (_REMARKS | of_call).items()
+        },
+        f"tables have outputs of several types, all are priced as {types[-1]}": (
+            [t.value for t in types] if hints.output_dtype is None and types[1:] else ()
         ),
-        (
-            codecs,
-            "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as "
-            "fp32",
+        "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as fp32": (
+            {word for f in found for word in reading.unknown_codecs(f.sharder)}
         ),
-        (
-            own,
-            "storage_usage of sharders is not read, as the search has a memory ledger of its own",
+        "storage_usage of sharders is not read, as the search has a memory ledger of its own": (
+            {type(sharder).__name__ for sharder in own}
         ),
-        (named - _NAMES, "constraints name sharding types or kernels that do not exist"),
-    ]
+        "constraints name sharding types or kernels that do not exist": named - _NAMES,
+    }
     priced_as: dict[str, list[str]] = {}
     for entry in found:
         left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
-        for name in filter(settings.is_priced_as_another, left):
-            if str(settings.our_kernel(name)) not in left:
-                priced_as.setdefault(name, []).append(entry.table.name)
-    for name, tables in sorted(priced_as.items()):
-        words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
-        about.append((tables, f"{words} {settings.our_kernel(name)}"))
-    return [line for names, words in about for line in _about(names, words)]
+        for name in sorted(filter(settings.is_priced_as_another, left)):
+            words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
+            if (nearest := str(settings.our_kernel(name))) not in left:
+                priced_as.setdefault(f"{words} {nearest}", []).append(entry.table.name)
+    about |= priced_as
+    return [line for words, names in about.items() for line in _about(names, words)]
 
 
 def _about(names: Iterable[str], words: str) -> list[str]:
@@ -139,62 +124,41 @@ def _keeps_scales(entry: ShardableTable) -> bool:
     return entry.table.dtype is DataType.INT8 and not is_quantized
 
 
-_REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
-    (
-        lambda f: f.limit is settings.NO_LIMIT,
-        "{count} tables have no pooling factor (constraints); 1 index per feature assumed",
+_REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
+    "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
+        lambda f: f.limit is settings.NO_LIMIT
     ),
-    (
-        lambda f: f.key_value is not None,
-        "{count} key-value tables have no cost model of their own: priced as tables in host memory "
-        "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD "
-        "bytes not counted; no other table goes to fused_uvm_caching unless its constraint names "
-        "that kernel",
+    "{count} key-value tables have no cost model of their own: priced as tables in host memory "
+    "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD bytes "
+    "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
+    "kernel": lambda f: f.key_value is not None,
+    "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
+    "them": _lacks_load_factor,
+    "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
+    "fall with hints=WorkloadHints(distributions=...)": (
+        lambda f: f.limit.cache_params and f.limit.cache_params.stats
     ),
-    (
-        _lacks_load_factor,
-        "{count} tables have cache_params without a load_factor; the search chooses it if it "
-        "caches them",
+    "feature_names of constraints differ from those of the model, whose names are used": lambda f: (
+        f.limit.feature_names and list(f.limit.feature_names) != [x.name for x in f.table.features]
     ),
-    (
-        lambda f: f.limit.cache_params and f.limit.cache_params.stats,
-        "cache_params.stats of {count} tables reach the plan but are not priced; say how their "
-        "indices fall with hints=WorkloadHints(distributions=...)",
+    "pooling_factors of constraints are not one for each feature; their sum is spread evenly": (
+        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit)
     ),
-    (
-        lambda f: (
-            f.limit.feature_names
-            and list(f.limit.feature_names) != [x.name for x in f.table.features]
-        ),
-        "feature_names of constraints differ from those of the model, whose names are used",
+    "is_weighted is set for tables of modules without weights: priced with weights": (
+        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module)
     ),
-    (
-        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit),
-        "pooling_factors of constraints are not one for each feature; their sum is spread evenly",
+    "use_virtual_table is set for tables whose configuration says otherwise; they are planned as "
+    "ordinary ones": (
+        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
     ),
-    (
-        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module),
-        "is_weighted is set for tables of modules without weights: priced with weights",
-    ),
-    (
-        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual),
-        "use_virtual_table is set for tables whose configuration says otherwise; they are planned "
-        "as ordinary ones",
-    ),
-    (
-        _keeps_scales,
-        "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all "
-        "with each row, which are not counted; keep room for them with "
-        "hints=WorkloadHints(reserved_bytes=...)",
-    ),
-    (
-        lambda f: unsummed_words(f.table),
-        "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot "
-        "sum: {count} tables are not cut by rows, for they would fail in training; give "
-        "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16",
-    ),
-)
-"""Which tables a remark is about, and the remark, which their names follow."""
+    "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
+    "each row, which are not counted; keep room for them with "
+    "hints=WorkloadHints(reserved_bytes=...)": _keeps_scales,
+    "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
+    "{count} tables are not cut by rows, for they would fail in training; give "
+    "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: unsummed_words(f.table),
+}
+"""Remarks, which names of tables follow, and which tables each is about."""
 
 
 def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
