@@ -380,15 +380,14 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         more["knows_optimizer"] = model.knows_optimizer
         machine = topologies.torchrec_machine(self._topology)
         rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
-        by_theirs = (
-            rating if is_rated else partial(pricing.TorchrecMemoryPipeline, rating=rating, **more)
-        )
+        by_ours = partial(pricing.KeyValuePipeline, **more)
+        by_theirs = rating if is_rated else partial(by_ours, rating=rating)
         free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
         return search.Job(
             model=model,
             limits=model.constraints,
             topology=self._topology,
-            ours=search.Count(counted, ledger, partial(pricing.KeyValuePipeline, **more)),
+            ours=search.Count(counted, ledger, by_ours),
             theirs=None if theirs is None else search.Count(tables, theirs, by_theirs),
             left_by=pricing.described(own) + (free if self._headroom_ratio else ""),
             search=SearchSettings(**self._search, with_baselines=False),

@@ -21,7 +21,7 @@ from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.integrations.translate import settings
-from planner.integrations.translate.pricing import planned_as, without_cache
+from planner.integrations.translate.pricing import planned_as
 from planner.integrations.translate.reading import row_to_fill
 from planner.options import torchrec_rules
 from planner.options.cuts import without_types
@@ -75,7 +75,10 @@ def table_constraints(
         if entry.key_value is not None:
             given = planned_as(entry.key_value, given, float(table.weight_bytes), world_size)
         elif has_key_values and not given.compute_kernels:
-            given = without_cache(given)
+            # Tables of one kernel share a launch, but none with key-value tables, which are priced
+            # as those of this kernel.
+            cached = ComputeKernel.FUSED_UVM_CACHING
+            given = replace(given, compute_kernels=[str(k) for k in ComputeKernel if k != cached])
         if table.embedding_dim != entry.config.embedding_dim or row_to_fill(table, batch_size):
             given = replace(given, min_partition=table.embedding_dim)
         legal = torchrec_rules.legal_types_and_kernels(

@@ -142,16 +142,6 @@ def key_value_table(
     )
 
 
-def without_cache(given: ParameterConstraints) -> ParameterConstraints:
-    """The constraint of an ordinary table in a model with key-value tables: without caching.
-
-    Key-value tables are priced as ``fused_uvm_caching``. Tables of one kernel share a launch, but
-    an ordinary table would not share one with key-value tables in TorchRec.
-    """
-    kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
-    return replace(given, compute_kernels=kernels)
-
-
 def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
     """Refuse key-value tables in places where only the tables they are priced as would be known.
 
@@ -188,7 +178,10 @@ def planned_as(
 
 
 class KeyValuePipeline(CostPipeline):
-    """Prices plans with key-value tables; without any it is :class:`CostPipeline`."""
+    """Prices plans with key-value tables, or with TorchRec's count of the memory of all others.
+
+    Without either it is :class:`CostPipeline`.
+    """
 
     def __init__(
         self,
@@ -198,8 +191,9 @@ class KeyValuePipeline(CostPipeline):
         *,
         key_values: Mapping[str, KeyValueTable] | None = None,
         knows_optimizer: bool = True,
+        rating: TorchrecPricing | None = None,
     ) -> None:
-        """Keep the arguments of :class:`CostPipeline`, and two more.
+        """Keep the arguments of :class:`CostPipeline`, and three more.
 
         Args:
             workload: the tables.
@@ -207,23 +201,36 @@ class KeyValuePipeline(CostPipeline):
             models: the cost models.
             key_values: the key-value tables, by their names in the workload.
             knows_optimizer: whether the cost of each table's optimizer is known.
+            rating: how TorchRec reads the tables, if memory is to be counted as it does.
         """
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
         self.knows_optimizer = knows_optimizer
+        self._theirs = None if rating is None else rating(workload, topology, self.models)
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Bytes for tables on each rank, ``[W]``; by TorchRec's count all that is left."""
+        return super().device_limits if self._theirs is None else self._theirs.device_limits
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options; of key-value tables only the cache counts as memory."""
-        kept = [self.key_values.get(option.table) for option in options]
-        return [
-            work if cache is None else replace(work, rows=_only_cache(work.rows, cache))
-            for work, cache in zip(super().options_work(options), kept, strict=True)
-        ]
+        found = super().options_work(options)
+        for i, (option, work) in enumerate(zip(options, found, strict=True)):
+            if kept := self.key_values.get(option.table):
+                found[i] = replace(work, rows=_only_cache(work.rows, kept))
+            elif self._theirs is not None:
+                memory = self._theirs.option_work(option)
+                found[i] = OptionWork.of(_with_memory(work.full, memory))
+        return found
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, columns]``."""
-        ordinary = tuple(p for p in plan.placements if p.table not in self.key_values)
-        work = super().plan_work(Plan(placements=ordinary))
+        others = tuple(p for p in plan.placements if p.table not in self.key_values)
+        ordinary = Plan(placements=others)
+        work = super().plan_work(ordinary)
+        if self._theirs is not None:
+            work = _with_memory(work, self._theirs.torchrec_work(ordinary))
         for placement in plan.placements:
             if kept := self.key_values.get(placement.table):
                 rows = super().plan_work(Plan(placements=(placement,)))
@@ -329,38 +336,6 @@ MARGIN_RATIO: Final = 0.15
 
 _GB: Final = 2.0**30
 """The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
-
-
-class TorchrecMemoryPipeline(KeyValuePipeline):
-    """Our times with TorchRec's count of memory, except that of key-value tables."""
-
-    def __init__(self, *arguments: Any, rating: TorchrecPricing, **more: Any) -> None:
-        """Keep the arguments of :class:`KeyValuePipeline`, and how TorchRec reads the tables."""
-        super().__init__(*arguments, **more)
-        self._theirs = rating(self.workload, self.topology, self.models)
-
-    @cached_property
-    def device_limits(self) -> FloatArray:
-        """Bytes for tables on each rank, ``[W]``: everything that the reservation has left."""
-        return self._theirs.device_limits
-
-    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options, with TorchRec's memory."""
-        return [
-            work
-            if option.table in self.key_values
-            else OptionWork.of(_with_memory(work.full, self._theirs.option_work(option)))
-            for option, work in zip(options, super().options_work(options), strict=True)
-        ]
-
-    def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, with TorchRec's memory."""
-        kept, ordinary = (
-            Plan(placements=tuple(p for p in plan.placements if (p.table in self.key_values) is k))
-            for k in (True, False)
-        )
-        work = _with_memory(super().plan_work(ordinary), self._theirs.torchrec_work(ordinary))
-        return work + super().plan_work(kept) if kept.placements else work
 
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:
