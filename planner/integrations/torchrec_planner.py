@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import planners
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
@@ -25,6 +26,7 @@ from torchrec.distributed.planner.types import (
     PlanDebugStats,
     PlanLoader,
     PlannerError,
+    PlannerErrorType,
     Proposer,
     ShardingOption,
     Stats,
@@ -41,7 +43,7 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from planner.integrations import torchrec_topology as topologies
-from planner.integrations.drop_in import others, remarks, search
+from planner.integrations.drop_in import remarks, search
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -185,7 +187,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
         self._started_s = 0.0
-        self._rival = others.NO_RIVAL
+        self._rival = search.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
         self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
@@ -211,7 +213,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        self.result, self._best_plan, self._rival, self.block = None, None, others.NO_RIVAL, ""
+        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         try:
@@ -228,7 +230,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         sharders: Sharders | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
-        """Plan on the first rank of a group, and send the plan (or the error) to all others.
+        """Plan on the first rank of a group, and send the plan (or the error) to all search.
 
         The others wait in a broadcast, so that the search has to end before the group's timeout.
 
@@ -289,7 +291,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         options: list[ShardingOption] = []
         if self.plan_loader is not None:
             space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
-            options = others.stored_options(self.plan_loader, space, current)
+            options = stored_options(self.plan_loader, space, current)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
@@ -297,7 +299,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         sharding_plan = options_to_sharding_plan(options, self._topology)
         if not rules.has_other_groups(self._constraints, device):
             planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        with others.quiet():
+        with search.quiet():
             planners.validate_rank_assignment(sharding_plan, self._topology)
         planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
@@ -338,7 +340,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         left = topologies.topology_from_torchrec(
             reserved, self._base, rates_from_base=self._rates_from_base
         )
-        return search.with_memory(left, ratio=1.0 - self._headroom_ratio)
+        return topologies.with_memory(left, ratio=1.0 - self._headroom_ratio)
 
     def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> search.Job:
         """The model with the memory for tables by both counts.
@@ -375,7 +377,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                     "run out of memory",
                     *(pricing.described(own), format_bytes(kept), format_bytes(needed)),
                 )
-            counted, ledger = tables, search.with_memory(ledger, more_bytes=dense)
+            counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
         more: dict[str, Any] = {"key_values": model.key_values}
         more["knows_optimizer"] = model.knows_optimizer
         machine = topologies.torchrec_machine(self._topology)
@@ -399,7 +401,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         """The plan of the file, or else the best one found; TorchRec can run either."""
         model = job.model
         if self._plan_file is not None:
-            return others.load_for_model(self._plan_file, job)
+            return search.load_for_model(self._plan_file, job)
         said = remarks.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
@@ -424,14 +426,53 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         theirs = planners.EmbeddingShardingPlanner(
             topology=self._topology,
             batch_size=self._batch_size,
-            enumerator=others.in_order(self._enumerator),
+            enumerator=search.in_order(self._enumerator),
             storage_reservation=self._storage_reservation,
             stats=[],
             constraints=self._constraints,
             debug=False,
         )
-        self._rival = others.rival_plan(theirs, job, module, sharders)
+        self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
+
+
+_NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
+"""TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
+
+
+def stored_options(
+    loader: PlanLoader, search_space: list[ShardingOption], current_hash: Callable[[], str]
+) -> list[ShardingOption]:
+    """The options of the plan in a TorchRec plan loader; empty if it has none.
+
+    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
+    made for the same inputs; TorchRec's own planner then makes a new plan too.
+
+    Args:
+        loader: any loader with TorchRec's interface.
+        search_space: TorchRec's options of the model; stored options are found by storage hash.
+        current_hash: returns the context hash of this job.
+
+    Raises:
+        ShardPlannerError: the stored plan was made for other inputs.
+        PlannerError: TorchRec's error if the stored options are not those of this model.
+    """
+    try:
+        current = current_hash()
+    except _NO_FINGERPRINT as error:
+        logger.warning("the stored plan cannot be checked, so a new one is made: %s", error)
+        return []
+    stored = loader.plan_context_hash()
+    if stored is not None and stored != current:
+        message = (
+            f"planner input mismatch: the stored plan was made for other inputs (context hash "
+            f"{stored}, now {current}); plan again, or remove plan_loader"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+    loaded = loader.load()
+    if loaded is None:
+        return []
+    return planners.extract_plan(search_space=search_space, loaded_sharding_options=loaded)
 
 
 # ------------------------------------------------------------------ on several ranks

@@ -136,6 +136,17 @@ def topology_to_torchrec(
     )
 
 
+def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0.0) -> Topology:
+    """The topology with a share of the memory of its devices, and so many bytes more on each."""
+    capacity = topology.device.hbm_capacity_bytes * ratio + more_bytes
+    by_rank = tuple(c * ratio + more_bytes for c in topology.hbm_capacity_by_rank_bytes)
+    return replace(
+        topology,
+        device=replace(topology.device, hbm_capacity_bytes=capacity),
+        hbm_capacity_by_rank_bytes=by_rank,
+    )
+
+
 def _device_memory(topology: TorchrecTopology) -> list[float]:
     on_cpu = topology.compute_device == "cpu"
     caps = [float(d.storage.ddr if on_cpu else d.storage.hbm) for d in topology.devices]

@@ -24,7 +24,7 @@ from planner.result import PlanningResult
 from planner.support.text import significant
 
 if TYPE_CHECKING:
-    from planner.integrations.drop_in.others import Rival
+    from planner.integrations.drop_in.search import Rival
     from planner.integrations.torchrec_workload import ShardableTable, WorkloadHints
 
 RIVAL: Final = "torchrec"

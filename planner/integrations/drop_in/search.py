@@ -21,17 +21,29 @@ than one without. :func:`roomiest` moves such tables.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from torchrec.distributed.planner.types import PlannerErrorType
+from torch import nn
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    PlannerErrorType,
+    Proposer,
+    ShardingOption,
+)
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ShardingType as TorchrecShardingType
 
 from costmodels.datatypes import FloatArray
 from costmodels.errors import CostModelError
@@ -40,14 +52,18 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
-from planner import api
+from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
-from planner.integrations.drop_in.others import NO_RIVAL, Rival
 from planner.integrations.drop_in.remarks import RIVAL
-from planner.integrations.translate.settings import ShardPlannerError
+from planner.integrations.torchrec_plan import plan_of
+from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.integrations.translate.private_names import last_options, proposers_of
+from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
+from planner.options.contradictions import broken_constraints
 from planner.options.cuts import without_types
-from planner.options.runtime_warnings import runtime_warnings
+from planner.options.runtime_warnings import pooling_problems, runtime_warnings, width_problems
+from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -110,6 +126,22 @@ def evaluations_within(
 _DRAW_RATIO: Final = 1e-6
 _LEAST_SEARCH_RATIO: Final = 0.2
 """A search gets at least this share of the time limit, however long the steps before it took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is
+    TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
+    """
+
+    plan: Plan | None = None
+    rating_ms: float | None = None
+    reason: str = ""
+
+
+NO_RIVAL: Final = Rival()
 
 
 class Count(NamedTuple):
@@ -350,17 +382,6 @@ _MOST_LOOKING_S: Final = 1.0
 """Nominal seconds after which no further table is moved."""
 
 
-def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0.0) -> Topology:
-    """The topology with a share of the memory of its devices, and so many bytes more on each."""
-    capacity = topology.device.hbm_capacity_bytes * ratio + more_bytes
-    by_rank = tuple(c * ratio + more_bytes for c in topology.hbm_capacity_by_rank_bytes)
-    return replace(
-        topology,
-        device=replace(topology.device, hbm_capacity_bytes=capacity),
-        hbm_capacity_by_rank_bytes=by_rank,
-    )
-
-
 def host_bytes(pipeline: CostPipeline, plan: Plan) -> float:
     """Bytes of tables in host memory, over all hosts."""
     return float(pipeline.host_bytes(pipeline.plan_work(plan)).sum())
@@ -480,3 +501,169 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
             f"a plan predicted {pace} than the fastest one was taken, because {why}",
         ),
     )
+
+
+# ------------------------------------------------------------------ plans that are given
+
+MOST_COMPARED: Final = 512
+"""TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
+
+_MOST_WORK: Final = 60_000
+"""TorchRec's planner may try proposals up to this many tables times ranks times proposals, which
+takes about 1 s. A limit by the clock would make the result depend on how busy the machine is."""
+
+_WHOLE_LIMIT_S: Final = 5.0
+"""TorchRec's planner gets all of this with a time limit of so many seconds; with less, a share."""
+
+
+def in_order(enumerator: Enumerator) -> Enumerator:
+    """A copy of an enumerator that sorts the options of each table by type and kernel.
+
+    TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
+    next, and its planner keeps the first of several options with the same cost.
+    """
+    made, types = copy.copy(enumerator), [kind.value for kind in TorchrecShardingType]
+
+    def enumerate_in_order(module: nn.Module, sharders: Sharders) -> list[ShardingOption]:
+        found = type(enumerator).enumerate(made, module, sharders)
+        tables = list(dict.fromkeys(o.fqn for o in found))
+        places = {name: i for i, name in enumerate((*tables, *types))}
+        last = len(places)
+        return sorted(
+            found,
+            key=lambda o: (places[o.fqn], places.get(o.sharding_type, last), o.compute_kernel),
+        )
+
+    made.enumerate = enumerate_in_order
+    return made
+
+
+def ended(proposer: Proposer, most: int) -> Proposer:
+    """The proposer, which from now on ends after ``most`` proposals."""
+    propose, left = proposer.propose, iter(range(most))
+    proposer.propose = lambda: None if next(left, None) is None else propose()
+    return proposer
+
+
+def rival_plan(
+    theirs: EmbeddingShardingPlanner,
+    job: Job,
+    module: nn.Module,
+    sharders: Sharders,
+) -> Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    There is none for models for which it takes long, if it fails, if we cannot express its plan, or
+    if the plan breaks a rule of TorchRec's runtime. With a short time limit it gets less work.
+
+    Args:
+        theirs: TorchRec's planner with these arguments; the number of proposals of each of its
+            proposers is limited here.
+        job: the model, and the limits of the search. If the rule of a table names only one cache
+            load factor, TorchRec's runtime uses this one for a plan without any.
+        module: the model.
+        sharders: its sharders.
+    """
+    topology, workload, share = (
+        job.topology,
+        job.ours.workload,
+        min(job.limit_s / _WHOLE_LIMIT_S, 1.0),
+    )
+    num_tables, most = len(workload.tables), int(share * MOST_COMPARED)
+    if num_tables * topology.world_size > most:
+        within = f" within {job.limit_s:g} s" if share < 1.0 else ""
+        return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
+    rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
+    factors = {n: r.cache_load_factors for n, r in rules.items()}
+    try:
+        work = share * _MOST_WORK / (num_tables * topology.world_size)
+        for proposer in proposers_of(theirs):
+            ended(proposer, max(int(work) // 2, 1))
+        with quiet():
+            theirs.plan(module, sharders)
+        options = last_options(theirs)
+        plan = plan_of(options, {n: f[0] for n, f in factors.items() if len(f) == 1})
+        rating_ms = float(NoopPerfModel(topology).rate(options))
+    except Exception as error:  # an error in this comparison must not stop the job
+        logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
+    device = topology.compute_device
+    wrong = [
+        *runtime_problems(plan, workload, job.ours.topology, device),
+        *(
+            f"table {placed.table!r} as {placed.sharding_type} on {device}"
+            for placed in plan.placements
+            if placed.sharding_type not in rules[placed.table].sharding_types
+        ),
+    ]
+    if wrong:
+        return Rival(reason=f"cannot run: {wrong[0]}")
+    if problems := pooling_problems(plan, workload):
+        return Rival(reason=f"changes the model: {problems[0]}")
+    return Rival(plan=plan, rating_ms=rating_ms)
+
+
+def runtime_problems(
+    plan: Plan, workload: Workload, topology: Topology, compute_device: str
+) -> list[str]:
+    """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
+    device = OUR_DEVICE.get(compute_device, compute_device)
+    layout = layout_problems(plan, workload, topology, device=device)
+    return [*layout, *width_problems(plan, workload).values()]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for ")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A context without logs of TorchRec's planner, which writes lines for each proposal.
+
+    To the root logger it writes that each replicated table has no sharding spec, as it should.
+    """
+    noisy = logging.getLogger("torchrec.distributed.planner")
+    before = noisy.level
+    noisy.setLevel(logging.CRITICAL + 1)
+    logging.root.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(_is_news)
+        noisy.setLevel(before)
+
+
+def load_for_model(path: Path, job: Job) -> Plan:
+    """Load a plan; it has to be one for exactly this model on this many ranks.
+
+    A plan that breaks constraints, or does not fit in memory, is used with a warning.
+
+    Args:
+        path: a ``plan.json``, ours or TorchRec's.
+        job: the model, and the memory that is left for its tables.
+
+    Raises:
+        ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
+            for other tables (there is a line for each that differs); or TorchRec cannot run it.
+    """
+    workload, topology, _ = job.ours
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+    try:
+        plan = io.load_plan(path, workload, topology).plan
+        problems = runtime_problems(plan, workload, topology, job.topology.compute_device)
+    except InvalidInputError as error:
+        plan, problems = Plan(placements=()), list(error.problems)
+    if problems:
+        message = "\n".join([f"the plan {path} does not fit this job:", *problems])
+        raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+    lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
+    fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
+    if fullest.headroom_bytes < 0:
+        lines.append(
+            f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "
+            "by our count than the storage reservation and memory_headroom leave"
+        )
+    for line in lines:
+        logger.warning("the plan %s is used, although %s", path, line)
+    return plan

@@ -38,8 +38,8 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
-from planner.integrations.drop_in import others as rival
 from planner.integrations.drop_in import remarks
+from planner.integrations.drop_in import search as rival
 from planner.integrations.drop_in import search as sound_plans
 from planner.integrations.drop_in.search import Job
 from planner.integrations.torchrec_planner import ShardPlanner
@@ -249,7 +249,7 @@ def test_a_planner_forgets_the_options_of_the_model_before(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a stored plan of the first model would be taken for one of the second."""
-    monkeypatch.setattr(rival, "MOST_SHARDS", 8)
+    monkeypatch.setattr(rival, "MOST_COMPARED", 8)
     many = [(f"t{i}", 100 + i, 8) for i in range(6)]
     first, second = bags(many[:-1]), bags(many)
     reused, fresh = (make() for _ in range(2))
