@@ -19,7 +19,7 @@ from costmodels.system_models import sync_time_s
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.search import evaluations_within
+from planner.integrations.drop_in import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values

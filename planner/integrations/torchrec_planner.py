@@ -6,7 +6,7 @@ import inspect
 import logging
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import planners
 from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
@@ -41,9 +42,9 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.units import format_bytes
+from costmodels.units import format_bytes, format_time
+from planner.integrations import drop_in as search
 from planner.integrations import torchrec_topology as topologies
-from planner.integrations.drop_in import remarks, search
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -65,6 +66,7 @@ from planner.integrations.translate.settings import (
 from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
 from planner.settings import SearchSettings
+from planner.support.text import significant
 from planner.torchrec_terms import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
@@ -323,7 +325,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             )
         if self.result is not None:
             told = self._rival, options, self._topology, seconds
-            self.block = remarks.planning_block(self.result, *told)
+            self.block = planning_block(self.result, *told)
             logger.info("%s", self.block)
         return sharding_plan
 
@@ -402,7 +404,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         model = job.model
         if self._plan_file is not None:
             return search.load_for_model(self._plan_file, job)
-        said = remarks.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
+        said = topologies.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
         listed = self._user_enumerator
@@ -410,7 +412,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
         for line in (
             *result.warnings,
-            *remarks.copied_by_another_optimizer(result.plan, model.tables),
+            *rules.copied_by_another_optimizer(result.plan, model.tables),
         ):
             logger.warning(line)
         self._num_proposals = self._num_plans = result.solver.evaluations
@@ -473,6 +475,75 @@ def stored_options(
     if loaded is None:
         return []
     return planners.extract_plan(search_space=search_space, loaded_sharding_options=loaded)
+
+
+# ------------------------------------------------------------------ the log
+
+_TIMES: Final = ("iteration", "phases")
+"""Objectives whose values are predicted seconds."""
+
+
+def planning_block(
+    result: PlanningResult,
+    rival: search.Rival,
+    options: Sequence[ShardingOption],
+    topology: TorchrecTopology,
+    seconds: float,
+) -> str:
+    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
+
+    Args:
+        result: the result of the search.
+        rival: TorchRec's own plan for the same arguments, or why there is none.
+        options: the plan as TorchRec's options, with TorchRec's estimates.
+        topology: TorchRec's topology.
+        seconds: seconds of the whole planning.
+    """
+    time = result.estimate.time
+    rank = result.best.memory.fullest
+    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
+    if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
+        taken = "TorchRec's plan: none was found that is predicted to be faster"
+    lines = [
+        "ShardPlanner",
+        f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
+        f"and {format_time(time.high_s)}",
+        f"  proven bound     {_bound(result)}",
+        f"  ended            {result.solver.status}, objective {result.solver.objective}, "
+        f"{result.solver.evaluations:,} plans priced",
+        f"  TorchRec's plan  {_theirs(result, rival)}",
+        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+        f"  taken            {taken}",
+        f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
+        f"{format_bytes(rank.capacity_bytes)}",
+        f"  planning took    {seconds:.1f} s",
+    ]
+    return "\n".join(lines)
+
+
+def _bound(result: PlanningResult) -> str:
+    if result.bound is None:
+        return "none"
+    if result.solver.objective not in _TIMES:
+        gap = result.gap_ratio
+        shown = "unknown" if gap is None else f"{gap:.1%}"
+        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
+    value = result.estimate.time.time_s
+    gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
+    return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
+
+
+def _theirs(result: PlanningResult, rival: search.Rival) -> str:
+    priced = [c for c in result.baselines if c.name == search.RIVAL]
+    if priced:
+        return f"predicted {format_time(priced[0].estimate.time.time_s)}"
+    if search.RIVAL in result.unfit_baselines:
+        return "does not fit by our count of memory"
+    return rival.reason or "cannot be priced"
+
+
+def _ms(value: float | None) -> str:
+    return "not known" if value is None else format_time(value * 1e-3)
 
 
 # ------------------------------------------------------------------ on several ranks

@@ -21,7 +21,7 @@ from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in.search import Job, Rival, evaluations_within
+from planner.integrations.drop_in import Job, Rival, evaluations_within
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints

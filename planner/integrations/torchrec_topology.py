@@ -13,6 +13,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torchrec.distributed.comm import get_local_size
+from torchrec.distributed.planner import constants
 from torchrec.distributed.planner.types import (
     CustomTopologyData,
     HardwareConfig,
@@ -28,6 +29,7 @@ from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
 from planner.errors import InfeasibleError, InvalidInputError
+from planner.integrations.translate.private_names import topology_setting
 
 _MS_PER_S: Final = 1000.0
 
@@ -297,3 +299,48 @@ def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
         f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
         f"{pod_size} on every rank before training"
     )
+
+
+MULTIPLIERS: Final = {
+    "bwd_compute_multiplier": constants.BWD_COMPUTE_MULTIPLIER,
+    "weighted_feature_bwd_compute_multiplier": constants.WEIGHTED_FEATURE_BWD_COMPUTE_MULTIPLIER,
+    "uneven_sharding_perf_multiplier": 1.0,
+    "ssd_mem_bw": constants.SSD_MEM_BW,
+}
+"""Settings of a ``Topology`` that only TorchRec's estimates read, with TorchRec's defaults."""
+
+
+def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> list[str]:
+    """Settings of TorchRec's topology that do not change our prices.
+
+    Args:
+        topology: TorchRec's topology.
+        rates_from_base: whether bandwidths come from one of our systems, so that those of the
+            topology are not used.
+    """
+    changed = [
+        f"{name}={topology_setting(topology, name, default)}"
+        for name, default in MULTIPLIERS.items()
+        if topology_setting(topology, name, default) != default
+    ]
+    bandwidths = type(topology.comms_bandwidths).__name__
+    world_size, group = topology.world_size, topology.intra_group_size
+    on_cpu = topology.compute_device == "cpu"
+    memories = {d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}
+    said = {
+        f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
+        "predicted times do not change with them": changed,
+        f"of {bandwidths} only intra_host_bw and inter_host_bw are used; pass system= for links "
+        "with latencies and measured curves": (
+            bandwidths != "BasicCommsBandwidths" and not rates_from_base
+        ),
+        "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
+        "blocks all the same, where TorchRec's planner cuts them in proportion to the memories": (
+            len(memories) > 1
+        ),
+        f"{world_size} ranks do not fill hosts of {group}: planned and priced as hosts of "
+        f"{host_size(topology)}, without table_row_wise and grid_shard": world_size % group,
+        "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
+        "bandwidths": topology.compute_device == "mtia",
+    }
+    return [line for line, applies in said.items() if applies]

@@ -22,9 +22,8 @@ from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.dense.trace import DenseTrace, trace_dense
-from planner.integrations.drop_in.remarks import table_warnings
+from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import reading, settings
-from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.pricing import (
     MOST_ROWS,
     KeyValueTable,
@@ -146,7 +145,7 @@ def describe_model(
     found = _tables_of(module, chosen, given, hints, compute_device, *sizes)
     if not found:
         return None
-    warnings = table_warnings(found, given, hints, batch_size, compute_device)
+    warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
     dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
     workload, unknown = workload_of(found, hints, batch_size)
     if unseen_bytes:
@@ -160,7 +159,7 @@ def describe_model(
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
-        constraints=table_constraints(found, compute_device, world_size, batch_size),
+        constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=tuple(warnings),
         knows_optimizer=not unknown,
@@ -192,7 +191,7 @@ def _tables_of(
             continue
         for name, parameter in sharder.shardable_parameters(owner).items():
             limit = given.get(name, settings.NO_LIMIT)
-            if in_other_group(limit, compute_device):
+            if rules.in_other_group(limit, compute_device):
                 continue
             try:
                 kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)

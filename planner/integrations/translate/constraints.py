@@ -10,25 +10,31 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
+from torchrec.distributed.types import ShardingType as TorchrecShardingType
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.workload import Table
+from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
+from costmodels.workload import DataType, Table
 from planner.errors import InvalidInputError
-from planner.integrations.translate import settings
+from planner.integrations.translate import private_names as private
+from planner.integrations.translate import reading, settings
 from planner.integrations.translate.pricing import planned_as
-from planner.integrations.translate.reading import row_to_fill
 from planner.options import torchrec_rules
 from planner.options.cuts import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
+    from planner.integrations.torchrec_workload import (
+        ModelDescription,
+        ShardableTable,
+        WorkloadHints,
+    )
 
 logger: Final = logging.getLogger(__name__)
 
@@ -79,7 +85,9 @@ def table_constraints(
             # as those of this kernel.
             cached = ComputeKernel.FUSED_UVM_CACHING
             given = replace(given, compute_kernels=[str(k) for k in ComputeKernel if k != cached])
-        if table.embedding_dim != entry.config.embedding_dim or row_to_fill(table, batch_size):
+        if table.embedding_dim != entry.config.embedding_dim or reading.row_to_fill(
+            table, batch_size
+        ):
             given = replace(given, min_partition=table.embedding_dim)
         legal = torchrec_rules.legal_types_and_kernels(
             table, OUR_DEVICE.get(compute_device, compute_device)
@@ -346,3 +354,149 @@ def search_limits(
         options = enumerator.enumerate(module=module, sharders=list(sharders))
         constraints = _listed_by(constraints, model, options)
     return _runnable(constraints, model.tables, topology)
+
+
+# ------------------------------------------------------------------ what is said of them
+
+_SHOWN: Final = 5
+_NAMES: Final = {str(k.value) for k in (*TorchrecShardingType, *EmbeddingComputeKernel)}
+
+
+def table_warnings(
+    found: Sequence[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints],
+    hints: WorkloadHints,
+    batch_size: int,
+    compute_device: str,
+) -> list[str]:
+    """One line for each thing that is assumed, or that is set but not priced.
+
+    Args:
+        found: the tables that are planned.
+        constraints: TorchRec's constraints by table name.
+        hints: what the model does not say.
+        batch_size: samples per rank.
+        compute_device: TorchRec's device.
+    """
+    known = {f.parameter_name for f in found}
+    known |= {name for name, given in constraints.items() if given.device_group}
+    types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
+    own = (f.sharder for f in found if not settings.is_of_torchrec(f.sharder.storage_usage))
+    named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
+    named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    of_call: dict[str, Callable[[ShardableTable], object]] = {
+        "{count} tables have no index distribution (hints); uniform assumed": lambda f: (
+            not hints.default_distribution and f.parameter_name not in hints.distributions
+        ),
+        "{count} tables have codecs that scale rows of elements, which a batch of "
+        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+        "training fails in the exchange of a rank whose rows do not come out": lambda f: (
+            reading.row_to_fill(f.table, batch_size)
+        ),
+    }
+    about: dict[str, Iterable[str]] = {
+        "constraints name tables that the model does not have": set(constraints) - known,
+        "hints name tables that the model does not have": set(hints.distributions) - known,
+        **{
+            words: [f.table.name for f in found if applies(f)]
+            for words, applies in (_REMARKS | of_call).items()
+        },
+        f"tables have outputs of several types, all are priced as {types[-1]}": (
+            [t.value for t in types] if hints.output_dtype is None and types[1:] else ()
+        ),
+        "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as fp32": (
+            {word for f in found for word in reading.unknown_codecs(f.sharder)}
+        ),
+        "storage_usage of sharders is not read, as the search has a memory ledger of its own": (
+            {type(sharder).__name__ for sharder in own}
+        ),
+        "constraints name sharding types or kernels that do not exist": named - _NAMES,
+    }
+    priced_as: dict[str, list[str]] = {}
+    for entry in found:
+        left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
+        for name in sorted(filter(settings.is_priced_as_another, left)):
+            words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
+            if (nearest := str(settings.our_kernel(name))) not in left:
+                priced_as.setdefault(f"{words} {nearest}", []).append(entry.table.name)
+    about |= priced_as
+    return [line for words, names in about.items() for line in _about(names, words)]
+
+
+def _about(names: Iterable[str], words: str) -> list[str]:
+    """A line with the number of names and the first ones; none if there are none."""
+    listed = sorted(names) if isinstance(names, set) else list(names)
+    return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
+
+
+def _lacks_load_factor(entry: ShardableTable) -> bool:
+    cache = entry.limit.cache_params
+    if entry.key_value is not None or cache is None or cache.load_factor is not None:
+        return False
+    return settings.fused_setting(entry.sharder, "cache_load_factor") is None
+
+
+def _keeps_scales(entry: ShardableTable) -> bool:
+    """Whether stored rows have scales beside their columns; quantized rows already count them."""
+    is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
+    return entry.table.dtype is DataType.INT8 and not is_quantized
+
+
+_REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
+    "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
+        lambda f: f.limit is settings.NO_LIMIT
+    ),
+    "{count} key-value tables have no cost model of their own: priced as tables in host memory "
+    "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD bytes "
+    "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
+    "kernel": lambda f: f.key_value is not None,
+    "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
+    "them": _lacks_load_factor,
+    "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
+    "fall with hints=WorkloadHints(distributions=...)": (
+        lambda f: f.limit.cache_params and f.limit.cache_params.stats
+    ),
+    "feature_names of constraints differ from those of the model, whose names are used": lambda f: (
+        f.limit.feature_names and list(f.limit.feature_names) != [x.name for x in f.table.features]
+    ),
+    "pooling_factors of constraints are not one for each feature; their sum is spread evenly": (
+        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit)
+    ),
+    "is_weighted is set for tables of modules without weights: priced with weights": (
+        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module)
+    ),
+    "use_virtual_table is set for tables whose configuration says otherwise; they are planned as "
+    "ordinary ones": (
+        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
+    ),
+    "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
+    "each row, which are not counted; keep room for them with "
+    "hints=WorkloadHints(reserved_bytes=...)": _keeps_scales,
+    "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
+    "{count} tables are not cut by rows, for they would fail in training; give "
+    "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: torchrec_rules.unsummed_words(
+        f.table
+    ),
+}
+"""Remarks, which names of tables follow, and which tables each is about."""
+
+
+def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
+    """A line if tables that the plan copies have an optimizer that only fused kernels run.
+
+    The kernel of a replicated table is not fused: its sharder's ``fused_params`` are not read, and
+    the optimizer of the dense part, which the training loop makes, updates it.
+    """
+    copied = [
+        f.table.name
+        for f in found
+        if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
+        and settings.fused_setting(f.sharder, "optimizer") is not None
+        and not private.optimizer_classes(f.parameter)
+    ]
+    return _about(
+        copied,
+        "{count} replicated tables train with the optimizer of the dense part, not with that of "
+        "fused_params, of which their price and memory are: pass their parameters to it, or leave "
+        "data_parallel out of their sharding_types",
+    )

@@ -37,11 +37,10 @@ from costmodels.memory import device_limits
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.integrations import drop_in as rival
+from planner.integrations import drop_in as sound_plans
 from planner.integrations import torchrec_planner
-from planner.integrations.drop_in import remarks
-from planner.integrations.drop_in import search as rival
-from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import Job
+from planner.integrations.drop_in import Job
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints
@@ -100,7 +99,7 @@ class Search:
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
     monkeypatch.setattr(sound_plans, "best_plan", fake)
-    monkeypatch.setattr(remarks, "planning_block", lambda *_: "")
+    monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
     return fake
 
 

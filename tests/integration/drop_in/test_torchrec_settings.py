@@ -29,9 +29,9 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from costmodels.sharding import ShardingType
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
-from planner.integrations.drop_in.remarks import topology_warnings
 from planner.integrations.torchrec_cache import DistributionStatistics
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_topology import topology_warnings
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
 from planner.integrations.translate.constraints import offered_pairs
 from planner.integrations.translate.settings import ShardPlannerError

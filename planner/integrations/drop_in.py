@@ -54,7 +54,6 @@ from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
-from planner.integrations.drop_in.remarks import RIVAL
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
@@ -142,6 +141,9 @@ class Rival:
 
 
 NO_RIVAL: Final = Rival()
+
+RIVAL: Final = "torchrec"
+"""The name of TorchRec's own plan among the baselines of a result."""
 
 
 class Count(NamedTuple):
