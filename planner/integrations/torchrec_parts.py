@@ -49,7 +49,6 @@ from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ShardingOption as OurOption
-from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
@@ -65,7 +64,7 @@ from planner.integrations.translate.reading import table_configs
 
 Given = Mapping[str, ParameterConstraints]
 
-_COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+_PARTS: Final = ("fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "input_dist_comms")
 _MS: Final = 1e3
 
 
@@ -89,10 +88,7 @@ class _Priced:
     ) -> None:
         group, world = topology.intra_group_size, topology.world_size
         if world % group:
-            message = (
-                f"world size {world} is no multiple of the {group} ranks of a host; give whole "
-                "hosts"
-            )
+            message = f"world size {world} is no multiple of the {group} ranks of a host"
             raise InvalidInputError(message)
         given = system is not None
         self._system = topology_from_torchrec(topology, system, rates_from_base=given)
@@ -121,21 +117,14 @@ class _Priced:
                 )
                 raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
-            table = read_table(
-                option.name,
-                option.tensor,
-                (option.path, owner),
-                sharders.get(sharder_name(type(owner))),
-                config,
-                self._given.get(option.name) or lengths,
-                option.batch_size,
-                self._hints,
-            )
+            place, limit = (option.path, owner), self._given.get(option.name) or lengths
+            sharder = sharders.get(sharder_name(type(owner)))
+            told = sharder, config, limit, option.batch_size, self._hints
+            table = read_table(option.name, option.tensor, place, *told)
             found.append(table)
         tables = with_unique_names(found[::-1])
-        return CostPipeline(
-            workload_of(tables, self._hints, options[0].batch_size)[0], self._system
-        )
+        workload, _ = workload_of(tables, self._hints, options[0].batch_size)
+        return CostPipeline(workload, self._system)
 
 
 class PredictedCosts(_Priced, ShardEstimator):
@@ -215,14 +204,8 @@ def _without_ranks(option: ShardingOption, name: str) -> OurOption:
     Raises:
         InvalidInputError: there is no cost model for the kernel or type.
     """
-    terms, shards = terms_of(option, name), option.shards
-    kind = terms["sharding_type"]
-    widths: tuple[int, ...] = (shards[0].size[1],)
-    if kind in _COLUMN_CUTS:
-        widths = tuple(s.size[1] for s in shards)
-    elif kind is ShardingType.GRID_SHARD:
-        widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
-    return OurOption(**terms, column_widths=widths)
+    widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
+    return OurOption(**terms_of(option, name), column_widths=tuple(widths.values()))
 
 
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
@@ -234,14 +217,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     phases = pipeline.phases.times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
-    perfs = [
-        Perf(
-            fwd_compute=float(phase[0]),
-            fwd_comms=float(output_ms),
-            bwd_compute=float(phase[1]),
-            bwd_comms=float(output_ms + phase[-1]),
-            input_dist_comms=float(indices_ms),
-        )
-        for phase, output_ms, indices_ms in zip(phases, outputs_ms, exchanges[:, 2], strict=True)
-    ]
-    return [perfs[i] for i in index.ravel()]
+    backward_ms = outputs_ms + phases[:, -1]
+    parts = (phases[:, 0], outputs_ms, phases[:, 1], backward_ms, exchanges[:, 2])
+    costs_ms = np.column_stack(parts)[index.ravel()].tolist()
+    return [Perf(**dict(zip(_PARTS, row, strict=True))) for row in costs_ms]

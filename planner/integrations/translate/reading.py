@@ -220,21 +220,15 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-OPTIMIZERS: Final = {
-    "sgd": Optimizer.SGD,
-    "rowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "rowwiseweightedadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "emainplacerowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "ensemblerowwiseadagrad": Optimizer.ROWWISE_ADAM,
-    "adagrad": Optimizer.ADAGRAD,
-    "larssgd": Optimizer.ADAGRAD,
-    "adam": Optimizer.ADAM,
-    "adamw": Optimizer.ADAM,
-    "lamb": Optimizer.ADAM,
-    "partialrowwiseadam": Optimizer.ROWWISE_ADAM,
-    "partialrowwiselamb": Optimizer.ROWWISE_ADAM,
-    "none": Optimizer.NONE,
+_NAMES: Final = {
+    Optimizer.SGD: "sgd",
+    Optimizer.ROWWISE_ADAGRAD: "rowwiseadagrad rowwiseweightedadagrad emainplacerowwiseadagrad",
+    Optimizer.ROWWISE_ADAM: "ensemblerowwiseadagrad partialrowwiseadam partialrowwiselamb",
+    Optimizer.ADAGRAD: "adagrad larssgd",
+    Optimizer.ADAM: "adam adamw lamb",
+    Optimizer.NONE: "none",
 }
+OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
