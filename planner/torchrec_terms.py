@@ -178,11 +178,7 @@ class TorchrecPipeline(CostPipeline):
 
         On hosts of one rank, TorchRec prices ``table_row_wise`` unlike a whole table on that rank.
         """
-        ranks = (
-            ShardingType.COLUMN_WISE,
-            ShardingType.TABLE_WISE,
-            ShardingType.TABLE_COLUMN_WISE,
-        )
+        ranks = (ShardingType.COLUMN_WISE, ShardingType.TABLE_WISE, ShardingType.TABLE_COLUMN_WISE)
         hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
         if self.topology.num_hosts == 1:
             return ranks, (ShardingType.ROW_WISE, *hosts)

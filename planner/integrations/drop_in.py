@@ -548,10 +548,7 @@ def ended(proposer: Proposer, most: int) -> Proposer:
 
 
 def rival_plan(
-    theirs: EmbeddingShardingPlanner,
-    job: Job,
-    module: nn.Module,
-    sharders: Sharders,
+    theirs: EmbeddingShardingPlanner, job: Job, module: nn.Module, sharders: Sharders
 ) -> Rival:
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 

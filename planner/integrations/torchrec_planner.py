@@ -234,7 +234,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     ) -> ShardingPlan:
         """Plan on the first rank of a group, and send the plan (or the error) to all search.
 
-        The others wait in a broadcast, so that the search has to end before the group's timeout.
+        The others wait in a broadcast: where the timeout of the group is short, give
+        ``timeout_seconds``, after which the search ends.
 
         Args:
             module: the model.

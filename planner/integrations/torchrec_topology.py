@@ -183,9 +183,7 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
         domain_size=sized.local_world_size,
         device=replace(sized.device, hbm_bandwidth_bytes_per_s=hbm),
         host=replace(
-            sized.host,
-            ddr_bandwidth_bytes_per_s=ddr,
-            device_link_bandwidth_bytes_per_s=device_link,
+            sized.host, ddr_bandwidth_bytes_per_s=ddr, device_link_bandwidth_bytes_per_s=device_link
         ),
         host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
         domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),

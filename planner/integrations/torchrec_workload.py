@@ -241,10 +241,7 @@ def workload_of(
 
 
 def _dense_part(
-    module: nn.Module,
-    found: Sequence[ShardableTable],
-    hints: WorkloadHints,
-    batch_size: int,
+    module: nn.Module, found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
 ) -> tuple[DenseArch, float]:
     """The dense part, as given, traced with the given inputs, or read from a DLRM.
 

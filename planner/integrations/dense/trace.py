@@ -109,9 +109,7 @@ def _trace(
     after += _unused(recorder)
     return DenseTrace(
         operators=OperatorList(
-            batch_size_per_rank=batch_size,
-            before_tables=folded(before),
-            after_tables=folded(after),
+            batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
         ),
         remarks=tuple(recorder.remarks.values()),
     )
