@@ -8,7 +8,7 @@ size is planned, its sync is priced, and the choices are sorted by time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -82,7 +82,7 @@ def group_choices(
             there is a key-value table.
         InfeasibleError: no size fits.
     """
-    world, local = topology.world_size, topology.local_world_size
+    world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
         message = (
             f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
@@ -94,35 +94,42 @@ def group_choices(
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
     found = []
     last: InfeasibleError | None = None
-    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
-        copies = world // size
-        # Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
-        blocks = topology.num_hosts > 1 and copies > 1
-        for between_hosts in [False] * (local % copies == 0) + [True] * blocks:
-            try:
-                problem = group_problem(whole, size, between_hosts=between_hosts)
-                if problem is None:
-                    continue
-                group = problem.topology
-                most = evaluations_within(time_limit_s, workload, group, CostPipeline)
-                result = api.solve(problem, search=SearchSettings(max_evaluations=most))
-            except InfeasibleError as error:
-                last = error
+    for size, between_hosts in _layouts(topology, sizes):
+        try:
+            problem = group_problem(whole, size, between_hosts=between_hosts)
+            if problem is None:
                 continue
-            except NoPlanFoundError:
-                continue
-            memory = result.best.memory
-            sync_s = sync_time_s(topology, size, memory, between_hosts=between_hosts)
-            choice = GroupChoice(
+            most = evaluations_within(time_limit_s, workload, problem.topology, CostPipeline)
+            result = api.solve(problem, search=SearchSettings(max_evaluations=most))
+        except InfeasibleError as error:
+            last = error
+            continue
+        except NoPlanFoundError:
+            continue
+        sync_s = sync_time_s(topology, size, result.best.memory, between_hosts=between_hosts)
+        found.append(
+            GroupChoice(
                 sharding_group_size=size,
-                num_copies=copies,
+                num_copies=world // size,
                 use_inter_host_allreduce=between_hosts,
-                node_group_size=group.local_world_size,
+                node_group_size=problem.topology.local_world_size,
                 result=result,
                 sync_s=sync_s,
                 time_s=result.estimate.time.time_s + sync_s / sync_interval,
             )
-            found.append(choice)
+        )
     if not found and last is not None:
         raise last
     return sorted(found, key=lambda c: c.time_s)
+
+
+def _layouts(topology: Topology, sizes: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    """Each size of a group, and whether copies are summed between hosts.
+
+    Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
+    """
+    world, local = topology.world_size, topology.local_world_size
+    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
+        copies = world // size
+        blocks = topology.num_hosts > 1 and copies > 1
+        yield from ((size, b) for b in [False] * (local % copies == 0) + [True] * blocks)

@@ -415,15 +415,7 @@ def import_module(
     else:
         message = f"{factory}: {_NO_TABLES}"
         raise InvalidInputError(message)
-    if workload.dense.is_given:
-        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
-        assumed["training.dense_optimizer"] = f"{update} updated"
-    if trace is not None:
-        words = (
-            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-            "gradients, as vectors from tables do"
-        )
-        assumed["dense"] = "; ".join([words, *trace.remarks])
+    assumed |= _notes(workload, trace)
     return Imported(
         workload=workload,
         constraints=described.constraints if described else NO_CONSTRAINTS,
@@ -445,6 +437,21 @@ def _traced(
         return None
     message = "--autocast is about the traced dense part; name its inputs with --inputs too"
     raise InvalidInputError(message)
+
+
+def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
+    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
+    assumed = {}
+    if workload.dense.is_given:
+        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
+        assumed["training.dense_optimizer"] = f"{update} updated"
+    if trace is not None:
+        words = (
+            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+            "gradients, as vectors from tables do"
+        )
+        assumed["dense"] = "; ".join([words, *trace.remarks])
+    return assumed
 
 
 def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
