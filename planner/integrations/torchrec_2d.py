@@ -92,8 +92,7 @@ def group_choices(
     refuse_key_values(model.key_values, "a choice of group sizes")
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
-    found = []
-    last: InfeasibleError | None = None
+    found, failed = list[GroupChoice](), list[InfeasibleError]()
     for size, between_hosts in _layouts(topology, sizes):
         try:
             problem = group_problem(whole, size, between_hosts=between_hosts)
@@ -101,10 +100,8 @@ def group_choices(
                 continue
             most = evaluations_within(time_limit_s, workload, problem.topology, CostPipeline)
             result = api.solve(problem, search=SearchSettings(max_evaluations=most))
-        except InfeasibleError as error:
-            last = error
-            continue
-        except NoPlanFoundError:
+        except (InfeasibleError, NoPlanFoundError) as error:
+            failed += [error] if isinstance(error, InfeasibleError) else []
             continue
         sync_s = sync_time_s(topology, size, result.best.memory, between_hosts=between_hosts)
         found.append(
@@ -118,8 +115,8 @@ def group_choices(
                 time_s=result.estimate.time.time_s + sync_s / sync_interval,
             )
         )
-    if not found and last is not None:
-        raise last
+    if failed and not found:
+        raise failed[-1]
     return sorted(found, key=lambda c: c.time_s)
 
 
