@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from costmodels import torchrec_estimates as estimates
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
@@ -49,14 +50,6 @@ from costmodels.sharding import (
 )
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import (
-    ShardPerf,
-    TorchrecInputs,
-    TorchrecMachine,
-    TorchrecTable,
-    shard_perf,
-    shard_storage,
-)
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.options.enumeration import enumerate_options
@@ -101,8 +94,8 @@ class TorchrecPricing:
     by_phase: bool = False
     torchrec_figures: bool = False
     is_reserved: bool = False
-    machine: TorchrecMachine | None = None
-    inputs: tuple[tuple[str, TorchrecInputs], ...] = ()
+    machine: estimates.TorchrecMachine | None = None
+    inputs: tuple[tuple[str, estimates.TorchrecInputs], ...] = ()
 
     def __call__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
@@ -137,9 +130,11 @@ class TorchrecPipeline(CostPipeline):
         """
         super().__init__(workload, topology, models)
         self.asked = asked
-        own = TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
+        own = estimates.TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
         self.machine = own if asked.machine is None else own.moved_to(asked.machine)
-        self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
+        self.torchrec_tables = {
+            t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
+        }
         for name, inputs in asked.inputs:
             self.torchrec_tables[name] = inputs.read(self.torchrec_tables[name])
         self._tables = {t.name: t for t in workload.tables}
@@ -147,7 +142,7 @@ class TorchrecPipeline(CostPipeline):
         self._modules = {module: i for i, module in enumerate(modules)}
         groups = len(modules) * len(_KINDS)
         self.num_features = COMMS + 2 * groups if asked.by_phase else TIMES + 1
-        self._perfs: dict[tuple[object, ...], ShardPerf] = {}
+        self._perfs: dict[tuple[object, ...], estimates.ShardPerf] = {}
 
     @cached_property
     def device_limits(self) -> FloatArray:
@@ -222,8 +217,8 @@ class TorchrecPipeline(CostPipeline):
         how: dict[str, Any] = {"num_cols": width, "cache_load_factor_ratio": factor}
         key = option.table, kind, kernel, *how.values()
         if key not in self._perfs:
-            self._perfs[key] = shard_perf(*of, **how)
-        perf, storage = self._perfs[key], shard_storage(*of, num_rows=rows, **how)
+            self._perfs[key] = estimates.shard_perf(*of, **how)
+        perf, storage = self._perfs[key], estimates.shard_storage(*of, num_rows=rows, **how)
         row = np.zeros(self.num_features)
         row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
         if not self.asked.by_phase:

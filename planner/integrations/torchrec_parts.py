@@ -31,14 +31,8 @@ from typing import Any, Final
 
 import numpy as np
 from torch import nn
-from torchrec.distributed.planner.types import (
-    ParameterConstraints,
-    Perf,
-    PerfModel,
-    SharderDataMap,
-    ShardEstimator,
-    ShardingOption,
-)
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -51,15 +45,10 @@ from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
+from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
-from planner.integrations.torchrec_workload import (
-    NO_HINTS,
-    WorkloadHints,
-    read_table,
-    with_unique_names,
-    workload_of,
-)
+from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import table_configs
 
 Given = Mapping[str, ParameterConstraints]
@@ -120,14 +109,14 @@ class _Priced:
             place, limit = (option.path, owner), self._given.get(option.name) or lengths
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, limit, option.batch_size, self._hints
-            table = read_table(option.name, option.tensor, place, *told)
+            table = workloads.read_table(option.name, option.tensor, place, *told)
             found.append(table)
-        tables = with_unique_names(found[::-1])
-        workload, _ = workload_of(tables, self._hints, options[0].batch_size)
+        tables = workloads.with_unique_names(found[::-1])
+        workload, _ = workloads.workload_of(tables, self._hints, options[0].batch_size)
         return CostPipeline(workload, self._system)
 
 
-class PredictedCosts(_Priced, ShardEstimator):
+class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
     """Prices each shard by our models, in place of ``EmbeddingPerfEstimator``.
 
     Args:
@@ -138,7 +127,9 @@ class PredictedCosts(_Priced, ShardEstimator):
     """
 
     def estimate(
-        self, sharding_options: list[ShardingOption], sharder_data_map: SharderDataMap
+        self,
+        sharding_options: list[ShardingOption],
+        sharder_data_map: torchrec_types.SharderDataMap,
     ) -> None:
         """Set ``shard.perf`` of every shard, in ms.
 
@@ -156,7 +147,7 @@ class PredictedCosts(_Priced, ShardEstimator):
                 shard.perf = perf
 
 
-class PredictedIteration(_Priced, PerfModel):
+class PredictedIteration(_Priced, torchrec_types.PerfModel):
     """Rates a plan by its predicted iteration time in ms, with exchanges, launches and overlap.
 
     Args:
@@ -208,7 +199,7 @@ def _without_ranks(option: ShardingOption, name: str) -> OurOption:
     return OurOption(**terms_of(option, name), column_widths=tuple(widths.values()))
 
 
-def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
+def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[torchrec_types.Perf]:
     """Cost of each shard alone on its rank, from work rows ``[n, F]``."""
     distinct, index = np.unique(rows, axis=0, return_inverse=True)
     world = pipeline.topology.world_size
@@ -220,4 +211,4 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     backward_ms = outputs_ms + phases[:, -1]
     parts = (phases[:, 0], outputs_ms, phases[:, 1], backward_ms, exchanges[:, 2])
     costs_ms = np.column_stack(parts)[index.ravel()].tolist()
-    return [Perf(**dict(zip(_PARTS, row, strict=True))) for row in costs_ms]
+    return [torchrec_types.Perf(**dict(zip(_PARTS, row, strict=True))) for row in costs_ms]

@@ -19,20 +19,7 @@ from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import (
-    Enumerator,
-    ParameterConstraints,
-    Partitioner,
-    PerfModel,
-    PlanDebugStats,
-    PlanLoader,
-    PlannerError,
-    PlannerErrorType,
-    Proposer,
-    ShardingOption,
-    Stats,
-    StorageReservation,
-)
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan
@@ -45,24 +32,11 @@ from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from planner.integrations import drop_in as search
 from planner.integrations import torchrec_topology as topologies
+from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import to_sharding_options
-from planner.integrations.torchrec_workload import (
-    NO_HINTS,
-    ModelDescription,
-    WorkloadHints,
-    describe_model,
-)
 from planner.integrations.translate import constraints as rules
-from planner.integrations.translate import pricing
-from planner.integrations.translate.settings import (
-    Callback,
-    Sharders,
-    ShardPlannerError,
-    as_planner_error,
-    asked_sharders,
-    called_back,
-    require_arguments,
-)
+from planner.integrations.translate import pricing, settings
+from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
 from planner.settings import SearchSettings
@@ -149,20 +123,20 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self,
         topology: TorchrecTopology | None = None,
         batch_size: int | None = None,
-        enumerator: Enumerator | None = None,
-        storage_reservation: StorageReservation | None = None,
-        proposer: Proposer | list[Proposer] | None = None,
-        partitioner: Partitioner | None = None,
-        performance_model: PerfModel | None = None,
-        stats: Stats | list[Stats] | None = None,
-        constraints: dict[str, ParameterConstraints] | None = None,
+        enumerator: torchrec_types.Enumerator | None = None,
+        storage_reservation: torchrec_types.StorageReservation | None = None,
+        proposer: torchrec_types.Proposer | list[torchrec_types.Proposer] | None = None,
+        partitioner: torchrec_types.Partitioner | None = None,
+        performance_model: torchrec_types.PerfModel | None = None,
+        stats: torchrec_types.Stats | list[torchrec_types.Stats] | None = None,
+        constraints: dict[str, torchrec_types.ParameterConstraints] | None = None,
         debug: bool = True,  # noqa: FBT001, FBT002 - TorchRec's signature
-        callbacks: list[Callback] | None = None,
+        callbacks: list[settings.Callback] | None = None,
         timeout_seconds: int | None = None,
-        plan_loader: PlanLoader | None = None,
+        plan_loader: torchrec_types.PlanLoader | None = None,
         *,
         system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
+        hints: workloads.WorkloadHints = workloads.NO_HINTS,
         strategy: str = "auto",
         objective: str = "iteration",
         seed: int = 0,
@@ -171,7 +145,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         memory_headroom: float = 0.0,
     ) -> None:
         given = dict(locals())
-        require_arguments(given)
+        settings.require_arguments(given)
         self._rates_from_base = topology is None or system is not None
         given["topology"] = chosen = (
             topologies.default_topology(system) if topology is None else topology
@@ -220,11 +194,11 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._started_s = time.perf_counter()
         try:
             chosen = get_default_sharders() if sharders is None else sharders
-            return self._plan(module, asked_sharders(module, chosen))
+            return self._plan(module, settings.asked_sharders(module, chosen))
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
-            raise as_planner_error(error) from error
+            raise settings.as_planner_error(error) from error
 
     def collective_plan(
         self,
@@ -277,7 +251,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         self._planned = module, sharders
         device = self._topology.compute_device
-        model = describe_model(
+        model = workloads.describe_model(
             module,
             sharders,
             batch_size=self._batch_size,
@@ -298,7 +272,9 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
-        self._best_plan = options = called_back(options, self._callbacks, self._topology.world_size)
+        self._best_plan = options = settings.called_back(
+            options, self._callbacks, self._topology.world_size
+        )
         sharding_plan = options_to_sharding_plan(options, self._topology)
         if not rules.has_other_groups(self._constraints, device):
             planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
@@ -320,7 +296,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                 enumerator=None,
                 sharders=sharders,
                 debug=self._debug,
-                debug_stats=PlanDebugStats(
+                debug_stats=torchrec_types.PlanDebugStats(
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
             )
@@ -331,7 +307,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         return sharding_plan
 
     def _left_by(
-        self, reservation: StorageReservation, module: nn.Module, sharders: Sharders
+        self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
     ) -> Topology:
         reserved = reservation.reserve(
             topology=self._topology,
@@ -345,7 +321,9 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         )
         return topologies.with_memory(left, ratio=1.0 - self._headroom_ratio)
 
-    def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> search.Job:
+    def _job(
+        self, model: workloads.ModelDescription, module: nn.Module, sharders: Sharders
+    ) -> search.Job:
         """The model with the memory for tables by both counts.
 
         Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
@@ -444,7 +422,9 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 
 
 def stored_options(
-    loader: PlanLoader, search_space: list[ShardingOption], current_hash: Callable[[], str]
+    loader: torchrec_types.PlanLoader,
+    search_space: list[ShardingOption],
+    current_hash: Callable[[], str],
 ) -> list[ShardingOption]:
     """The options of the plan in a TorchRec plan loader; empty if it has none.
 
@@ -576,7 +556,7 @@ def plan_on_first_rank(
             outcome = [make()]
         except Exception as error:  # the other ranks have to get every error
             logger.exception("planning failed")
-            cause, outcome = error, [as_planner_error(error)]
+            cause, outcome = error, [settings.as_planner_error(error)]
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
     except RuntimeError as error:  # torch has no narrower error for a lost rank

@@ -14,13 +14,7 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.planner import constants
-from torchrec.distributed.planner.types import (
-    CustomTopologyData,
-    HardwareConfig,
-    KernelConfig,
-    TopologyFactory,
-    TrainerConfig,
-)
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.utils import get_device_type
 
@@ -116,8 +110,8 @@ def topology_to_torchrec(
     ddr = [int(c / local) for c in topology.ddr_capacities() for _ in range(local)]
     per_rank = {"hbm_cap": caps, "ddr_cap": ddr} if on_device else {"ddr_cap": caps}
     is_uneven = any(len(set(values)) > 1 for values in per_rank.values())
-    custom = CustomTopologyData(data=per_rank, world_size=topology.world_size)
-    hardware = HardwareConfig(
+    custom = torchrec_types.CustomTopologyData(data=per_rank, world_size=topology.world_size)
+    hardware = torchrec_types.HardwareConfig(
         hbm_cap_bytes=max(caps) if on_device else None,
         ddr_cap_bytes=max(ddr) if on_device else max(caps),
         intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
@@ -126,14 +120,16 @@ def topology_to_torchrec(
         ddr_mem_bw=topology.host.ddr_bandwidth_bytes_per_s / _MS_PER_S,
         hbm_to_ddr_mem_bw=topology.host.device_link_bandwidth_bytes_per_s / _MS_PER_S,
     )
-    trainer = TrainerConfig(
+    trainer = torchrec_types.TrainerConfig(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
         pod_size=pod_size,
         additional_params={"custom_topology_data": custom} if is_uneven else {},
     )
-    kernel = KernelConfig(compute_device=compute_device, use_hardware_based_bandwidth=True)
-    return TopologyFactory.create_topology(
+    kernel = torchrec_types.KernelConfig(
+        compute_device=compute_device, use_hardware_based_bandwidth=True
+    )
+    return torchrec_types.TopologyFactory.create_topology(
         trainer_config=trainer, hardware_config=hardware, kernel_config=kernel
     )
 

@@ -23,13 +23,7 @@ from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, 
 from planner.errors import InvalidInputError
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.translate import constraints as rules
-from planner.integrations.translate import reading, settings
-from planner.integrations.translate.pricing import (
-    MOST_ROWS,
-    KeyValueTable,
-    key_value_table,
-    refuse_key_values,
-)
+from planner.integrations.translate import pricing, reading, settings
 from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
 from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
 from planner.io.importers.base import Imported, assume
@@ -65,7 +59,7 @@ class ShardableTable:
     config: Any
     limit: ParameterConstraints
     table: Table
-    key_value: KeyValueTable | None = None
+    key_value: pricing.KeyValueTable | None = None
 
     @property
     def tower(self) -> str | None:
@@ -107,7 +101,7 @@ class ModelDescription:
         return tuple((t.table.name, reading.torchrec_inputs(t, batch_size)) for t in self.tables)
 
     @property
-    def key_values(self) -> dict[str, KeyValueTable]:
+    def key_values(self) -> dict[str, pricing.KeyValueTable]:
         """The key-value tables, by name."""
         return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
 
@@ -194,7 +188,9 @@ def _tables_of(
             if rules.in_other_group(limit, compute_device):
                 continue
             try:
-                kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
+                kept = pricing.key_value_table(
+                    configs[name], limit, sharder, parameter, compute_device
+                )
                 place, told = (path, owner), (configs[name], limit)
                 table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
             except (InvalidInputError, ValueError) as error:
@@ -293,7 +289,7 @@ def read_table(
     path, module = place
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
-        rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
+        rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     pooling = getattr(config, "pooling", None)
     table = Table(
@@ -404,7 +400,7 @@ def import_module(
     )
     source, assumed = f"the model that {factory} builds", dict[str, str]()
     if described is not None:
-        refuse_key_values(described.key_values, "a workload file")
+        pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
         assumed["tables"] = _ASSUMED
         assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"

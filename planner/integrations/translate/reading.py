@@ -18,12 +18,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, SharderData
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import CommOp, ModuleSharder
 from torchrec.models.dlrm import DLRM, DLRM_DCN
-from torchrec.modules.embedding_configs import (
-    BaseEmbeddingConfig,
-    EmbeddingBagConfig,
-    PoolingType,
-    dtype_to_data_type,
-)
+from torchrec.modules import embedding_configs
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
@@ -333,15 +328,17 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     return found or None
 
 
-def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
+def _of_bag(owner: nn.EmbeddingBag) -> embedding_configs.BaseEmbeddingConfig:
     """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
-    return EmbeddingBagConfig(
+    return embedding_configs.EmbeddingBagConfig(
         name="weight",
         num_embeddings=owner.num_embeddings,
         embedding_dim=owner.embedding_dim,
         feature_names=["weight"],
-        data_type=dtype_to_data_type(owner.weight.dtype),
-        pooling=PoolingType.MEAN if owner.mode == "mean" else PoolingType.SUM,
+        data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
+        pooling=embedding_configs.PoolingType.MEAN
+        if owner.mode == "mean"
+        else embedding_configs.PoolingType.SUM,
     )
 
 
