@@ -106,10 +106,10 @@ class _Priced:
                 )
                 raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
-            place, limit = (option.path, owner), self._given.get(option.name) or lengths
             sharder = sharders.get(sharder_name(type(owner)))
-            told = sharder, config, limit, option.batch_size, self._hints
-            table = workloads.read_table(option.name, option.tensor, place, *told)
+            told = sharder, config, self._given.get(option.name) or lengths
+            source = workloads.TableSource(option.path, option.name, owner, option.tensor, *told)
+            table = workloads.read_table(source, option.batch_size, self._hints)
             found.append(table)
         tables = workloads.with_unique_names(found[::-1])
         workload, _ = workloads.workload_of(tables, self._hints, options[0].batch_size)

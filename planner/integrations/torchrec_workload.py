@@ -35,31 +35,26 @@ _UNSEEN_DENSE: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardableTable:
-    """One table in a TorchRec model, and the same table in our workload.
+@dataclass(frozen=True)
+class TableSource:
+    """One table in a TorchRec model.
 
     Attributes:
         path, parameter_name: the two keys of the table in a ``ShardingPlan``.
         module: the module that owns the table.
         parameter: its weights.
-        sharder: the sharder of the module.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
         limit: its constraint; :data:`NO_LIMIT` if the user gave none.
-        table: the table in our workload. Its name is the parameter name, with the path in front if
-            several modules have a table of that name.
-        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
     """
 
     path: str
     parameter_name: str
     module: nn.Module
     parameter: nn.Parameter
-    sharder: ModuleSharder[nn.Module]
+    sharder: Any
     config: Any
     limit: ParameterConstraints
-    table: Table
-    key_value: pricing.KeyValueTable | None = None
 
     @property
     def tower(self) -> str | None:
@@ -78,6 +73,20 @@ class ShardableTable:
         chosen = settings.fused_setting(self.sharder, "output_dtype")
         name = "fused_params['output_dtype']"
         return DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardableTable(TableSource):
+    """A table of a model, and the same table in our workload.
+
+    Attributes:
+        table: the table in our workload. Its name is the parameter name, with the path in front if
+            several modules have a table of that name.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
+    """
+
+    table: Table
+    key_value: pricing.KeyValueTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,12 +196,10 @@ def _tables_of(
             limit = given.get(name, settings.NO_LIMIT)
             if rules.in_other_group(limit, compute_device):
                 continue
+            source = TableSource(path, name, owner, parameter, sharder, configs[name], limit)
             try:
-                kept = pricing.key_value_table(
-                    configs[name], limit, sharder, parameter, compute_device
-                )
-                place, told = (path, owner), (configs[name], limit)
-                table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
+                table = read_table(source, batch_size, hints)
+                kept = pricing.key_value_table(source, compute_device)
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"table {name!r} of module {path!r}: {error}")
                 continue
@@ -216,7 +223,7 @@ def workload_of(
         hints: what the tables do not say.
         batch_size: samples per rank.
     """
-    names = {f.table.name: reading.optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    names = {f.table.name: reading.optimizer_name(f) for f in found}
     types = {f.output_dtype for f in found}
     output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
     tables = [f.table for f in found]
@@ -259,34 +266,25 @@ def _dense_part(
 # ------------------------------------------------------------------ tables
 
 
-def read_table(
-    name: str,
-    parameter: nn.Parameter,
-    place: tuple[str, nn.Module],
-    sharder: Any,
-    config: Any,
-    limit: ParameterConstraints,
-    batch_size: int,
-    hints: WorkloadHints,
-) -> ShardableTable:
+def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> ShardableTable:
     """One table of a module, without saying how a key-value table is run.
 
     A quantized table is planned as it is stored: its rows, and its plans, count bytes as columns.
 
     Args:
-        name: the name of the parameter.
-        parameter: its weights.
-        place: path and module that own it.
-        sharder: the sharder of the module, with codecs and index dedup; None if not known.
-        config: TorchRec's configuration of the table.
-        limit: its constraint, or :data:`NO_LIMIT`.
+        source: the table in the model.
         batch_size: samples per rank.
         hints: what the model does not say.
 
     Raises:
         InvalidInputError: the data type cannot be planned.
     """
-    path, module = place
+    name, limit, config, sharder = (
+        source.parameter_name,
+        source.limit,
+        source.config,
+        source.sharder,
+    )
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
@@ -295,28 +293,19 @@ def read_table(
     table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=int(parameter.shape[-1]),
+        embedding_dim=int(source.parameter.shape[-1]),
         features=reading.features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=_data_type(config, parameter),
+        dtype=_data_type(config, source.parameter),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
-        is_weighted=reading.is_weighted(module) or bool(limit.is_weighted),
-        module=path,
+        is_weighted=reading.is_weighted(source.module) or bool(limit.is_weighted),
+        module=source.path,
         communication=None if sharder is None else reading.communication_of(sharder),
         deduplicates_indices=pooling is None
         and sharder is not None
         and reading.uses_index_dedup(sharder),
     )
-    return ShardableTable(
-        path=path,
-        parameter_name=name,
-        module=module,
-        parameter=parameter,
-        sharder=sharder,
-        config=config,
-        limit=limit,
-        table=table,
-    )
+    return ShardableTable(**vars(source), table=table)
 
 
 _POOLINGS: Final = {None: Pooling.NONE, PoolingType.MEAN: Pooling.MEAN}

@@ -27,17 +27,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from torch import nn
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
 from torchrec.distributed.planner.storage_reservations import (
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
 )
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
-from torchrec.distributed.types import CacheParams, ModuleSharder
+from torchrec.distributed.types import CacheParams
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate, IterationEstimate
@@ -51,8 +50,11 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import TableSource
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
@@ -90,28 +92,21 @@ class KeyValueTable:
         return self.kernel in VIRTUAL
 
 
-def key_value_table(
-    config: Any,
-    limit: ParameterConstraints,
-    sharder: ModuleSharder[nn.Module],
-    parameter: nn.Parameter,
-    compute_device: str,
-) -> KeyValueTable | None:
+def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable | None:
     """How a table has to be run, if it is a key-value table; None for other tables.
 
     A table whose constraint also allows ordinary kernels is an ordinary table, because these
     kernels are faster.
 
     Args:
-        config: TorchRec's configuration of the table.
-        limit: its constraint.
-        sharder: its sharder; ``cache_load_factor`` among the fused parameters limits the cache.
-        parameter: its weights, ``[rows, columns]``.
+        source: the table; ``cache_load_factor`` among the fused parameters of its sharder limits
+            the cache.
         compute_device: ``cuda`` or ``cpu``.
 
     Raises:
         InvalidInputError: TorchRec cannot run the kernels, sharding types, device or buckets.
     """
+    config, limit, parameter = source.config, source.limit, source.parameter
     virtual = bool(getattr(config, "use_virtual_table", False))
     asked = [str(k) for k in limit.compute_kernels or ()]
     if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
@@ -135,7 +130,7 @@ def key_value_table(
         raise InvalidInputError(problems)
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
-    ratio = (sharder.fused_params or {}).get("cache_load_factor") or KV_CACHING_RATIO
+    ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
     weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
         kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets

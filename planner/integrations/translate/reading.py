@@ -33,7 +33,7 @@ from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable
+    from planner.integrations.torchrec_workload import ShardableTable, TableSource
 
 
 MOST_INDICES: Final = 10**6
@@ -233,9 +233,7 @@ UNKNOWN_AS: Final = Optimizer.ADAGRAD
 TorchRec's planner counts for a class that it does not know (``_get_optimizer_multipler``)."""
 
 
-def optimizer_name(
-    parameter: nn.Parameter, sharder: ModuleSharder[nn.Module] | None, owner: nn.Module
-) -> str:
+def optimizer_name(entry: TableSource) -> str:
     """The optimizer of one table, as TorchRec finds it.
 
     It is the first of these that exists: what ``apply_optimizer_in_backward`` has left on the
@@ -245,12 +243,12 @@ def optimizer_name(
     Raises:
         InvalidInputError: the optimizer of the sharder is none of FBGEMM's.
     """
-    if classes := private.optimizer_classes(parameter):
+    if classes := private.optimizer_classes(entry.parameter):
         return _name_of(classes[0])
-    own = getattr(owner, "optimizer_type", None)
+    own = getattr(entry.module, "optimizer_type", None)
     if callable(own):
         return _name_of(own())
-    chosen = fused_setting(sharder, "optimizer")
+    chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
         message = (
             "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
