@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import planners
@@ -162,7 +165,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._search = {name: given[name] for name in _OF_SEARCHES[1:]}
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
-        self._started_s = 0.0
+        self._started_s = self._planning_limit_s = 0.0
         self._rival = search.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
         self._planned: tuple[nn.Module, Sharders] | None = None
@@ -189,16 +192,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
-        self._num_proposals = self._num_plans = 0
-        self._started_s = time.perf_counter()
-        try:
-            chosen = get_default_sharders() if sharders is None else sharders
-            return self._plan(module, settings.asked_sharders(module, chosen))
-        except (planner.errors.PlannerError, CostModelError) as error:
-            if isinstance(error, PlannerError):
-                raise
-            raise settings.as_planner_error(error) from error
+        return self._plan_within(math.inf, module, sharders)
 
     def collective_plan(
         self,
@@ -208,8 +202,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     ) -> ShardingPlan:
         """Plan on the first rank of a group, and send the plan (or the error) to all search.
 
-        The others wait in a broadcast: where the timeout of the group is short, give
-        ``timeout_seconds``, after which the search ends.
+        The others wait in a broadcast, so that the search ends before the group's timeout.
 
         Args:
             module: the model.
@@ -220,7 +213,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             ShardPlannerError: planning failed on the first rank, which raises the same error on
                 every rank; or a rank was lost.
         """
-        return plan_on_first_rank(lambda: self.plan(module, sharders), pg)
+        most_s = _SHARE_OF_TIMEOUT * _timeout_s(pg)
+        return plan_on_first_rank(lambda: self._plan_within(most_s, module, sharders), pg)
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
@@ -247,6 +241,23 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         return super().hash_planner_context_inputs_str()
 
     # -------------------------------------------------------------- steps of one plan
+
+    def _plan_within(
+        self, most_s: float, module: nn.Module, sharders: Sharders | None
+    ) -> ShardingPlan:
+        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
+        self._num_proposals = self._num_plans = 0
+        self._started_s = time.perf_counter()
+        self._planning_limit_s = min(self._limit_s, most_s)
+        if most_s < self._limit_s:
+            logger.warning("the search ends after %g s, before the group's timeout", most_s)
+        try:
+            chosen = get_default_sharders() if sharders is None else sharders
+            return self._plan(module, settings.asked_sharders(module, chosen))
+        except (planner.errors.PlannerError, CostModelError) as error:
+            if isinstance(error, PlannerError):
+                raise
+            raise settings.as_planner_error(error) from error
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         self._planned = module, sharders
@@ -374,8 +385,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             theirs=None if theirs is None else search.Count(tables, theirs, by_theirs),
             left_by=pricing.described(own) + (free if self._headroom_ratio else ""),
             search=SearchSettings(**self._search, with_baselines=False),
-            limit_s=self._limit_s,
-            ends_s=self._started_s + self._limit_s,
+            limit_s=self._planning_limit_s,
+            ends_s=self._started_s + self._planning_limit_s,
         )
 
     def _placed(self, job: search.Job, module: nn.Module, sharders: Sharders) -> Plan:
@@ -528,6 +539,18 @@ def _ms(value: float | None) -> str:
 
 
 # ------------------------------------------------------------------ on several ranks
+
+_SHARE_OF_TIMEOUT: Final = 0.8
+"""Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
+
+
+def _timeout_s(pg: dist.ProcessGroup | None) -> float:
+    """Timeout of a group's collectives on its device; infinite if the backend does not say."""
+    for device in ("cuda", "cpu"):
+        with contextlib.suppress(RuntimeError, AttributeError):
+            options = (pg or dist.GroupMember.WORLD)._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+    return math.inf
 
 
 def plan_on_first_rank(

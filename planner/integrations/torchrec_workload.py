@@ -279,12 +279,8 @@ def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> Sh
     Raises:
         InvalidInputError: the data type cannot be planned.
     """
-    name, limit, config, sharder = (
-        source.parameter_name,
-        source.limit,
-        source.config,
-        source.sharder,
-    )
+    name, limit = source.parameter_name, source.limit
+    config, sharder = source.config, source.sharder
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
