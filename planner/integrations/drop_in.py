@@ -34,14 +34,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from torch import nn
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import (
-    Enumerator,
-    PlannerErrorType,
-    Proposer,
-    ShardingOption,
-)
+from torchrec.distributed.planner.types import PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingType as TorchrecShardingType
 
@@ -518,7 +514,7 @@ _WHOLE_LIMIT_S: Final = 5.0
 """TorchRec's planner gets all of this with a time limit of so many seconds; with less, a share."""
 
 
-def in_order(enumerator: Enumerator) -> Enumerator:
+def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator:
     """A copy of an enumerator that sorts the options of each table by type and kernel.
 
     TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
@@ -540,7 +536,7 @@ def in_order(enumerator: Enumerator) -> Enumerator:
     return made
 
 
-def ended(proposer: Proposer, most: int) -> Proposer:
+def ended(proposer: torchrec_types.Proposer, most: int) -> torchrec_types.Proposer:
     """The proposer, which from now on ends after ``most`` proposals."""
     propose, left = proposer.propose, iter(range(most))
     proposer.propose = lambda: None if next(left, None) is None else propose()

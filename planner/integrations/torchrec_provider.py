@@ -165,12 +165,10 @@ class ShardplanProvider(DefaultPlannerProvider):
             NotImplementedError: TorchRec does not implement the policy.
         """
         config = request.planner_config
-        given = [
-            config.storage_reservation_percentage,
-            *(getattr(config, n) for n in _HEURISTIC_ONLY),
-        ]
+        names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
+        given = [name for name in names if getattr(config, name) is not None]
         unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
-        if request.storage_reservation is None and unset and given == [None] * len(given):
+        if request.storage_reservation is None and unset and not given:
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
 
