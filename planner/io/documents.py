@@ -233,6 +233,15 @@ def _number_node(dumper: Any, value: float) -> Any:
     return dumper.represent_float(value)
 
 
+class _Items(list[object]):
+    """A list whose items are on lines of their own."""
+
+
+def _items_node(dumper: Any, items: _Items) -> Any:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=False)
+
+
+_Dumper.add_representer(_Items, _items_node)
 _Dumper.add_representer(str, _text_node)
 _Dumper.add_multi_representer(str, _text_node)
 _Dumper.add_representer(int, _number_node)
@@ -247,6 +256,24 @@ def yaml_text(value: object, indent: str = "") -> str:
         indent: begins the further lines of a value that is too long for one.
     """
     width = 200 if isinstance(value, dict | list) else 2**20
+    return (
+        _dumped(value, width)
+        .removesuffix("\n...\n")
+        .removesuffix("\n")
+        .replace("\n", f"\n{indent}")
+    )
+
+
+def yaml_items(values: Iterable[object]) -> list[str]:
+    """The items of a list, each as :func:`yaml_text` writes it behind ``- ``.
+
+    A list or mapping that is there several times is written once, with a name (YAML's anchors).
+    """
+    text = _dumped(_Items(values), 200).removesuffix("\n")
+    return re.split(r"\n(?=- )", text)
+
+
+def _dumped(value: object, width: int) -> str:
     text: str = yaml.dump(
         value,
         Dumper=_Dumper,
@@ -255,7 +282,7 @@ def yaml_text(value: object, indent: str = "") -> str:
         sort_keys=False,
         allow_unicode=True,
     )
-    return text.removesuffix("\n...\n").removesuffix("\n").replace("\n", f"\n{indent}")
+    return text
 
 
 MAX_BYTES: Final = 64 * MIB

@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import math
 import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -39,6 +30,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     StringConstraints,
+    Tag,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
@@ -168,22 +160,17 @@ def _finite(text: str) -> float:
     return value
 
 
-_DIGITS_TEXT: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
-"""Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
-
 _MOST_SAMPLES: Final = 10**8
 
+
+def _digits(number: dict[str, Any]) -> WithJsonSchema:
+    """Also allows text of digits: editors that follow YAML 1.2 take ``40_000_000`` for text."""
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": "^[0-9][0-9_]*$"}]})
+
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
-Positive = Annotated[
-    int,
-    Field(ge=1, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _DIGITS_TEXT]}),
-]
-Count = Annotated[
-    int,
-    Field(ge=0, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS_TEXT]}),
-]
+Positive = Annotated[int, Field(ge=1, le=2**53), _digits({"type": "integer", "minimum": 1})]
+Count = Annotated[int, Field(ge=0, le=2**53), _digits({"type": "integer", "minimum": 0})]
 
 
 def _or_a_part(value: Any, whole: ValidatorFunctionWrapHandler) -> Any:
@@ -196,14 +183,7 @@ Samples = Annotated[
     int,
     Field(ge=1, le=_MOST_SAMPLES),
     WrapValidator(_or_a_part),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES},
-                _DIGITS_TEXT,
-            ]
-        }
-    ),
+    _digits({"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES}),
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
@@ -219,6 +199,8 @@ T = TypeVar("T")
 
 _LONGEST_RULE: Final = 400
 _MOST_PROBLEMS: Final = 100
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+"""The entry of a field in a docstring."""
 
 _RULES: Final = {
     "int_type": "must be a whole number, without quotes, point or exponent",
@@ -242,22 +224,15 @@ _RULES: Final = {
 }
 
 
-class Strict(BaseModel):
-    """The base of every schema: unknown keys are refused, and values are not converted."""
-
-    model_config = ConfigDict(
-        defer_build=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        frozen=True,
-        use_attribute_docstrings=True,
-    )
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return the object itself: schemas never change, so that all entries share one default."""
-        del memo
-        return self
+def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Give the keys in a JSON Schema what docstrings of the schema and its noun say of them."""
+    told = [m.__doc__ or "" for m in (*reversed(model.__mro__), _NOUNS.get(model, model))]
+    keys = {to: field for field, to in _KEYS.get(_NOUNS.get(model, model), {}).items()}
+    texts = dict(match for doc in told for match in _ATTRIBUTE.findall(inspect.cleandoc(doc)))
+    schema["description"] = str(schema.get("description", "")).partition("\n\nAttributes:")[0]
+    for key, part in schema.get("properties", {}).items():
+        if found := texts.get(key) or texts.get(keys.get(key, key)):
+            part.setdefault("description", " ".join(found.split()))
 
 
 class Loose(BaseModel):
@@ -266,6 +241,17 @@ class Loose(BaseModel):
     model_config = ConfigDict(
         defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
     )
+
+
+class Strict(Loose):
+    """The base of our schemas: unknown keys are refused, and values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_described)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the object itself: schemas never change, so that all entries share one default."""
+        del memo
+        return self
 
 
 _KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
@@ -364,12 +350,16 @@ def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
 
 def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
     keys = _keys(document, item)
-    if item["type"] == "missing":
-        return f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
-    rule = _rule(schema, keys, item)
+    kind, value = item["type"], item["input"]
+    if kind in ("missing", "union_tag_not_found"):
+        *above, key = (*keys, "kind") if kind != "missing" else keys
+        return f"{document.where((*above,))}: key {str(key)!r} is missing; add it"
+    if kind == "union_tag_invalid":
+        keys, value = (*keys, "kind"), item["ctx"]["tag"]
+    rule = _rule(schema, str(keys[-1:] and keys[-1]), value, item)
     if len(rule) > _LONGEST_RULE:
         rule = f"{rule[:_LONGEST_RULE]}..."
-    return f"{document.where(keys)}: value {show(item['input'])}: {rule}"
+    return f"{document.where(keys)}: value {show(value)}: {rule}"
 
 
 def _keys(document: Document, item: Any) -> Keys:
@@ -392,53 +382,65 @@ def _holds(value: object, part: str | int) -> bool:
     return isinstance(value, list) and isinstance(part, int) and part < len(value)
 
 
-def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
+def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:
     context = item.get("ctx", {})
     kind = item["type"]
     if kind == "extra_forbidden":
-        known = _known_keys(schema, keys[:-1])
-        hint = nearest(str(keys[-1]), known)
-        return f"unknown key; {hint}known here: {', '.join(known)}"
-    if kind in ("enum", "literal_error"):
-        known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
-            "; "
-        )
+        known = _known_keys(schema, item["loc"][:-1])
+        return f"unknown key; {nearest(key, known)}known here: {', '.join(known)}"
+    if kind in ("enum", "literal_error", "union_tag_invalid"):
+        listed = context.get("expected", context.get("expected_tags"))
+        known = [word.strip("'") for word in listed.replace(" or ", ", ").split(", ")]
+        return f"must be one of {', '.join(known)}; {nearest(str(value), known)}".strip("; ")
     if kind in _RULES:
         return _RULES[kind].format(**context)
     return str(item["msg"]).removeprefix("Value error, ")
 
 
-def _known_keys(schema: type[BaseModel], keys: Keys) -> list[str]:
-    """The keys of the schema that a key path leads to."""
-    model = schema
-    for key in keys:
-        if isinstance(key, str) and key in model.model_fields:
-            inner = _model_in(model.model_fields[key].annotation)
-            model = inner or model
-    return list(model.model_fields)
+def _known_keys(schema: type[BaseModel], places: Keys) -> list[str]:
+    """The keys of the schema that the place of an error leads to."""
+    models = {"": schema}
+    for part in places:
+        first = next(iter(models.values()))
+        if part in first.model_fields:
+            models = dict(_models_in(first.model_fields[str(part)].annotation)) or models
+        elif part in models:
+            models = {"": models[str(part)]}
+    return list(next(iter(models.values())).model_fields)
 
 
-def _model_in(hint: object) -> type[BaseModel] | None:
-    """The first schema in a type such as ``list[TableSchema]`` or ``LinkSchema | None``."""
+def _models_in(hint: object, tag: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """The schemas in a type such as ``list[TableSchema]``, with their tags in a union."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return hint
-    for part in get_args(hint):
-        found = _model_in(part)
-        if found is not None:
-            return found
-    return None
+        yield tag or hint.__name__, hint
+    parts = get_args(hint)
+    for part in parts:
+        own = next((p.tag for p in parts if isinstance(p, Tag)), tag)
+        yield from _models_in(part, own)
 
 
 # ------------------------------------------------------------------ nouns
 
 _NOUNS: Final[dict[type[BaseModel], type]] = {}
 """The noun that each schema was made from."""
+_KEYS: Final[dict[type, dict[str, str]]] = {}
+"""For each noun with a schema, its fields and their keys."""
 _PLAIN: Final[dict[Any, Any]] = {int: Count, float: Amount, str: Name, bool: bool}
+_UNIT: Final = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
+"""The unit at the end of a field's name."""
+_NO_KEYS: Final[Mapping[str, Any]] = types.MappingProxyType({})
 
 
 def schema_of(
-    noun: type, name: str, doc: str, *, without: Collection[str] = (), **own: Any
+    noun: type,
+    name: str,
+    doc: str = "",
+    *,
+    without: Collection[str] = (),
+    keys: Mapping[str, str] = _NO_KEYS,
+    units: Mapping[str, Any] = _NO_KEYS,
+    base: type[BaseModel] = Strict,
+    **own: Any,
 ) -> type[BaseModel]:
     """The schema of a section whose keys are the fields of a noun.
 
@@ -446,20 +448,33 @@ def schema_of(
         noun: a frozen dataclass. Whole numbers, numbers and texts get the limits that every file
             has.
         name: of the schema.
-        doc: what the section is, for editors.
+        doc: what the section is, for editors; that of the noun if it is empty.
         without: fields that no file gives.
+        keys: the keys of fields that a file calls otherwise.
+        units: types of values that have their unit, by the unit at the end of a field's name; the
+            key does not have it.
+        base: :class:`Strict`, or the schema of further keys.
         own: the types of keys with limits of their own, and of keys beside the fields, which may
             come with a default.
     """
-    hints, keys = typing.get_type_hints(noun), dict[str, Any]()
+    hints, found, kinds = typing.get_type_hints(noun), dict[str, str](), dict[str, Any]()
     for field in fields(noun):
-        if field.name not in without:
-            kind = own.pop(field.name, None) or _written(hints[field.name])
-            keys[field.name] = (kind, ... if field.default is MISSING else field.default)
-    keys |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
-    schema = create_model(name, __base__=Strict, __doc__=doc, **keys)
-    _NOUNS[schema] = noun
+        if field.init and field.name not in without:
+            unit = _UNIT.search(field.name) if units else None
+            key = _UNIT.sub("", field.name) if unit else keys.get(field.name, field.name)
+            kind = own.pop(key, None) or (units[unit[1]] if unit else _written(hints[field.name]))
+            if not isinstance(kind, tuple):
+                is_needed, default = field.default is MISSING, None if unit else field.default
+                kind = (kind, ...) if is_needed else (kind | None if unit else kind, default)
+            kinds[key], found[field.name] = kind, key
+    kinds |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
+    schema = create_model(name, __base__=base, __doc__=doc or _first_line(noun), **kinds)
+    _NOUNS[schema], _KEYS[noun] = noun, found
     return schema
+
+
+def _first_line(noun: type) -> str:
+    return str(noun.__doc__).strip().partition("\n")[0]
 
 
 def _written(hint: Any) -> Any:
@@ -476,46 +491,44 @@ def _written(hint: Any) -> Any:
 
 
 def noun_of(noun: Callable[..., T], values: BaseModel, **more: Any) -> T:
-    """The noun that has the values of fields of the same names, and ``more``.
+    """The noun that has the values of its keys in a section, and ``more``; None is the default.
 
     Raises:
         InvalidValueError: values contradict each other.
     """
-    names = _shared(noun, type(values)) - more.keys()
-    return noun(**{name: as_noun(getattr(values, name)) for name in names}, **more)
+    given = {f: getattr(values, k) for f, k in _shared(noun, type(values)) if f not in more}
+    return noun(**{f: as_noun(value) for f, value in given.items() if value is not None}, **more)
 
 
 @functools.cache
-def _shared(noun: Any, schema: type[BaseModel]) -> frozenset[str]:
-    return frozenset({field.name for field in fields(noun)} & schema.model_fields.keys())
+def _shared(noun: Any, schema: type[BaseModel]) -> tuple[tuple[str, str], ...]:
+    keys = _KEYS.get(noun) or {field.name: field.name for field in fields(noun)}
+    return tuple((field, key) for field, key in keys.items() if key in schema.model_fields)
 
 
-def as_noun(value: Any) -> Any:
+def as_noun(value: Any, **more: Any) -> Any:
     """A value of a schema as a noun has it: lists as tuples, sections as the nouns they are."""
     if isinstance(value, list):
         return tuple(map(as_noun, value))
     if isinstance(value, BaseModel):
-        return noun_of(_NOUNS[type(value)], value)
-    return value
+        return noun_of(_NOUNS[type(value)], value, **more)
+    return value.value if isinstance(value, Sourced) else value
 
 
-def entry_of(
-    noun: Any, keys: Mapping[str, str] | None = None, *, always: Collection[str] = ()
-) -> dict[str, Any]:
+def entry_of(noun: Any, *, always: Collection[str] = ()) -> dict[str, Any]:
     """The section of a noun, without keys at their default.
 
     Args:
-        noun: a dataclass.
-        keys: the keys of fields that a file calls otherwise.
+        noun: a dataclass; fields that its schema has not are left out.
         always: fields that are written at their default, too.
     """
     entry: dict[str, Any] = {}
     if isinstance(noun, AbstractLayer):
         entry["kind"] = type(noun).__module__.rpartition(".")[2]
     for field in fields(noun):
-        value = getattr(noun, field.name)
-        if field.init and (value != field.default or field.name in always):
-            entry[(keys or {}).get(field.name, field.name)] = _plain(value)
+        value, keys = getattr(noun, field.name), _KEYS.get(type(noun), {field.name: field.name})
+        if field.init and field.name in keys and (value != field.default or field.name in always):
+            entry[keys[field.name]] = _plain(value)
     return entry
 
 

@@ -53,7 +53,8 @@ _MOST_WHOLE: Final = 2.0**53
 
 def known_column(name: str) -> str:
     """The key of a workload file that a column stands for; the column's own name if none."""
-    return _BY_WORD.get(re.sub(r"[^a-z0-9]", "", name.lower()), name.strip())
+    known: str = _BY_WORD.get(re.sub(r"[^a-z0-9]", "", name.lower()), name.strip())
+    return known
 
 
 def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEEDED) -> list[str]:

@@ -13,7 +13,6 @@ from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
-from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.constraints import (
@@ -23,7 +22,7 @@ from planner.io.constraints import (
     table_constraint,
     unmatched,
 )
-from planner.io.documents import Document, override, read_yaml, show
+from planner.io.documents import Document, override, read_yaml
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, made, noun_of, validate
 from planner.io.system.system_file import load_system
@@ -35,11 +34,10 @@ from planner.io.workload.table_list import (
     read_table_list,
 )
 from planner.io.workload.workload_schema import (
-    LAW_FIELDS,
     LAWS,
     MAX_TABLES,
     DenseSchema,
-    DistributionSchema,
+    StatsSchema,
     TableSchema,
     TrainingSchema,
     WorkloadSchema,
@@ -57,45 +55,6 @@ from planner.support.text import counted
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
 """Keys of ``training`` that are assumed where a file leaves them out; those of the others are
 defaults of the format that hardly change a step."""
-_NEEDED_KEYS: Final = {
-    "uniform": ((), ""),
-    "zipf": (("exponent",), "its exponent, such as exponent: 1.05"),
-    "bins": (("rows", "probability"), "rows and probability, one entry per bin"),
-}
-"""Keys that a kind of law needs, and how messages say so."""
-
-
-def law_of(
-    entry: DistributionSchema | None, num_embeddings: int, stats: TableStats | None
-) -> AbstractIndexDistribution:
-    """The law of a table with ``num_embeddings`` rows; uniform without an entry.
-
-    Raises:
-        InvalidInputError: keys contradict each other.
-        InvalidValueError: a value is outside its range.
-    """
-    if entry is None:
-        return Uniform(num_embeddings=num_embeddings)
-    if stats is not None:
-        return stats.distribution(num_embeddings)
-    if entry.kind is None:
-        refuse("distribution: value None of kind: must be uniform or zipf (or bins), or give stats")
-    known = LAW_FIELDS[entry.kind]
-    given = {key: getattr(entry, key) for key in sorted(entry.model_fields_set - {"kind"})}
-    for key, value in given.items():
-        if key not in known:
-            others = [other for other, keys in LAW_FIELDS.items() if key in keys]
-            refuse(
-                f"distribution.{key}: value {show(value)}: a {entry.kind} law has none; remove it "
-                f"or use kind: {' or '.join(others)}"
-            )
-    needed, told = _NEEDED_KEYS[entry.kind]
-    if any(given.get(key) is None for key in needed):
-        refuse(f"distribution.kind: value {entry.kind!r}: needs {told}")
-    values: dict[str, Any] = {known[key]: as_noun(value) for key, value in given.items()}
-    law: Any = LAWS[entry.kind]
-    found: AbstractIndexDistribution = law(num_embeddings=num_embeddings, **values)
-    return found
 
 
 @lru_cache(maxsize=1024)
@@ -133,22 +92,14 @@ def _repeating(
     return found
 
 
-def stats_of(
-    entry: DistributionSchema | None, table: str, features: tuple[str, ...], folder: Path
-) -> TableStats | None:
+def _stats(entry: object, table: str, features: tuple[str, ...], folder: Path) -> TableStats | None:
     """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
 
     Raises:
-        InvalidInputError: there are other keys beside ``stats``, the file cannot be read, or it has
-            no statistics of the table.
+        InvalidInputError: the file cannot be read, or it has no statistics of the table.
     """
-    if entry is None or entry.stats is None:
+    if not isinstance(entry, StatsSchema):
         return None
-    if entry.model_fields_set != {"stats"}:
-        refuse(
-            f"distribution.stats: value {entry.stats!r}: distribution takes either stats, or kind "
-            "and exponent, not both"
-        )
     path = folder / entry.stats
     try:
         path.stat()
@@ -387,7 +338,7 @@ def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
 
 
 def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
-    training, shares = schema.training, schema.training.batch_shares
+    training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
     return noun_of(
@@ -396,10 +347,7 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         name=schema.name,
         tables=tuple(tables),
         dense=dense,
-        between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,
-        lookahead_batches=training.lookahead or 0,
-        batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
     )
 
 
@@ -412,7 +360,7 @@ def _table(
 ) -> Table:
     """Make the table; its statistics, if it has any, are added to ``measured``."""
     features = _feature_names(entry, name)
-    stats = stats_of(entry.distribution, name, features, folder)
+    stats = _stats(entry.distribution, name, features, folder)
     if stats is not None:
         measured[name] = stats
     factors = entry.pooling_factor
@@ -425,7 +373,8 @@ def _table(
             f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
             "features; give one for each, or a single number"
         )
-    law = law_of(entry.distribution, entry.num_embeddings, stats)
+    rows, law = entry.num_embeddings, entry.distribution or LAWS["uniform"](kind="uniform")
+    law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
             indices = training.batch_size_per_rank * float(sum(factors))
