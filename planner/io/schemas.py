@@ -227,7 +227,7 @@ _RULES: Final = {
 def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Give the keys in a JSON Schema what docstrings of the schema and its noun say of them."""
     told = [m.__doc__ or "" for m in (*reversed(model.__mro__), _NOUNS.get(model, model))]
-    keys = {to: field for field, to in _KEYS.get(_NOUNS.get(model, model), {}).items()}
+    keys = {to: field for field, to in _KEYS.get(model, {}).items()}
     texts = dict(match for doc in told for match in _ATTRIBUTE.findall(inspect.cleandoc(doc)))
     schema["description"] = str(schema.get("description", "")).partition("\n\nAttributes:")[0]
     for key, part in schema.get("properties", {}).items():
@@ -239,14 +239,19 @@ class Loose(BaseModel):
     """The base of schemas for files that other programs write too: unknown keys are left alone."""
 
     model_config = ConfigDict(
-        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
+        defer_build=True,
+        extra="ignore",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        json_schema_extra=_described,
     )
 
 
 class Strict(Loose):
     """The base of our schemas: unknown keys are refused, and values are not converted."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_described)
+    model_config = ConfigDict(extra="forbid")
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return the object itself: schemas never change, so that all entries share one default."""
@@ -424,7 +429,7 @@ def _models_in(hint: object, tag: str = "") -> Iterator[tuple[str, type[BaseMode
 _NOUNS: Final[dict[type[BaseModel], type]] = {}
 """The noun that each schema was made from."""
 _KEYS: Final[dict[type, dict[str, str]]] = {}
-"""For each noun with a schema, its fields and their keys."""
+"""For each schema of a noun, and for the noun as it is written, the fields and their keys."""
 _PLAIN: Final[dict[Any, Any]] = {int: Count, float: Amount, str: Name, bool: bool}
 _UNIT: Final = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
 """The unit at the end of a field's name."""
@@ -469,7 +474,7 @@ def schema_of(
             kinds[key], found[field.name] = kind, key
     kinds |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
     schema = create_model(name, __base__=base, __doc__=doc or _first_line(noun), **kinds)
-    _NOUNS[schema], _KEYS[noun] = noun, found
+    _NOUNS[schema], _KEYS[schema], _KEYS[noun] = noun, found, found
     return schema
 
 
@@ -502,13 +507,15 @@ def noun_of(noun: Callable[..., T], values: BaseModel, **more: Any) -> T:
 
 @functools.cache
 def _shared(noun: Any, schema: type[BaseModel]) -> tuple[tuple[str, str], ...]:
-    keys = _KEYS.get(noun) or {field.name: field.name for field in fields(noun)}
+    keys = _KEYS.get(schema) or {field.name: field.name for field in fields(noun)}
     return tuple((field, key) for field, key in keys.items() if key in schema.model_fields)
 
 
 def as_noun(value: Any, **more: Any) -> Any:
-    """A value of a schema as a noun has it: lists as tuples, sections as the nouns they are."""
-    if isinstance(value, list):
+    """A value of a schema as a noun has it: tuples, numbers, and the nouns that sections are."""
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, list | tuple):
         return tuple(map(as_noun, value))
     if isinstance(value, BaseModel):
         return noun_of(_NOUNS[type(value)], value, **more)

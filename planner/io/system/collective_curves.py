@@ -21,7 +21,7 @@ import json
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -33,7 +33,7 @@ from costmodels.fabrics import fabric_named
 from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
-from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import configs_folder
 from planner.io.schemas import Loose, validate
@@ -86,23 +86,12 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
-def unknown_sets(names: Sequence[str]) -> list[tuple[int, str]]:
-    """(position, error) of each name that is neither a shipped set nor a CSV file."""
-    sets = [name for name in names if not name.endswith(".csv")]
-    known = {r.set_name for r in shipped_curves()} if sets else set()
-    listed = ", ".join(sorted(known))
-    return [
-        (i, f"no set {name!r}; there are {listed}, or name a CSV file")
-        for i, name in enumerate(names)
-        if name in sets and name not in known
-    ]
-
-
 @functools.lru_cache(maxsize=256)
 def _shipped_set(name: str) -> tuple[CurveRecord, ...]:
     """The curves of a shipped set that predictions may use."""
-    for _, message in unknown_sets([name]):
-        raise InvalidInputError(message)
+    known = {r.set_name for r in shipped_curves()}
+    if name not in known:
+        refuse(f"no set {name!r}; there are {', '.join(sorted(known))}, or name a CSV file")
     return _predicting(r for r in shipped_curves() if r.set_name == name)
 
 
