@@ -23,6 +23,7 @@ from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, STATES, fabric_link
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from costmodels.topology import (
+    FITTED_KINDS,
     Device,
     FittedFactors,
     Host,
@@ -212,6 +213,7 @@ Factor = Annotated[
 ]
 
 
+_FACTORS: Final[dict[str, Any]] = dict.fromkeys(FITTED_KINDS, (Factor, ...))
 FittedSchema: Any = schema_of(
     FittedFactors,
     "FittedSchema",
@@ -220,6 +222,7 @@ FittedSchema: Any = schema_of(
     ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
     """,
     units={"ratio": Factor},
+    **_FACTORS,
     spread=(Annotated[list[list[float]], Field(max_length=4)], []),
 )
 
