@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -206,11 +207,7 @@ class DifferentHostSchema(Strict):
     ddr_capacity: Size
 
 
-LEAST_FACTOR: Final = 0.001
-MOST_FACTOR: Final = 1000.0
-Factor = Annotated[
-    Sourced, Quantity(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
-]
+Factor = Annotated[Sourced, Quantity(dimension=None, example="1.08", low=0.001, high=1000.0)]
 
 
 _FACTORS: Final[dict[str, Any]] = dict.fromkeys(FITTED_KINDS, (Factor, ...))
@@ -313,7 +310,7 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
 
 
 def _beside_or_shipped(path: Path, base: str) -> Path:
-    beside = path.parent / base
+    beside = Path(os.path.normpath(path.parent / base))
     return beside if is_file(beside) else locate(base, "systems")
 
 
@@ -372,12 +369,14 @@ def load_system(
     document = read_system(path)
     for pair in overrides:
         override(document, *pair)
-    named = _named_system(document, gpus, gpus_per_host)
+    named = named_system(document, gpus, gpus_per_host)
     key = "collective_curves" if named.collective_curves else "calibration"
     return made(document.where((key,)), partial(with_measurements, named))
 
 
-def _named_system(document: Document, gpus: int | None, gpus_per_host: int | None) -> Topology:
+def named_system(
+    document: Document, gpus: int | None = None, gpus_per_host: int | None = None
+) -> Topology:
     """As :func:`load_system`; what the system names is not read."""
     schema, folder = validate(SystemSchema, document), document.path.parent
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
@@ -442,7 +441,7 @@ def links_measured(topology: Topology) -> Links | None:
 
 @functools.lru_cache(maxsize=256)
 def _shipped(name: str, local: int) -> Topology:
-    return _named_system(read_system(locate(name, "systems")), local, local)
+    return named_system(read_system(locate(name, "systems")), local, local)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:

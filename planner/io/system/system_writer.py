@@ -25,7 +25,7 @@ from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, 
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
-from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FITTED
@@ -34,16 +34,15 @@ from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
-from planner.io.schemas import validate
+from planner.io.schemas import made, validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
 from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import (
-    LEAST_FACTOR,
-    MOST_FACTOR,
     DeviceSchema,
     SystemSchema,
     load_system,
+    named_system,
     read_system,
     system_of,
 )
@@ -106,46 +105,56 @@ def write_fitted_system(
     base = locate(source, "systems")
     _refuse_itself(path, base, "was fitted")
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
-    lines = [
-        f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
-        "base.",
-        f"base: {yaml_text(_base_name(path, base))}",
+    header = [
+        f"Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the base."
     ]
+    values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
     if topology.calibration and read_system(base).value.get("calibration") is None:
         beside = path.with_suffix(".calibration.json")
         copies[beside] = read_text(Path(topology.calibration))
-        lines += _other_cores(path.stem, beside.name, topology)
-    lines.append("fitted:")
+        machine = _note(load_constants(topology.calibration).machine)
+        header += [
+            f"By the calibration of another machine ({machine}), which the factors correct;",
+            "rates of the base that are no memory sizes are not used.",
+        ]
+        latency_us = topology.device.kernel_latency_s / US
+        values |= {
+            "name": yaml_text(path.stem),
+            "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
+            "calibration": yaml_text(beside.name),
+        }
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    fitted = values["fitted"] = {}
     for i, kind in enumerate(FITTED_KINDS):
-        ratio = before[i] * found.ratios[i]
-        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
-            refuse(
-                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
-                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
-            )
         origin = "calibrated" if settled_ratio[i] >= _SETTLED else "default"
         told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
-        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
+        fitted[kind] = f"{before[i] * found.ratios[i]:.6g} ({origin}, {told})"
     rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
-    lines.append(f"  spread: {yaml_text(rows)}")
-    write_texts_atomic({**copies, path: "\n".join(lines) + "\n"})
+    fitted["spread"] = yaml_text(rows)
+    _, text = _checked(
+        path,
+        header,
+        values,
+        "the runs give a number that no system has (are the units of their times right?)",
+    )
+    write_texts_atomic({**copies, path: text})
     return (path, *copies)
 
 
-def _other_cores(name: str, calibration: str, topology: Topology) -> tuple[str, ...]:
-    """The lines of a system whose cores have the calibration of another machine."""
-    machine = _note(load_constants(topology.calibration).machine)
-    latency_us = 1e6 * topology.device.kernel_latency_s
-    return (
-        f"# By the calibration of another machine ({machine}), which the factors correct;",
-        "# rates of the base that are no memory sizes are not used.",
-        f"name: {yaml_text(name)}",
-        "device:",
-        f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {yaml_text(calibration)}",
-    )
+def _checked(
+    path: Path, header: Sequence[str], values: Sections, blame: str
+) -> tuple[Topology, str]:
+    """The system of a file with these comments and values, and its text.
+
+    Raises:
+        InvalidInputError: they are no system; the message begins with ``blame``.
+    """
+    text = "\n".join([*(f"# {line}" for line in header), *_lines(values)]) + "\n"
+    try:
+        return named_system(system_of(path, text)), text
+    except InvalidInputError as error:
+        refuse(f"{blame}: {error}")
 
 
 def _refuse_itself(path: Path, base: Path, what: str) -> None:
@@ -272,17 +281,42 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     schema = validate(SystemSchema, read_system(start))
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
-    topology = load_system(start)
+    topology, machine = load_system(start), _note(measured.machine())
     rates = fit_rates(measured.environment, measured.rows)
     curves = collective_curves(
         measured.rows,
         version=measured.environment.get("nccl", ""),
         source=f"own measurement on {measured.machine()}",
     )
-    lookups = _fit_lookups(topology, rates, measured)
     calls = _calls(measured)
-    sections = _sections(schema.device, rates, calls, lookups, measured)
-    written = _write(path, start, topology, sections, calls, curves, measured)
+    values: dict[str, Any] = {
+        "name": yaml_text(path.stem),
+        "base": yaml_text(_base_name(path, start)),
+        "description": yaml_text(f"{topology.device.name}, measured"),
+        **_sections(schema.device, rates, calls, machine),
+    }
+    texts: dict[Path, str] = {}
+    if curves:
+        beside = path.with_suffix(".curves.csv")
+        texts[beside] = curves_text(_records(path.stem, topology.device.name, curves))
+        kept = [_relative(path, name) for name in topology.collective_curves]
+        values["collective_curves"] = yaml_text([beside.name, *kept])
+    header = (
+        f"Measured by `shardplan calibrate` on {machine}.",
+        "Keys that are not here are those of the base.",
+    )
+    blame = f"{measured.path}: the rows give a number that no system has"
+    found, _ = _checked(path, header, values, blame)
+    lookups = _fit_lookups(found, measured)
+    if lookups is not None:
+        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
+        rest = "default, of the base, for these seconds"
+        values["lookup"] = {
+            name: f"{value:.6g} ({how if name in FITTED else rest})"
+            for name, value in asdict(lookups.constants).items()
+        }
+    found, text = _checked(path, header, values, blame)
+    write_texts_atomic({**texts, path: text})
     before = {p.name: p.value for p in topology.provenance}
     uneven = uneven_error(measured.rows)
     said = {
@@ -295,10 +329,10 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         "collectives (they need two ranks)": rates.exchange_bytes_per_s,
     }
     return Written(
-        written=written,
+        written=(path, *texts),
         replaced=tuple(
             (p.name, before.get(p.name, ""), p.value)
-            for p in load_system(path).provenance
+            for p in found.provenance
             if before.get(p.name) != p.value
         ),
         errors=(uneven,) if uneven is not None else (),
@@ -333,52 +367,29 @@ def _note(text: str) -> str:
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
 
 
-def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
+def _fit_lookups(topology: Topology, measured: MeasuredRows) -> FbgemmFit | None:
     """The constants of lookups on a device with the measured rates; None without lookups.
 
     Raises:
         InvalidInputError: a row describes a call that no table can have.
     """
     found = measured.of_block(*LOOKUP_BLOCKS)
-    if not found:
-        return None
-    device, host = topology.device, topology.host
-    if rates.hbm_bandwidth_bytes_per_s is not None:
-        device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
-    if rates.host_link_bytes_per_s is not None:
-        host = replace(host, device_link_bandwidth_bytes_per_s=rates.host_link_bytes_per_s)
-    try:
-        rows = [LookupRow.of(row) for row in found]
-        return fit_fbgemm(rows, replace(topology, device=device, host=host))
-    except CostModelError as error:
-        refuse(f"{measured.path}: {error}")
+    where = str(measured.path)
+    return (
+        made(where, lambda: fit_fbgemm(list(map(LookupRow.of, found)), topology)) if found else None
+    )
 
 
-def _sections(
-    base: DeviceSchema,
-    rates: Rates,
-    calls: HostCalls | None,
-    fit: FbgemmFit | None,
-    measured: MeasuredRows,
-) -> Sections:
-    """All sections that have measured numbers."""
-    note = _note(measured.machine())
-    found: dict[str, Any] = {"device": {}, "host": {}, "links": {"host": {}}, "lookup": {}}
+def _sections(base: DeviceSchema, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+    """All sections that have measured numbers, but lookups."""
+    found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for section, key, field, size, form, unit, how in _NUMBERS:
-        value = getattr(rates, field)
-        if value:
-            holder = found[section] if section in found else found["links"]["host"]
-            holder[key] = f"{value / size:{form}}{unit} (measured, {how}{note})"
-    found["device"] |= _products(base, rates, note)
+        if value := getattr(rates, field):
+            found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
+    found["device"] |= _products(base, rates, machine)
     found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
-    if fit is not None:
-        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
-        rest = "default, of the base, for these seconds"
-        found["lookup"] = {
-            name: f"{value:.6g} ({how if name in FITTED else rest})"
-            for name, value in asdict(fit.constants).items()
-        }
-    return found
+    links = {"host": found.pop("links.host")}
+    return {**found, "links": links}
 
 
 def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
@@ -388,45 +399,6 @@ def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {value}"
         elif inner := list(_lines(value, f"{indent}  ")):
             yield from (f"{indent}{key}:", *inner)
-
-
-def _write(
-    path: Path,
-    base: Path,
-    start: Topology,
-    sections: Sections,
-    calls: HostCalls | None,
-    curves: Sequence[CollectiveCurve],
-    measured: MeasuredRows,
-) -> tuple[Path, ...]:
-    """Write ``path``, and beside it the measured curves of collectives if there are any.
-
-    Raises:
-        InvalidInputError: the rows give no system, or a file cannot be written.
-    """
-    described = yaml_text(f"{start.device.name}, measured")
-    values = {"name": yaml_text(path.stem), "description": described, **sections}
-    texts: dict[Path, str] = {}
-    if curves:
-        beside = path.with_suffix(".curves.csv")
-        texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
-        kept = [_relative(path, name) for name in start.collective_curves]
-        names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
-        values["collective_curves"] = f"[{names}]"
-    try:
-        whole = _lines({**values, "base": yaml_text(str(base.resolve()))})
-        validate(SystemSchema, system_of(path, "\n".join(whole)))
-        if calls is not None:
-            replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
-    except (InvalidInputError, CostModelError) as error:
-        refuse(f"{measured.path}: the rows give a number that no system has: {error}")
-    lines = [
-        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
-        "# Keys that are not here are those of the base.",
-        *_lines({"name": values["name"], "base": yaml_text(_base_name(path, base)), **values}),
-    ]
-    write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
-    return (path, *texts)
 
 
 def _base_name(path: Path, base: Path) -> str:
@@ -466,15 +438,6 @@ def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
 
 
 def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
-    return [
-        CurveRecord(
-            set_name=name,
-            role="calibrate",
-            nodes=1,
-            curve=curve,
-            device=device,
-            library="NCCL",
-            harness="shardplan calibrate",
-        )
-        for curve in curves
-    ]
+    told = {"set_name": name, "role": "calibrate", "device": device, "library": "NCCL"}
+    harness = "shardplan calibrate"
+    return [CurveRecord(nodes=1, curve=curve, harness=harness, **told) for curve in curves]
