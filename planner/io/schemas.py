@@ -259,6 +259,12 @@ class Strict(Loose):
         return self
 
 
+def row_schema(**keys: Any) -> type[Loose]:
+    """The schema of values that need these keys, unless they come with a default."""
+    kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
+    return create_model("Row", __base__=Loose, **kinds)
+
+
 _KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
 """The schemas of whole files, and the kinds of these files."""
 

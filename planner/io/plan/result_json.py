@@ -36,6 +36,11 @@ from planner.support.status import Status
 GIVEN: Final = "given"
 """The strategy of a plan that was read from a file and not searched for; it has only a value."""
 
+_AS_THEY_ARE: Final = (
+    "usd_per_billion_samples", "searched", "reshard", "blocked", "scenarios",
+    "checkpoint_interval_s", "unfit_baselines", "assumed",
+)  # fmt: skip
+"""Keys with the values of the result's attributes of these names."""
 _LINE_CHARACTERS: Final = 100
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
@@ -48,12 +53,8 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     the same seed.
     """
     problem, topology = result.problem, result.problem.topology
-    workload, whole, estimate, memory = (
-        problem.workload,
-        topology.whole,
-        result.estimate,
-        result.best.memory,
-    )
+    workload, whole = problem.workload, topology.whole
+    estimate, memory = result.estimate, result.best.memory
     timed = result.solver.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
     values = {
         "plan": plan_to_json(result.plan, workload, topology.local_world_size),
@@ -78,24 +79,17 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
             ],
             "per_host": memory.hosts,
         },
-        "usd_per_billion_samples": result.usd_per_billion_samples,
         "solver": {
             **asdict(result.solver),
             "gap_ratio": result.solver.gap_ratio,
             "seconds": result.solver.seconds if timed else None,
             "progress": result.solver.progress if timed else (),
         },
-        "searched": result.searched,
-        "reshard": result.reshard,
+        **{key: getattr(result, key) for key in _AS_THEY_ARE},
         "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
-        "blocked": result.blocked,
-        "scenarios": result.scenarios,
-        "checkpoint_interval_s": result.checkpoint_interval_s,
         "alternatives": [{"name": c.name, **_times(c.estimate)} for c in result.runners_up],
         "baselines": [{"name": c.name, **_times(c.estimate)} for c in result.baselines],
-        "unfit_baselines": result.unfit_baselines,
         "provenance": estimate.provenance,
-        "assumed": result.assumed,
         "warnings": list(dict.fromkeys((*result.warnings, *estimate.warnings))),
     }
     plain: dict[str, Any] = _plain(values)

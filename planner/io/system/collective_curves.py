@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import Field
 
 from costmodels.errors import CostModelError
@@ -36,7 +37,7 @@ from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import configs_folder
-from planner.io.schemas import Loose, validate
+from planner.io.schemas import row_schema, validate
 from planner.support.files import csv_text, unguarded
 
 COLUMNS: Final = (
@@ -382,34 +383,23 @@ def _check_bus_rate(collective: Collective, ranks: int, ratios: list[float]) -> 
 
 def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Rising sizes with mean times in seconds; empty messages and zero times are left out."""
-    by_size: dict[float, list[float]] = defaultdict(list)
-    for size, time_us in points:
-        if size > 0 and time_us > 0:
-            by_size[size].append(time_us * US)
-    if len(by_size) < 2:
+    kept = np.array([point for point in points if min(point) > 0]).reshape(-1, 2)
+    sizes, places, counts = np.unique(kept[:, 0], return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
         refuse("fewer than two sizes with a time")
-    sizes = tuple(sorted(by_size))
-    return sizes, tuple(sum(by_size[s]) / len(by_size[s]) for s in sizes)
+    times_s = US * np.bincount(places, kept[:, 1]) / counts
+    return tuple(sizes.tolist()), tuple(times_s.tolist())
 
 
-class _Device(Loose):
-    hostname: str
-
-
-class _Timing(Loose):
-    time: Annotated[float, Field(strict=False)]
-
-
-class _Result(Loose):
-    size: Annotated[float, Field(strict=False)]
-    out_of_place: _Timing
-
-
-class _JsonLog(Loose):
-    results: list[_Result]
-    devices: list[_Device] | None = None
-    args: Any = ""
-    nccl_version: Any = None
+_Real = Annotated[float, Field(strict=False)]
+_Device: Any = row_schema(hostname=str)
+_Result: Any = row_schema(size=_Real, out_of_place=row_schema(time=_Real))
+_JsonLog: Any = row_schema(
+    results=list[_Result],
+    devices=(list[_Device] | None, None),
+    args=(Any, ""),
+    nccl_version=(Any, None),
+)
 
 
 def _read_json(text: str, path: Path) -> _Log:
@@ -477,11 +467,11 @@ def _read_row(words: list[str], columns: list[str], scale: float, table: _Table)
     if empty > max(time - 3, 0):
         return
     time -= empty
-    size_bytes, time_us = float(words[columns.index("size")]), _time(words[time]) * scale
+    size_bytes, time_us = float(words[columns.index("size")]), float(words[time]) * scale
     table.points.append((size_bytes, time_us))
     rates = columns[time + empty + 1 : time + empty + 3]
     if rates == ["algbw", "busbw"]:
-        algorithm, bus = _time(words[time + 1]), _time(words[time + 2])
+        algorithm, bus = float(words[time + 1]), float(words[time + 2])
         if algorithm >= _LEAST_RATE and bus >= _LEAST_RATE:
             table.ratios.append(bus / algorithm)
 
@@ -501,25 +491,13 @@ def _read_param(lines: list[str]) -> list[_Table]:
         row = _PARAM_ROW.match(words[0])
         program = re.sub(r"_(base|v)$|(?<=all)v$", "", row["name"]) if row else ""
         if program in _NAMES and columns and len(words) > len(columns):
-            size = _column(columns, "size (B)")
-            time = _column(columns, "Latency(us):p50")
-            table = tables.setdefault(program, _Table(program=program))
-            table.points.append((_time(words[1 + size]), _time(words[1 + time])))
+            wanted = ("size (B)", "Latency(us):p50")
+            at = [i for end in wanted for i, c in enumerate(columns) if c.endswith(end)]
+            if len(at) != len(wanted):
+                refuse(f"PARAM header without {' or '.join(wanted)}")
+            size, time_us = (float(words[1 + i]) for i in at)
+            tables.setdefault(program, _Table(program=program)).points.append((size, time_us))
     return list(tables.values())
-
-
-def _column(labels: list[str], wanted: str) -> int:
-    found = [position for position, label in enumerate(labels) if label.endswith(wanted)]
-    if not found:
-        refuse(f"PARAM header without {wanted!r}")
-    return found[0]
-
-
-def _time(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        refuse(f"time {text!r} is not a number")
 
 
 def _program_in(text: str) -> str:

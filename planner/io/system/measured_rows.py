@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
 from costmodels.workload import Optimizer
 from planner.errors import refuse
 from planner.io.documents import Document, parse_json, read_text
-from planner.io.schemas import Loose, validate
+from planner.io.schemas import Loose, row_schema, validate
 
 _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
@@ -40,16 +40,8 @@ Bytes = Annotated[Real, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(max_length=400)]
 
 
-def _row(**keys: Any) -> type[Loose]:
-    """The schema of a row that needs these keys, unless they come with a default."""
-    fields: dict[str, Any] = {
-        key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in keys.items()
-    }
-    return create_model("_Row", __base__=Loose, **fields)
-
-
 _SOFTWARE: Final = ("gpu", "nccl", "cpu", "torch", "driver", "fbgemm", "measured")
-_Environment: Final = _row(
+_Environment: Final = row_schema(
     mem=(Annotated[Real, Field(gt=0, le=1e15)] | None, None),
     sms=(Annotated[int, Field(gt=0, le=10**5)] | None, None),
     cuda=(Text | None, ""),
@@ -90,17 +82,17 @@ class _Lookup(Loose):
         return self
 
 
-_Named = _row(what=Text)
-_Timed = _row(us=Microseconds)
-_Gap = _row(us_each=Microseconds)
-_Call = _row(what=Text, wall_us=Microseconds)
-_Sized = _row(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
+_Named = row_schema(what=Text)
+_Timed = row_schema(us=Microseconds)
+_Gap = row_schema(us_each=Microseconds)
+_Call = row_schema(what=Text, wall_us=Microseconds)
+_Sized = row_schema(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
 _Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-_Product = _row(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
+_Product = row_schema(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
 _Size = Annotated[int, Field(gt=0, le=10**8)]
-_Shape = _row(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
+_Shape = row_schema(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
 _Kilobytes = Annotated[Real, Field(gt=0, le=1e10)]
-_Linked = _row(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
+_Linked = row_schema(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
 
 
 class _Collective(Loose):

@@ -14,7 +14,7 @@ from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refuse_any
 from planner.io.constraints import (
     TableConstraintSchema,
     constraints_of,
@@ -44,7 +44,6 @@ from planner.io.workload.workload_schema import (
     communication_of,
     layers_of,
     read_operators,
-    unsummed_remark,
 )
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
@@ -189,19 +188,19 @@ def load_workload_file(
                     "value, such as ('tables.3.embedding_dim', '64')"
                 )
             override(document, *pair)
-        return workload_file_of(_without_assumed(document, [key for key, _ in overrides]))
+        listed = document.value.get("assumed")
+        if isinstance(listed, list):
+            given = [f"{key}." for key, _ in overrides]
+            keys = [(key, f"{key}.") for key in listed]
+            document.value["assumed"] = [
+                key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
+            ]
+        return workload_file_of(document)
 
 
-def _without_assumed(document: Document, given: Sequence[str]) -> Document:
-    """The document whose list of assumed keys lacks those that a user gave."""
-    listed = document.value.get("assumed")
-    if isinstance(listed, list):
-        document.value["assumed"] = [
-            key
-            for key in listed
-            if not any(f"{g}.".startswith(f"{key}.") or key.startswith(f"{g}.") for g in given)
-        ]
-    return document
+def workload_json_schema() -> dict[str, Any]:
+    """JSON Schema of a workload file, for editors."""
+    return WorkloadSchema.model_json_schema()
 
 
 def workload_file_of(document: Document) -> WorkloadFile:
@@ -210,15 +209,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.
     """
-    return _build(validate(WorkloadSchema, document), document)
-
-
-def workload_json_schema() -> dict[str, Any]:
-    """JSON Schema of a workload file, for editors."""
-    return WorkloadSchema.model_json_schema()
-
-
-def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
+    schema = validate(WorkloadSchema, document)
     total = sum(entry.count for entry in schema.tables)
     if total > MAX_TABLES:
         refuse(
@@ -228,36 +219,34 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
-    counts = Counter(name for entry in schema.tables for name in _names(entry))
-    twice: list[str] = []
-    for index, entry in enumerate(schema.tables):
-        where = document.where(("tables", index))
-        for name in _names(entry):
-            build = partial(_table, entry, name, schema.training, document.path.parent, measured)
-            table = collect(problems, where, build)
-            tables += [table] if table is not None else []
-            if entry.constraints != _NO_LIMITS:
-                limits.append(table_constraint(_literal(name), entry.constraints))
-            if counts[name] > 1:
-                place = document.where(("tables", index, "name"))
-                told = f"{counts[name]} tables have this name; give each its own"
-                twice.append(f"{place}: value {name!r}: {told}")
-    problems += [*twice, *unmatched(schema.constraints, document, list(counts))]
+    every = [(i, name, e) for i, e in enumerate(schema.tables) for name in _names(e)]
+    counts = Counter(name for _, name, _ in every)
+    for index, name, entry in every:
+        build = partial(_table, entry, name, schema.training, document.path.parent, measured)
+        table = collect(problems, document.where(("tables", index)), build)
+        tables += [table] if table is not None else []
+        if entry.constraints != _NO_LIMITS:
+            limits.append(table_constraint(_literal(name), entry.constraints))
+    problems += [
+        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
+        "this name; give each its own"
+        for index, name, _ in every
+        if counts[name] > 1
+    ]
+    problems += unmatched(schema.constraints, document, list(counts))
     layers = layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
-    if problems:
-        raise InvalidInputError(list(dict.fromkeys(problems)))
-    both, where = {"layers": layers, "operators": operators}, str(document.path)
+    refuse_any(list(dict.fromkeys(problems)))
+    both = {"layers": layers, "operators": operators}
     dense = made(place, lambda: noun_of(DenseArch, schema.dense, **both))
-    workload = made(where, lambda: _workload(schema, tables, dense))
-    made(where, partial(refuse_contradictions, workload))
+    workload = made(str(document.path), lambda: _workload(schema, tables, dense))
     made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
         constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
-        warnings=_left_open(schema, measured),
-        assumed=_assumed(schema, measured),
+        warnings=_left_open(schema, workload, measured),
+        assumed=_assumed(schema, [(n, e) for _, n, e in every if n not in measured]),
     )
 
 
@@ -273,7 +262,7 @@ def _names(entry: TableSchema) -> Iterator[str]:
 
 
 def _assumed(
-    schema: WorkloadSchema, measured: Mapping[str, TableStats]
+    schema: WorkloadSchema, unmeasured: Sequence[tuple[str, TableSchema]]
 ) -> dict[str, tuple[str, ...]]:
     """The assumed keys: those that the file lists and did not change, and those it leaves out.
 
@@ -291,39 +280,32 @@ def _assumed(
         if (key in schema.assumed and is_same) or (name in _WORTH_SAYING and name not in said):
             found[key] = ()
     for key in ("pooling_factor", "distribution"):
-        names = tuple(
-            name
-            for entry in schema.tables
-            if key not in entry.model_fields_set
-            for name in _names(entry)
-            if name not in measured
-        )
-        if names:
-            found[f"tables.{key}"] = names
+        names = tuple(name for name, entry in unmeasured if key not in entry.model_fields_set)
+        found |= {f"tables.{key}": names} if names else {}
     return found
 
 
-def _left_open(schema: WorkloadSchema, measured: Mapping[str, TableStats]) -> tuple[str, ...]:
+def _left_open(
+    schema: WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
+) -> tuple[str, ...]:
     undersampled = undersampled_remark(measured)
-    warnings = [] if undersampled is None else [undersampled]
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
-    if bare:
-        have = "has" if bare == 1 else "have"
-        warnings.append(
-            f"{counted(bare, 'table')} {have} no distribution: every row is taken as equally likely"
-        )
-    if schema.memory.reserve == 0:
-        warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
-    every = [schema.training.communication, *(t.communication for t in schema.tables)]
-    unsummed = {unsummed_remark(communication_of(c)) for c in every if c is not None} - {None}
-    warnings += [remark for remark in unsummed if remark]
-    pooled = sum(entry.count for entry in schema.tables if entry.pooling is not Pooling.NONE)
-    if schema.training.deduplicate_indices and pooled:
-        warnings.append(
-            f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
-            "exchange all of their indices"
-        )
-    return tuple(warnings)
+    pooled = sum(table.pooling is not Pooling.NONE for table in workload.tables)
+    remarks = {
+        undersampled: undersampled is not None,
+        f"{counted(bare, 'table')} {'has' if bare == 1 else 'have'} no distribution: every row is "
+        "taken as equally likely": bare,
+        "no memory.reserve: nothing is kept for framework, allocator and NCCL": (
+            workload.reserved_bytes == 0
+        ),
+        "communication: fp8, int8 and mx4 cannot be summed, so pooled tables are not cut by rows; "
+        "give reduce_scatter fp16 or bf16 to allow it": (
+            not all(table.codecs.sums_rows for table in workload.tables)
+        ),
+        f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
+        "exchange all of their indices": schema.training.deduplicate_indices and pooled,
+    }
+    return tuple(str(remark) for remark, is_open in remarks.items() if is_open)
 
 
 # ------------------------------------------------------------------ schema to nouns
@@ -341,14 +323,10 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
-    return noun_of(
-        Workload,
-        training,
-        name=schema.name,
-        tables=tuple(tables),
-        dense=dense,
-        reserved_bytes=schema.memory.reserve,
-    )
+    reserved_bytes, both = schema.memory.reserve, {"tables": tuple(tables), "dense": dense}
+    found = noun_of(Workload, training, name=schema.name, reserved_bytes=reserved_bytes, **both)
+    refuse_contradictions(found)
+    return found
 
 
 def _table(

@@ -105,16 +105,8 @@ def read_operators(path: Path) -> OperatorList:
 MAX_TABLES: Final = 100_000
 MAX_BINS: Final = 10_000
 
-_LAYERS: Final = WithJsonSchema(
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["kind"],
-            "properties": {"kind": {"enum": list(KINDS)}},
-        },
-    }
-)
+_LAYER: Final = {"required": ["kind"], "properties": {"kind": {"enum": list(KINDS)}}}
+_LAYERS: Final = WithJsonSchema({"type": "array", "items": {"type": "object", **_LAYER}})
 Shares = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 Pair = Annotated[list[Amount], Field(min_length=2, max_length=2)]
 Curve = Annotated[list[Pair], Field(min_length=1)]
@@ -331,13 +323,3 @@ def communication_entry(communication: Communication) -> dict[str, Any]:
     first = named.get("all_to_all", {})
     is_for_all = Communication.of(*map(Precision, first.values())) == communication
     return first if is_for_all and first else named
-
-
-def unsummed_remark(communication: Communication) -> str | None:
-    """A remark on the sharding types that pooled tables lose because codecs cannot add up."""
-    if communication.sums_rows:
-        return None
-    return (
-        "communication: fp8, int8 and mx4 cannot be summed, so pooled tables are "
-        "not cut by rows; give reduce_scatter fp16 or bf16 to allow it"
-    )
