@@ -30,8 +30,7 @@ Keys = tuple[str | int, ...]
 
 MAX_DEPTH: Final = 32
 _TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
-MAX_NODES: Final = 4_000_000
-MAX_ALIASED_NODES: Final = 4_000_000
+MAX_VALUES: Final = 4_000_000
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG: Final = "tag:yaml.org,2002:str"
@@ -98,8 +97,7 @@ class _Reader:
         self.lines: dict[Keys, int] = {}
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._anchors: dict[str, tuple[object, int]] = {}
-        self._num_nodes = 0
-        self._num_aliased = 0
+        self._num_values = 0
 
     def document(self) -> object:
         """The value of the only document."""
@@ -117,36 +115,30 @@ class _Reader:
         if len(keys) > MAX_DEPTH:
             self._fail(event, _TOO_DEEP)
         self.lines.setdefault(keys, event.start_mark.line + 1)
+        before = self._num_values
+        value: object
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before = self._num_nodes + self._num_aliased
-        self._num_nodes += 1
-        if self._num_nodes > MAX_NODES:
-            self._fail(event, f"the file has more than {MAX_NODES:,} values")
+            if event.anchor not in self._anchors:
+                told = f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it"
+                self._fail(event, told)
+            value, size = self._anchors[event.anchor]
+            self._count(event, size)
+            return value
+        self._count(event, 1)
         if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
             self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
-        value: object
         if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event)
+            is_plain = event.implicit[0] and event.tag is None
+            value = parse_scalar(event.value) if is_plain else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(keys)
+            value = items = list[object]()
+            while not isinstance(inner := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._value(inner, (*keys, len(items))))
         else:
             value = self._mapping(keys)
         if event.anchor is not None:
-            size = self._num_nodes + self._num_aliased - before
-            self._anchors[event.anchor] = (value, size)
+            self._anchors[event.anchor] = (value, self._num_values - before)
         return value
-
-    @staticmethod
-    def _scalar(event: Any) -> object:
-        plain = event.implicit[0] and event.tag is None
-        return parse_scalar(event.value) if plain else event.value
-
-    def _sequence(self, keys: Keys) -> list[object]:
-        items: list[object] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*keys, len(items))))
-        return items
 
     def _mapping(self, keys: Keys) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -160,33 +152,23 @@ class _Reader:
                 self._fail(event, f"{dotted((*keys, key))}: key given twice; keep one")
             value = self._value(next(self._events), (*keys, key))
             self.lines[*keys, key] = line
-            if key == "<<":
-                merged = {**self._merge(event, value), **merged}
-            else:
+            if key != "<<":
                 found[key] = value
+                continue
+            for part in value if isinstance(value, list) else [value]:
+                if not isinstance(part, dict):
+                    self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
+                merged = {**part, **merged}
         return {**merged, **found}
 
-    def _merge(self, event: Any, value: object) -> dict[str, object]:
-        parts = value if isinstance(value, list) else [value]
-        merged: dict[str, object] = {}
-        for part in reversed(parts):
-            if not isinstance(part, dict):
-                self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
-            merged.update(part)
-        return merged
-
-    def _alias(self, event: Any) -> object:
-        if event.anchor not in self._anchors:
-            self._fail(event, f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it")
-        value, size = self._anchors[event.anchor]
-        self._num_aliased += size
-        if self._num_aliased > MAX_ALIASED_NODES:
+    def _count(self, event: Any, number: int) -> None:
+        self._num_values += number
+        if self._num_values > MAX_VALUES:
             self._fail(
                 event,
-                f"aliases stand for more than {MAX_ALIASED_NODES:,} values; write them out, or "
-                "use 'count:' for equal tables",
+                f"the file and its aliases stand for more than {MAX_VALUES:,} values; use 'count:' "
+                "for equal tables",
             )
-        return value
 
     def _fail(self, event: Any, message: str) -> NoReturn:
         refuse(f"{self.source}:{event.start_mark.line + 1}: {message}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import math
 import operator
 import re
 import types
@@ -27,8 +26,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
+    PlainValidator,
     StringConstraints,
     Tag,
     ValidationError,
@@ -37,9 +35,8 @@ from pydantic import (
     WrapValidator,
     create_model,
 )
-from pydantic_core import CoreSchema, core_schema
 
-from costmodels.errors import CostModelError
+from costmodels.errors import CostModelError, UnitError
 from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
@@ -73,9 +70,16 @@ class Sourced:
     reference: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """Marks a number that is written as text: ``Annotated[float, Quantity(...)]``.
+def quantity(
+    dimension: str | None,
+    example: str,
+    low: float = 0.0,
+    high: float = 1e30,
+    *,
+    is_whole: bool = False,
+    is_sourced: bool = True,
+) -> Any:
+    """The type of a number that is written as text with its unit and its source.
 
     In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
     reference. A number without parentheses is the user's own.
@@ -90,45 +94,31 @@ class Quantity:
             a float.
     """
 
-    dimension: str | None
-    example: str
-    low: float = 0.0
-    high: float = 1e30
-    is_whole: bool = False
-    is_sourced: bool = True
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """A validator that turns text into a number in SI units."""
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
-        end = "(\\(|$)" if self.is_sourced else "$"
-        pattern, note = f"{_DIGITS}\\s*{end}", ""
-        if self.dimension is not None:
-            units = "|".join(re.escape(unit) for unit in DIMENSIONS[self.dimension])
-            pattern = f"{_DIGITS}\\s*({units})\\s*{end}"
-        if self.is_sourced:
-            note = " (datasheet, where it is from)"
-        text = {"type": "string", "pattern": pattern, "examples": [f"{self.example}{note}"]}
-        return text if self.dimension is not None else {"anyOf": [text, {"type": "number"}]}
-
-    def _read(self, written: object) -> Sourced | float:
-        if not self.is_sourced and self.dimension is not None:
-            return parse_quantity(written, self.dimension)
-        if self.dimension is None and isinstance(written, int | float):
+    def read(written: object) -> Sourced | float:
+        if not is_sourced and dimension is not None:
+            return parse_quantity(written, dimension)
+        if dimension is None and isinstance(written, int | float):
             written = str(written)
-        text, source, reference = split_source(written, self.example)
-        value = _finite(text) if self.dimension is None else parse_quantity(text, self.dimension)
-        if not self.low <= value <= self.high:
-            refuse(f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}")
-        if self.is_whole and not value.is_integer():
+        text, source, reference = split_source(written, example)
+        try:
+            value = float(text) if dimension is None else parse_quantity(text, dimension)
+        except UnitError:
+            raise
+        except ValueError:
+            refuse(f"{text!r} is not a number")
+        if not low <= value <= high:
+            refuse(f"must be {low:g}..{high:g} in SI units, got {value:g}")
+        if is_whole and not value.is_integer():
             refuse(f"must be a whole number, got {value:g}")
-        return Sourced(int(value) if self.is_whole else value, text, source, reference)
+        return Sourced(int(value) if is_whole else value, text, source, reference)
+
+    units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
+    end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
+    pattern = f"{_DIGITS}\\s*({units})\\s*{end}" if units else f"{_DIGITS}\\s*{end}"
+    told = {"type": "string", "pattern": pattern, "examples": [f"{example}{note}"]}
+    schema = told if units else {"anyOf": [told, {"type": "number"}]}
+    kind: Any = Sourced if is_sourced else float
+    return Annotated[kind, PlainValidator(read), WithJsonSchema(schema)]
 
 
 def split_source(written: object, example: str) -> tuple[str, Source, str]:
@@ -148,16 +138,6 @@ def split_source(written: object, example: str) -> tuple[str, Source, str]:
     if kind not in list(Source):
         refuse(f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'")
     return match["value"], Source(kind), match["reference"] or ""
-
-
-def _finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        refuse(f"{text!r} is not a number")
-    if not math.isfinite(value):
-        refuse(f"{text!r} must be finite")
-    return value
 
 
 _MOST_SAMPLES: Final = 10**8
@@ -190,8 +170,8 @@ Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = Annotated[float, Quantity(dimension="bytes", example="6 GiB", is_sourced=False)]
-Duration = Annotated[float, Quantity(dimension="s", example="2 ms", is_sourced=False)]
+Bytes: Any = quantity("bytes", "6 GiB", is_sourced=False)
+Duration: Any = quantity("s", "2 ms", is_sourced=False)
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -42,29 +42,29 @@ from planner.io.schemas import (
     Count,
     Name,
     Positive,
-    Quantity,
     Sourced,
     Strict,
     as_noun,
     made,
     noun_of,
+    quantity,
     schema_of,
     validate,
 )
 from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_files import load_constants
 
-Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
-Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
-Bandwidth = Annotated[Sourced, Quantity(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
-Latency = Annotated[Sourced, Quantity(dimension="s", example="10 us", high=10.0)]
-Rate = Annotated[Sourced, Quantity(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
-Share = Annotated[Sourced, Quantity(dimension=None, example="0.7", low=0.01, high=1.0)]
-Speed = Annotated[Sourced, Quantity(dimension=None, example="0.8", low=0.01, high=100.0)]
-Slowdown = Annotated[Sourced, Quantity(dimension=None, example="0.1", high=1.0)]
-KeysPerSecond = Annotated[Sourced, Quantity(dimension=None, example="5e9", low=1.0)]
-Number = Annotated[Sourced, Quantity(dimension=None, example="132", high=1e6, is_whole=True)]
-Price = Annotated[Sourced, Quantity(dimension="usd_per_hour", example="3.9 USD/h")]
+Capacity: Any = quantity("bytes", "80 GiB", low=1.0)
+Size: Any = quantity("bytes", "32 B")
+Bandwidth: Any = quantity("bytes_per_s", "450 GB/s", low=1.0)
+Latency: Any = quantity("s", "10 us", high=10.0)
+Rate: Any = quantity("flops_per_s", "989 TFLOP/s", low=1.0)
+Share: Any = quantity(None, "0.7", low=0.01, high=1.0)
+Speed: Any = quantity(None, "0.8", low=0.01, high=100.0)
+Slowdown: Any = quantity(None, "0.1", high=1.0)
+KeysPerSecond: Any = quantity(None, "5e9", low=1.0)
+Number: Any = quantity(None, "132", high=1e6, is_whole=True)
+Price: Any = quantity("usd_per_hour", "3.9 USD/h")
 
 
 _UNITS: Final = {
@@ -207,7 +207,7 @@ class DifferentHostSchema(Strict):
     ddr_capacity: Size
 
 
-Factor = Annotated[Sourced, Quantity(dimension=None, example="1.08", low=0.001, high=1000.0)]
+Factor: Any = quantity(None, "1.08", low=0.001, high=1000.0)
 
 
 _FACTORS: Final[dict[str, Any]] = dict.fromkeys(FITTED_KINDS, (Factor, ...))
@@ -224,7 +224,7 @@ FittedSchema: Any = schema_of(
 )
 
 
-Constant = Annotated[Sourced, Quantity(dimension=None, example="1.3e-5")]
+Constant: Any = quantity(None, "1.3e-5")
 _Constant: Any = Literal[tuple(MOST)]
 
 
