@@ -23,7 +23,7 @@ from costmodels.workload import Feature, Table, Workload
 from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.schemas import made
-from planner.io.workload.workload_writer import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
 MAX_ROWS: Final = 2**48

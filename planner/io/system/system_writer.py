@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,6 @@ from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
 from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
-from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
@@ -111,19 +111,10 @@ def write_fitted_system(
     values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
     if topology.calibration and read_system(base).value.get("calibration") is None:
-        beside = path.with_suffix(".calibration.json")
-        copies[beside] = read_text(Path(topology.calibration))
-        machine = _note(load_constants(topology.calibration).machine)
-        header += [
-            f"By the calibration of another machine ({machine}), which the factors correct;",
-            "rates of the base that are no memory sizes are not used.",
-        ]
-        latency_us = topology.device.kernel_latency_s / US
-        values |= {
-            "name": yaml_text(path.stem),
-            "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
-            "calibration": yaml_text(beside.name),
-        }
+        copies[path.with_suffix(".calibration.json")] = read_text(Path(topology.calibration))
+        lines, section = _other_cores(path, topology)
+        header += lines
+        values |= section
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
     fitted = values["fitted"] = {}
     for i, kind in enumerate(FITTED_KINDS):
@@ -140,6 +131,21 @@ def write_fitted_system(
     )
     write_texts_atomic({**copies, path: text})
     return (path, *copies)
+
+
+def _other_cores(path: Path, topology: Topology) -> tuple[list[str], Sections]:
+    """Comments and keys of a system whose cores have the calibration of another machine."""
+    machine = _note(load_constants(topology.calibration).machine)
+    latency_us = topology.device.kernel_latency_s / US
+    comments = [
+        f"By the calibration of another machine ({machine}), which the factors correct;",
+        "rates of the base that are no memory sizes are not used.",
+    ]
+    return comments, {
+        "name": yaml_text(path.stem),
+        "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
+        "calibration": yaml_text(path.with_suffix(".calibration.json").name),
+    }
 
 
 def _checked(
@@ -282,13 +288,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
     topology, machine = load_system(start), _note(measured.machine())
-    rates = fit_rates(measured.environment, measured.rows)
-    curves = collective_curves(
-        measured.rows,
-        version=measured.environment.get("nccl", ""),
-        source=f"own measurement on {measured.machine()}",
-    )
-    calls = _calls(measured)
+    rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
     values: dict[str, Any] = {
         "name": yaml_text(path.stem),
         "base": yaml_text(_base_name(path, start)),
@@ -296,29 +296,46 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         **_sections(schema.device, rates, calls, machine),
     }
     texts: dict[Path, str] = {}
-    if curves:
+    if curves := _curves(path.stem, topology.device.name, measured):
         beside = path.with_suffix(".curves.csv")
-        texts[beside] = curves_text(_records(path.stem, topology.device.name, curves))
-        kept = [_relative(path, name) for name in topology.collective_curves]
+        texts[beside] = curves
+        sets = topology.collective_curves
+        kept = [_way(path, Path(name)) if name.endswith(".csv") else name for name in sets]
         values["collective_curves"] = yaml_text([beside.name, *kept])
     header = (
         f"Measured by `shardplan calibrate` on {machine}.",
         "Keys that are not here are those of the base.",
     )
-    blame = f"{measured.path}: the rows give a number that no system has"
-    found, _ = _checked(path, header, values, blame)
-    lookups = _fit_lookups(found, measured)
-    if lookups is not None:
-        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
-        rest = "default, of the base, for these seconds"
-        values["lookup"] = {
-            name: f"{value:.6g} ({how if name in FITTED else rest})"
-            for name, value in asdict(lookups.constants).items()
-        }
-    found, text = _checked(path, header, values, blame)
+    checked = partial(
+        _checked, path, header, blame=f"{measured.path}: the rows give a number that no system has"
+    )
+    (found, text), lookups = checked(values), None
+    if rows := measured.of_block(*LOOKUP_BLOCKS):
+        calls_of = [made(str(measured.path), partial(LookupRow.of, row)) for row in rows]
+        lookups = fit_fbgemm(calls_of, found)
+        values["lookup"] = _lookup_section(lookups, measured)
+        found, text = checked(values)
     write_texts_atomic({**texts, path: text})
-    before = {p.name: p.value for p in topology.provenance}
     uneven = uneven_error(measured.rows)
+    return Written(
+        written=(path, *texts),
+        replaced=_replaced(topology, found),
+        errors=(uneven,) if uneven is not None else (),
+        lookup_errors=lookups.errors if lookups else (),
+        kept=_kept(rates, calls, lookups),
+        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
+    )
+
+
+def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ...]:
+    """Keys whose numbers differ, with both numbers."""
+    before = {p.name: p.value for p in base.provenance}
+    both = ((p.name, before.get(p.name, ""), p.value) for p in found.provenance)
+    return tuple(entry for entry in both if entry[1] != entry[2])
+
+
+def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
+    """What the rows do not say."""
     said = {
         "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
         "rates of matrix products": rates.products_flops or None,
@@ -328,18 +345,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         "lookups": lookups,
         "collectives (they need two ranks)": rates.exchange_bytes_per_s,
     }
-    return Written(
-        written=(path, *texts),
-        replaced=tuple(
-            (p.name, before.get(p.name, ""), p.value)
-            for p in found.provenance
-            if before.get(p.name) != p.value
-        ),
-        errors=(uneven,) if uneven is not None else (),
-        lookup_errors=lookups.errors if lookups else (),
-        kept=tuple(what for what, value in said.items() if value is None),
-        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
-    )
+    return tuple(what for what, value in said.items() if value is None)
 
 
 def _other_card(base: Device, rates: Rates, card: str) -> str:
@@ -367,17 +373,13 @@ def _note(text: str) -> str:
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
 
 
-def _fit_lookups(topology: Topology, measured: MeasuredRows) -> FbgemmFit | None:
-    """The constants of lookups on a device with the measured rates; None without lookups.
-
-    Raises:
-        InvalidInputError: a row describes a call that no table can have.
-    """
-    found = measured.of_block(*LOOKUP_BLOCKS)
-    where = str(measured.path)
-    return (
-        made(where, lambda: fit_fbgemm(list(map(LookupRow.of, found)), topology)) if found else None
-    )
+def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
+    how = f"calibrated, {_note(measured.machine('fbgemm'))}"
+    rest = "default, of the base, for these seconds"
+    return {
+        name: f"{value:.6g} ({how if name in FITTED else rest})"
+        for name, value in asdict(fit.constants).items()
+    }
 
 
 def _sections(base: DeviceSchema, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
@@ -404,14 +406,12 @@ def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
 def _base_name(path: Path, base: Path) -> str:
     """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
     is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
-    return base.stem if is_shipped else os.path.relpath(base.resolve(), path.parent.resolve())
+    return base.stem if is_shipped else _way(path, base)
 
 
-def _relative(path: Path, curves: str) -> str:
-    """The name of a set of curves, or the way from ``path`` to a file of them."""
-    if not curves.endswith(".csv"):
-        return curves
-    return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
+def _way(path: Path, file: Path) -> str:
+    """The way to a file from the folder of ``path``."""
+    return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
 def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
@@ -437,7 +437,12 @@ def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
     return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
 
 
-def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
-    told = {"set_name": name, "role": "calibrate", "device": device, "library": "NCCL"}
-    harness = "shardplan calibrate"
-    return [CurveRecord(nodes=1, curve=curve, harness=harness, **told) for curve in curves]
+def _curves(name: str, device: str, measured: MeasuredRows) -> str:
+    """The measured curves of collectives as CSV; empty without any."""
+    told = {"role": "calibrate", "library": "NCCL", "harness": "shardplan calibrate"}
+    version, source = measured.environment.get("nccl", ""), measured.machine()
+    curves = collective_curves(
+        measured.rows, version=version, source=f"own measurement on {source}"
+    )
+    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=device, **told) for c in curves]
+    return curves_text(records) if records else ""

@@ -20,7 +20,7 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.workload.workload_writer import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.problem import (
     Constraints,
     CountLimit,
