@@ -247,14 +247,8 @@ class _Table:
     ratios: list[float] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Log:
-    """What was read from one log."""
-
-    harness: str
-    tables: list[_Table]
-    library: str = "NCCL"
-    version: str = ""
+_Log = tuple[list[_Table], str, dict[str, str]]
+"""What was read from one log: its tables, the version, and fields of records."""
 
 
 def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
@@ -277,9 +271,10 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
     text = read_text(path)
-    log = _read_json(text, path) if text.lstrip().startswith("{") else _read_text(text)
+    is_json = text.lstrip().startswith("{")
+    tables, version, told = _read_json(text, path) if is_json else _read_text(text)
     points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
-    for collective, table in _named(log.tables, path.name, shape.collective):
+    for collective, table in _named(tables, path.name, shape.collective):
         ranks, nodes = _shape(table.hosts, shape)
         _check_bus_rate(collective, ranks, table.ratios)
         points[collective, ranks, nodes] += table.points
@@ -293,17 +288,11 @@ def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
             size_bytes=sizes,
             time_s=times,
             network_bytes_per_s=shape.network_bytes_per_s,
-            version=log.version,
+            version=version,
             source=path.name,
         )
-        yield CurveRecord(
-            set_name=shape.set_name,
-            role="calibrate",
-            nodes=nodes,
-            curve=curve,
-            library=log.library,
-            harness=log.harness,
-        )
+        named = {"set_name": shape.set_name, "role": "calibrate", **told}
+        yield CurveRecord(nodes=nodes, curve=curve, **named)
 
 
 def _named(
@@ -410,23 +399,18 @@ def _read_json(text: str, path: Path) -> _Log:
         hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
         points=[(result.size, result.out_of_place.time) for result in log.results],
     )
-    version = _version_text(log.nccl_version)
-    return _Log(harness="nccl-tests, JSON", tables=[table], version=version)
+    told = {"library": "NCCL", "harness": "nccl-tests, JSON"}
+    return [table], _version_text(log.nccl_version), told
 
 
 def _read_text(text: str) -> _Log:
     lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
-    param = _read_param(lines)
-    if param:
-        return _Log(harness="PARAM comms", tables=param)
+    if param := _read_param(lines):
+        return param, "", {"library": "NCCL", "harness": "PARAM comms"}
     version = _VERSION.search(text)
-    found = version and (version[1] or version[2])
-    return _Log(
-        harness="nccl-tests",
-        tables=_read_tables(lines),
-        library="RCCL" if "rccl" in text.lower() else "NCCL",
-        version=_version_text(found),
-    )
+    library = "RCCL" if "rccl" in text.lower() else "NCCL"
+    told = {"library": library, "harness": "nccl-tests"}
+    return _read_tables(lines), _version_text(version and (version[1] or version[2])), told
 
 
 def _read_tables(lines: list[str]) -> list[_Table]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
@@ -302,11 +302,12 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
             f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
             "stands for itself"
         )
-    below = _with_full_paths(system_of(found, read_text(found), (*above, path)))
+    below = system_of(found, read_text(found), (*above, path))
+    values = _with_full_paths(replace(below, path=found.absolute())).value
     own = {key: value for key, value in document.value.items() if key != "base"}
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if k not in document.lines}
-    return Document(path, _merged_values(below.value, own, ()), document.lines, origins)
+    return Document(path, _merged_values(values, own, ()), document.lines, origins)
 
 
 def _beside_or_shipped(path: Path, base: str) -> Path:
@@ -314,17 +315,18 @@ def _beside_or_shipped(path: Path, base: str) -> Path:
     return beside if is_file(beside) else locate(base, "systems")
 
 
-def _with_full_paths(base: Document) -> Document:
-    """The base with full paths of the files that it names, because they are beside the base."""
-    value, folder = dict(base.value), base.path.parent.absolute()
-    curves = value.get("collective_curves")
+def _with_full_paths(document: Document) -> Document:
+    """The system with full paths of the files that it names, which are beside it."""
+    value, folder = dict(document.value), document.path.parent
+    curves, calibration = value.get("collective_curves"), value.get("calibration")
     if isinstance(curves, list):
+        is_file = [isinstance(name, str) and name.endswith(".csv") for name in curves]
         value["collective_curves"] = [
-            str(folder / c) if isinstance(c, str) and c.endswith(".csv") else c for c in curves
+            str(folder / name) if own else name for name, own in zip(curves, is_file, strict=True)
         ]
-    if isinstance(value.get("calibration"), str):
-        value["calibration"] = str(folder / value["calibration"])
-    return Document(base.path, value, base.lines, base.origins)
+    if isinstance(calibration, str):
+        value["calibration"] = str(folder / calibration)
+    return replace(document, value=value)
 
 
 def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
@@ -378,7 +380,7 @@ def named_system(
     document: Document, gpus: int | None = None, gpus_per_host: int | None = None
 ) -> Topology:
     """As :func:`load_system`; what the system names is not read."""
-    schema, folder = validate(SystemSchema, document), document.path.parent
+    schema = validate(SystemSchema, _with_full_paths(document))
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = _domain(document, schema, num_hosts * local, local)
     topology = made(
@@ -389,11 +391,7 @@ def named_system(
         where = document.where(("fitted", "spread"))
         fitted: FittedFactors = made(where, partial(as_noun, schema.fitted))
         topology = replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
-    return replace(
-        topology,
-        collective_curves=tuple(_beside(name, folder) for name in schema.collective_curves),
-        calibration=str(folder / schema.calibration) if schema.calibration is not None else "",
-    )
+    return topology
 
 
 def with_measurements(topology: Topology) -> Topology:
@@ -497,11 +495,6 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
     return replace(topology, **own)
 
 
-def _beside(name: str, folder: Path) -> str:
-    """The name of a set of curves, or the path of a CSV file beside the system file."""
-    return str(folder / name) if name.endswith(".csv") else name
-
-
 def system_json_schema() -> dict[str, Any]:
     """JSON Schema of a system file, for editors; a file with a base may leave any key out."""
 
@@ -569,6 +562,8 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=FbgemmConstants(**constants) if constants else None,
+        collective_curves=tuple(schema.collective_curves),
+        calibration=schema.calibration or "",
         provenance=(*_provenance(schema), *_fabric_provenance(schema, local)),
     )
 
@@ -620,17 +615,11 @@ def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]
             )
 
 
-def _provenance(value: object, name: str = "") -> Iterator[Provenance]:
+def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
     """Every number of a file that has a source, with its key path."""
     if isinstance(value, Sourced):
-        yield Provenance(
-            name=name, value=value.text, source=value.source, reference=value.reference
-        )
-        return
-    inner: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Strict):
-        inner = [(key, getattr(value, key)) for key in type(value).model_fields]
-    elif isinstance(value, dict):
-        inner = value.items()
-    for key, item in inner:
+        source, reference = value.source, value.reference
+        yield Provenance(name=name, value=value.text, source=source, reference=reference)
+    inner = dict(value) if isinstance(value, Strict | dict) else {}
+    for key, item in inner.items():
         yield from _provenance(item, f"{name}.{key}".lstrip("."))
