@@ -17,7 +17,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -260,9 +260,12 @@ def validate(schema: type[M], document: Document) -> M:
     except ValidationError as error:
         if schema.__name__ in _KINDS:
             refuse_other_kind(document.path, document.value, _KINDS[schema.__name__])
-        items = _telling(document, error.errors(include_url=False))
-        found = [_line(document, schema, item) for item in items]
-        problems = list(dict.fromkeys(found))
+        found = [(_keys(document.value, e), e) for e in error.errors(include_url=False)]
+        # Pydantic reports an error for each allowed type. If the value has one of the types, only
+        # the errors for this type tell users something.
+        typed = {keys for keys, item in found if not item["type"].endswith("_type")}
+        told = [f for f in found if f[0] not in typed or not f[1]["type"].endswith("_type")]
+        problems = list(dict.fromkeys(_line(document, schema, *one) for one in told))
         if len(problems) > _MOST_PROBLEMS:
             rest = len(problems) - _MOST_PROBLEMS
             problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
@@ -321,26 +324,7 @@ def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None
         return None
 
 
-def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
-    """The errors that tell users something, for keys that allow values of several types.
-
-    Pydantic reports an error for each allowed type. If the value has one of the types, only the
-    errors for this type are kept: where a number or a list is allowed, -1 is too small, and it is
-    not worth saying that it is not a list.
-    """
-    places = [_keys(document, item) for item in items]
-    typed = {
-        keys for keys, item in zip(places, items, strict=True) if not item["type"].endswith("_type")
-    }
-    return [
-        item
-        for keys, item in zip(places, items, strict=True)
-        if keys not in typed or not item["type"].endswith("_type")
-    ]
-
-
-def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
-    keys = _keys(document, item)
+def _line(document: Document, schema: type[BaseModel], keys: Keys, item: Any) -> str:
     kind, value = item["type"], item["input"]
     if kind in ("missing", "union_tag_not_found"):
         *above, key = (*keys, "kind") if kind != "missing" else keys
@@ -353,24 +337,19 @@ def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
     return f"{document.where(keys)}: value {show(value)}: {rule}"
 
 
-def _keys(document: Document, item: Any) -> Keys:
+def _keys(value: Any, item: Any) -> Keys:
     """The place of an error in the file: pydantic's, without the names of the allowed types."""
     keys: list[str | int] = []
-    value = document.value
     for position, part in enumerate(item["loc"]):
-        last = position == len(item["loc"]) - 1
-        if _holds(value, part):
+        is_missing = position == len(item["loc"]) - 1 and item["type"] == "missing"
+        if (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        ):
             value = value[part]
-        elif not (last and item["type"] == "missing"):
+        elif not is_missing:
             continue
         keys.append(part)
     return tuple(keys)
-
-
-def _holds(value: object, part: str | int) -> bool:
-    if isinstance(value, dict):
-        return part in value
-    return isinstance(value, list) and isinstance(part, int) and part < len(value)
 
 
 def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:

@@ -371,19 +371,20 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
             "sharding_type": placement.sharding_type.value,
             "compute_kernel": placement.kernel.value,
             "ranks": list(placement.ranks),
-            "shards": [
-                {
-                    "shard_offsets": [s.row_offset, s.col_offset],
-                    "shard_sizes": [s.num_rows, s.num_cols],
-                    "placement": f"rank:{s.rank}/cuda:{s.rank % local_world_size}",
-                }
-                for s in placement.shards
-            ],
+            "shards": [_shard_entry(shard, local_world_size) for shard in placement.shards],
         }
         if placement.cache_load_factor_ratio is not None:
             entry["cache_load_factor"] = placement.cache_load_factor_ratio
         tree.setdefault(table.module, {})[parameter_name(table)] = entry
     return tree
+
+
+def _shard_entry(shard: Shard, local_world_size: int) -> dict[str, Any]:
+    return {
+        "shard_offsets": [shard.row_offset, shard.col_offset],
+        "shard_sizes": [shard.num_rows, shard.num_cols],
+        "placement": f"rank:{shard.rank}/cuda:{shard.rank % local_world_size}",
+    }
 
 
 def parameter_name(table: Table) -> str:
@@ -571,18 +572,20 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: a column is unknown or missing, or a cell is no number.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     tables: dict[str, dict[str, Any]] = {}
     try:
-        columns = tuple(name.strip() for name in reader.fieldnames or ())
-        reader.fieldnames = list(columns)
-        if set(columns) not in (set(_SHORT), set(COLUMNS)) or len(set(columns)) < len(columns):
+        columns = [name.strip() for name in next(reader, [])]
+        if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
             refuse(
                 f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
                 f"{', '.join(COLUMNS)}"
             )
-        for row in reader:
-            _add(tables, row, f"{path}:{reader.line_num}", is_short=len(columns) == len(_SHORT))
+        for cells in filter(None, reader):
+            where = f"{path}:{reader.line_num}"
+            if len(cells) != len(columns):
+                refuse(f"{where}: has more or fewer cells than the first line has columns")
+            _add(tables, dict(zip(columns, cells, strict=True)), where)
     except csv.Error as error:
         refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
     for entry in tables.values():
@@ -593,29 +596,19 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     return {"plan": {"": tables}}
 
 
-def _add(
-    tables: dict[str, dict[str, Any]], row: dict[Any, Any], where: str, *, is_short: bool
-) -> None:
-    if None in row or None in row.values():
-        refuse(f"{where}: has more or fewer cells than the first line has columns")
+def _add(tables: dict[str, dict[str, Any]], row: dict[str, str], where: str) -> None:
     name = unguarded(row["table"])
     numbers = {key: _whole(row[key], f"{where}: {key}") for key in ("rank", *_CELLS) if key in row}
-    if is_short:
+    if len(row) == len(_SHORT):
         tables.setdefault(name, {"ranks": []})["ranks"].append(numbers["rank"])
         return
-    said = {key: row[key] for key in ("sharding_type", "compute_kernel")}
+    said: dict[str, Any] = {key: row[key] for key in ("sharding_type", "compute_kernel")}
     if row["cache_load_factor"]:
         said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
     entry = tables.setdefault(name, {**said, "shards": []})
     if {key: entry[key] for key in said} != said:
         refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
-    rows, num_rows, cols, num_cols = (numbers[key] for key in _CELLS)
-    shard = {
-        "shard_offsets": [rows, cols],
-        "shard_sizes": [num_rows, num_cols],
-        "placement": f"rank:{numbers['rank']}/cuda:{numbers['rank']}",
-    }
-    entry["shards"].append(shard)
+    entry["shards"].append(_shard_entry(Shard(**numbers), 1))
 
 
 def _whole(text: str, where: str) -> int:

@@ -190,14 +190,7 @@ def _point(text: str) -> tuple[float, float]:
 
 # ------------------------------------------------------------------ logs
 
-_NAMES: Final = {
-    name: c
-    for c in (
-        Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
-        Collective.ALL_TO_ALL,
-    )
-    for name in (c.value, c.value.replace("_", ""))
-}  # fmt: skip
+_NAMES: Final = {name: c for c in Collective for name in (c.value, c.value.replace("_", ""))}
 _OTHERS: Final = ("alltoallv", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
 """Programs of nccl-tests whose operations no training step here has."""
 _BINARY: Final = re.compile(
