@@ -205,8 +205,7 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     """The rules of one entry, each with the field of :class:`Constraints` that it belongs to."""
-    tables, key = entry.tables or ["*"], entry.rule
-    patterns = (tables,) if isinstance(tables, str) else tuple(tables)
+    key, patterns = entry.rule, _listed(entry.tables or "*")
     value = getattr(entry, key)
     if key == "tables":
         yield from (("tables", table_constraint(pattern, entry)) for pattern in patterns)
@@ -237,17 +236,18 @@ def unmatched(
     entries: Sequence[ConstraintSchema], document: Document, names: Sequence[str]
 ) -> list[str]:
     """Patterns that match no table, with file and line."""
-    problems = []
-    for index, entry in enumerate(entries):
-        for key in ("tables", "together", "apart"):
-            given = getattr(entry, key)
-            for pattern in [given] if isinstance(given, str) else given or ():
-                if not any(map(TableConstraint(pattern=pattern).matches, names)):
-                    where = document.where(("constraints", index, key))
-                    problems.append(
-                        f"{where}: value {pattern!r}: matches no table; check its spelling"
-                    )
-    return problems
+    return [
+        f"{document.where(('constraints', index, key))}: value {pattern!r}: matches no table; "
+        "check its spelling"
+        for index, entry in enumerate(entries)
+        for key in ("tables", "together", "apart")
+        for pattern in _listed(getattr(entry, key))
+        if not any(map(TableConstraint(pattern=pattern).matches, names))
+    ]
+
+
+def _listed(patterns: str | list[str] | None) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
 
 
 def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[T, ...]:

@@ -191,13 +191,17 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
         "expected <block end>": "check the indentation of this line and the one before",
         "expected ',' or": "a bracket is not closed, or a comma is missing",
         "unexpected end of stream": "quotes are not closed",
-        "special characters": "the file holds control characters; is it a text file?",
-        "control characters": "the file holds control characters; is it a text file?",
+        "characters are not allowed": "the file holds control characters; is it a text file?",
     }
     hint = next((text for key, text in hints.items() if key in problem), "see the line named")
     return f"{where}: not valid YAML: {problem}; {hint}"
 
 
+_STYLE: Final[dict[str, Any]] = {
+    "default_flow_style": True,
+    "sort_keys": False,
+    "allow_unicode": True,
+}
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 
 
@@ -238,12 +242,8 @@ def yaml_text(value: object, indent: str = "") -> str:
         indent: begins the further lines of a value that is too long for one.
     """
     width = 200 if isinstance(value, dict | list) else 2**20
-    return (
-        _dumped(value, width)
-        .removesuffix("\n...\n")
-        .removesuffix("\n")
-        .replace("\n", f"\n{indent}")
-    )
+    text = _dumped(value, width).removesuffix("\n...\n").removesuffix("\n")
+    return text.replace("\n", f"\n{indent}")
 
 
 def yaml_items(values: Iterable[object]) -> list[str]:
@@ -256,15 +256,7 @@ def yaml_items(values: Iterable[object]) -> list[str]:
 
 
 def _dumped(value: object, width: int) -> str:
-    text: str = yaml.dump(
-        value,
-        Dumper=_Dumper,
-        default_flow_style=True,
-        width=width,
-        sort_keys=False,
-        allow_unicode=True,
-    )
-    return text
+    return str(yaml.dump(value, Dumper=_Dumper, width=width, **_STYLE))
 
 
 MAX_BYTES: Final = 64 * MIB
@@ -504,11 +496,8 @@ def _texts(value: Any) -> Iterator[str]:
     """All texts in a value but its keys."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
 
 

@@ -202,22 +202,16 @@ def _plain(value: Any) -> Any:
 
 def _render(value: Any, indent: str) -> str:
     """JSON for people and for diffs: each value that fits on one line is on one line."""
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, dict | list):
-        return _ENCODER.encode(value)
+    flat = _ENCODER.encode(value)
+    if len(indent) + len(flat) <= _LINE_CHARACTERS or not isinstance(value, dict | list):
+        return flat
     inner = f"{indent} "
     if isinstance(value, dict):
         items = [f"{_ENCODER.encode(k)}: {_render(v, inner)}" for k, v in value.items()]
-        first, last = "{}"
     else:
         items = [_render(v, inner) for v in value]
-        first, last = "[]"
-    flat = f"{first}{', '.join(items)}{last}"
-    if len(indent) + len(flat) <= _LINE_CHARACTERS and "\n" not in flat:
-        return flat
     body = ",\n".join(f"{inner}{item}" for item in items)
-    return f"{first}\n{body}\n{indent}{last}"
+    return f"{flat[0]}\n{body}\n{indent}{flat[-1]}"
 
 
 KIND: Final = "shardplan_reshard"

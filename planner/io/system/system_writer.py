@@ -32,7 +32,7 @@ from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import read_text, yaml_text
+from planner.io.documents import as_yaml, read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
 from planner.io.schemas import made, validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
@@ -58,19 +58,18 @@ these that was measured."""
 
 
 _NUMBERS: Final = (
-    ("device", "hbm_capacity", "hbm_capacity_bytes", GIB, ".2f", " GiB", ""),
-    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", GB, ".5g", " GB/s",
+    ("device", "hbm_capacity", "hbm_capacity_bytes", ".2f", ""),
+    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", ".5g",
      "large copies and additions on "),
-    ("device", "num_multiprocessors", "num_multiprocessors", 1, ".0f", "", ""),
-    ("device", "kernel_latency", "kernel_latency_s", US, ".3f", " us",
-     "one tiny kernel to the next on "),
-    ("host", "device_link_bandwidth", "host_link_bytes_per_s", GB, ".2f", " GB/s",
-     "large pinned copies on "),
-    ("links.host", "latency", "exchange_latency_s", US, ".2f", " us", "smallest all-to-all on "),
-    ("links.host", "bandwidth", "exchange_bytes_per_s", GB, ".2f", " GB/s",
-     "largest all-to-all on "),
+    ("device", "num_multiprocessors", "num_multiprocessors", ".0f", ""),
+    ("device", "kernel_latency", "kernel_latency_s", ".3f", "one tiny kernel to the next on "),
+    ("host", "device_link_bandwidth", "host_link_bytes_per_s", ".2f", "large pinned copies on "),
+    ("links.host", "latency", "exchange_latency_s", ".2f", "smallest all-to-all on "),
+    ("links.host", "bandwidth", "exchange_bytes_per_s", ".2f", "largest all-to-all on "),
 )  # fmt: skip
-"""Section and key of a system file, the measured rate, how it is written, and how measured."""
+"""Section and key of a system file, the measured rate, its digits, and how it was measured."""
+_UNITS: Final = {"_per_s": (GB, " GB/s"), "_bytes": (GIB, " GiB"), "_s": (US, " us"), "": (1, "")}
+"""The unit in which a rate is written, by the end of its name."""
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""
 
@@ -123,12 +122,8 @@ def write_fitted_system(
         fitted[kind] = f"{before[i] * found.ratios[i]:.6g} ({origin}, {told})"
     rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
     fitted["spread"] = yaml_text(rows)
-    _, text = _checked(
-        path,
-        header,
-        values,
-        "the runs give a number that no system has (are the units of their times right?)",
-    )
+    blame = "the runs give a number that no system has (are the units of their times right?)"
+    _, text = _checked(path, header, values, blame)
     write_texts_atomic({**copies, path: text})
     return (path, *copies)
 
@@ -214,31 +209,28 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
     return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"
 
 
-_HOST = re.compile(r"^host:[ \t]*(#.*)?$", re.MULTILINE)
-
-
 def write_host_calls(path: Path, calls: HostCalls) -> None:
     """Replace or add ``eager_call`` and ``eager_pass`` in the block ``host`` of a system file.
 
     Raises:
         InvalidInputError: the file cannot be read, or has no such block with a key on each line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{path}: cannot be read as a system file; -o names one that exists ({error})")
-    block = _HOST.search(text)
-    if block is None:
+    text = read_text(path)
+    lines, places = text.split("\n"), as_yaml(path, text).lines
+    inside = [at for keys, at in places.items() if keys[0:1] == ("host",) and len(keys) > 1]
+    first = min(inside, default=0)
+    if first <= places.get(("host",), 0):
         refuse(f"{path}: no block 'host:' with a key on each line; write these lines into it")
-    indent = re.match(r"(?:\s*\n)*([ \t]+)\S", text[block.end() :])
-    for line in reversed(calls.lines()):
-        old = re.search(rf"^([ \t]+){line.partition(':')[0]}:.*$", text, re.MULTILINE)
-        if old is not None:
-            text = f"{text[: old.start()]}{old[1]}{line}{text[old.end() :]}"
+    indent = lines[first - 1].partition(lines[first - 1].strip())[0]
+    missing = []
+    for line in calls.lines():
+        at = places.get(("host", line.partition(":")[0]))
+        if at is None:
+            missing.append(f"{indent}{line}")
         else:
-            own = f"\n{indent[1] if indent else '  '}{line}"
-            text = text[: block.end()] + own + text[block.end() :]
-    write_text_atomic(path, text)
+            lines[at - 1] = f"{indent}{line}"
+    lines[first - 1 : first - 1] = missing
+    write_text_atomic(path, "\n".join(lines))
 
 
 # ------------------------------------------------------------------ devices that were measured
@@ -385,7 +377,8 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
 def _sections(base: DeviceSchema, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
-    for section, key, field, size, form, unit, how in _NUMBERS:
+    for section, key, field, form, how in _NUMBERS:
+        size, unit = next(unit for end, unit in _UNITS.items() if field.endswith(end))
         if value := getattr(rates, field):
             found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
     found["device"] |= _products(base, rates, machine)
