@@ -427,6 +427,12 @@ CONSTRAINTS: Final = "a file of constraints"
 STATISTICS: Final = "statistics of 'shardplan profile'"
 
 
+FILE_KINDS: Final = {
+    "WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS,
+}  # fmt: skip
+"""The schemas of whole files, and the kinds of these files."""
+
+
 def kind_of(value: object) -> str | None:
     """The kind of a document; None if its keys are those of no kind, or of several kinds."""
     if not isinstance(value, dict):

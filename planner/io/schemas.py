@@ -36,20 +36,12 @@ from pydantic import (
     create_model,
 )
 
-from costmodels.errors import CostModelError, UnitError
+from costmodels.errors import CostModelError
 from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import (
-    CONSTRAINTS,
-    SYSTEM,
-    WORKLOAD,
-    Document,
-    Keys,
-    refuse_other_kind,
-    show,
-)
+from planner.io.documents import FILE_KINDS, Document, Keys, refuse_other_kind, show
 
 _SOURCED: Final = re.compile(
     r"\s*(?P<value>[^()]+?)\s*"
@@ -100,12 +92,7 @@ def quantity(
         if dimension is None and isinstance(written, int | float):
             written = str(written)
         text, source, reference = split_source(written, example)
-        try:
-            value = float(text) if dimension is None else parse_quantity(text, dimension)
-        except UnitError:
-            raise
-        except ValueError:
-            refuse(f"{text!r} is not a number")
+        value = float(text) if dimension is None else parse_quantity(text, dimension)
         if not low <= value <= high:
             refuse(f"must be {low:g}..{high:g} in SI units, got {value:g}")
         if is_whole and not value.is_integer():
@@ -245,10 +232,6 @@ def row_schema(**keys: Any) -> type[Loose]:
     return create_model("Row", __base__=Loose, **kinds)
 
 
-_KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
-"""The schemas of whole files, and the kinds of these files."""
-
-
 def validate(schema: type[M], document: Document) -> M:
     """The values of a document as a ``schema``.
 
@@ -258,8 +241,8 @@ def validate(schema: type[M], document: Document) -> M:
     try:
         return schema.model_validate(document.value)
     except ValidationError as error:
-        if schema.__name__ in _KINDS:
-            refuse_other_kind(document.path, document.value, _KINDS[schema.__name__])
+        if schema.__name__ in FILE_KINDS:
+            refuse_other_kind(document.path, document.value, FILE_KINDS[schema.__name__])
         found = [(_keys(document.value, e), e) for e in error.errors(include_url=False)]
         # Pydantic reports an error for each allowed type. If the value has one of the types, only
         # the errors for this type tell users something.
@@ -438,13 +421,10 @@ def schema_of(
                 kind = (kind, ...) if is_needed else (kind | None if unit else kind, default)
             kinds[key], found[field.name] = kind, key
     kinds |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
-    schema = create_model(name, __base__=base, __doc__=doc or _first_line(noun), **kinds)
+    doc = doc or str(noun.__doc__).partition("\n")[0]
+    schema = create_model(name, __base__=base, __doc__=doc, **kinds)
     _NOUNS[schema], _KEYS[schema], _KEYS[noun] = noun, found, found
     return schema
-
-
-def _first_line(noun: type) -> str:
-    return str(noun.__doc__).strip().partition("\n")[0]
 
 
 def _written(hint: Any) -> Any:

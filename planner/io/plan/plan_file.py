@@ -353,8 +353,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
 
 def plan_json_schema() -> dict[str, Any]:
     """JSON Schema of a plan file."""
-    schema: dict[str, Any] = PlanSchema.model_json_schema()
-    return schema
+    return dict(PlanSchema.model_json_schema())
 
 
 def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:

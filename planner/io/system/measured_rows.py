@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
 from costmodels.workload import Optimizer
@@ -22,27 +22,15 @@ _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
 _Block: Any = Literal[("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)]
 
-_LARGEST: Final = 10**18
-"""Whole numbers beyond it are not even turned into floats."""
-
-
-def _as_float(value: Any) -> Any:
-    """A whole number as a float, which the fields below want; anything else as it is."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
-        return float(value)
-    return value
-
-
-Real = Annotated[float, BeforeValidator(_as_float)]
-Microseconds = Annotated[Real, Field(gt=0, le=1e10)]
+Microseconds = Annotated[float, Field(gt=0, le=1e10)]
 Whole = Annotated[int, Field(gt=0, le=10**13)]
-Bytes = Annotated[Real, Field(ge=0, le=1e15)]
+Bytes = Annotated[float, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(max_length=400)]
 
 
 _SOFTWARE: Final = ("gpu", "nccl", "cpu", "torch", "driver", "fbgemm", "measured")
 _Environment: Final = row_schema(
-    mem=(Annotated[Real, Field(gt=0, le=1e15)] | None, None),
+    mem=(Annotated[float, Field(gt=0, le=1e15)] | None, None),
     sms=(Annotated[int, Field(gt=0, le=10**5)] | None, None),
     cuda=(Text | None, ""),
     **dict.fromkeys(_SOFTWARE, (Text, "")),
@@ -62,7 +50,7 @@ class _Lookup(Loose):
     T: Annotated[int, Field(gt=0, le=10**5)]
     rows: Whole
     dim: Annotated[int, Field(gt=0, le=10**5)]
-    L: Annotated[Real, Field(gt=0, le=1e7)]
+    L: Annotated[float, Field(gt=0, le=1e7)]
     B: Annotated[int, Field(gt=0, le=10**8)]
     law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
     wdtype: Literal["fp32", "fp16"]
@@ -86,12 +74,12 @@ _Named = row_schema(what=Text)
 _Timed = row_schema(us=Microseconds)
 _Gap = row_schema(us_each=Microseconds)
 _Call = row_schema(what=Text, wall_us=Microseconds)
-_Sized = row_schema(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
+_Sized = row_schema(us=Microseconds, mb=Annotated[float, Field(gt=0, le=1e7)])
 _Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 _Product = row_schema(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
 _Size = Annotated[int, Field(gt=0, le=10**8)]
 _Shape = row_schema(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
-_Kilobytes = Annotated[Real, Field(gt=0, le=1e10)]
+_Kilobytes = Annotated[float, Field(gt=0, le=1e10)]
 _Linked = row_schema(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
 
 

@@ -23,17 +23,7 @@ from costmodels import units
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, STATES, fabric_link
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
-from costmodels.topology import (
-    FITTED_KINDS,
-    Device,
-    FittedFactors,
-    Host,
-    Link,
-    Links,
-    Measurements,
-    Topology,
-    with_host_factor,
-)
+from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topology, with_host_factor
 from costmodels.workload import DataType
 from planner.errors import refuse
 from planner.io.documents import Document, Keys, as_yaml, override, read_text
@@ -210,7 +200,6 @@ class DifferentHostSchema(Strict):
 Factor: Any = quantity(None, "1.08", low=0.001, high=1000.0)
 
 
-_FACTORS: Final[dict[str, Any]] = dict.fromkeys(FITTED_KINDS, (Factor, ...))
 FittedSchema: Any = schema_of(
     FittedFactors,
     "FittedSchema",
@@ -219,7 +208,6 @@ FittedSchema: Any = schema_of(
     ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
     """,
     units={"ratio": Factor},
-    **_FACTORS,
     spread=(Annotated[list[list[float]], Field(max_length=4)], []),
 )
 
@@ -400,7 +388,8 @@ def with_measurements(topology: Topology) -> Topology:
     Raises:
         InvalidInputError: something that it names cannot be read.
     """
-    measured = Measurements(
+    measured = replace(
+        topology.measurements,
         curves=load_curves(topology),
         curve_links=links_measured(topology),
         cpu=load_constants(topology.calibration) if topology.calibration else None,
@@ -601,18 +590,14 @@ def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]
     if not isinstance(network, FabricSchema):
         return
     link, source = _network(schema, local), FABRICS[network.fabric].source
-    told = (
+    for given, name, value in (
         (network.latency, "latency", units.format_time(link.latency_s)),
         (network.efficiency, "bandwidth", units.format_rate(link.bandwidth_bytes_per_s)),
-    )
-    for given, name, value in told:
+    ):
         if given is None:
-            yield Provenance(
-                name=f"links.network.{name}",
-                value=value,
-                source=Source.CALIBRATED,
-                reference=f"{network.fabric}, {source}",
-            )
+            name, reference = f"links.network.{name}", f"{network.fabric}, {source}"
+            kind = Source.CALIBRATED
+            yield Provenance(name=name, value=value, source=kind, reference=reference)
 
 
 def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:

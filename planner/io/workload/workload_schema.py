@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema, create_model
+from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema
 
 import costmodels.layers as kinds
 from costmodels import discovery
@@ -30,7 +30,6 @@ from planner.io.schemas import (
     Bytes,
     Count,
     Duration,
-    Loose,
     Name,
     PoolingFactor,
     Positive,
@@ -39,13 +38,13 @@ from planner.io.schemas import (
     Width,
     made,
     noun_of,
+    row_schema,
     schema_of,
     validate,
 )
 
 KINDS: Final = discovery.names(kinds)
-_KindField: Any = (Literal[KINDS], ...)
-_Kinded: Any = create_model("_Kinded", __base__=Loose, kind=_KindField)
+_Kinded: Any = row_schema(kind=Literal[KINDS])
 
 
 def layers_of(
@@ -56,7 +55,7 @@ def layers_of(
     for index, entry in enumerate(entries):
         part = replace(document, value=entry, above=("dense", "layers", index))
         try:
-            kind = validate(_Kinded, part).model_dump()["kind"]
+            kind = validate(_Kinded, part).kind
             noun, schema = _layer_schema(kind)
             layers.append(made(part.where(()), partial(noun_of, noun, validate(schema, part))))
         except InvalidInputError as error:
