@@ -194,9 +194,11 @@ def merged(one: Constraints, other: Constraints) -> Constraints:
     )
 
 
-def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
-    """The rules of a list of entries."""
-    found = defaultdict[str, list[Any]](list)
+def constraints_of(
+    entries: Iterable[ConstraintSchema], limits: Iterable[TableConstraint] = ()
+) -> Constraints:
+    """The rules of a list of entries, after limits on single tables."""
+    found = defaultdict[str, list[Any]](list, tables=[*limits])
     for entry in entries:
         for key, rule in _rules_of(entry):
             found[key].append(rule)

@@ -387,12 +387,11 @@ _NO_KEYS: Final[Mapping[str, Any]] = types.MappingProxyType({})
 def schema_of(
     noun: type,
     name: str,
-    doc: str = "",
     *,
+    base: type[BaseModel] = Strict,
     without: Collection[str] = (),
     keys: Mapping[str, str] = _NO_KEYS,
     units: Mapping[str, Any] = _NO_KEYS,
-    base: type[BaseModel] = Strict,
     **own: Any,
 ) -> type[BaseModel]:
     """The schema of a section whose keys are the fields of a noun.
@@ -401,27 +400,28 @@ def schema_of(
         noun: a frozen dataclass. Whole numbers, numbers and texts get the limits that every file
             has.
         name: of the schema.
-        doc: what the section is, for editors; that of the noun if it is empty.
+        base: :class:`Strict`, or the schema of those keys that have limits of their own or are no
+            fields; its docstring is that of the section. Otherwise the noun's first line is.
         without: fields that no file gives.
         keys: the keys of fields that a file calls otherwise.
         units: types of values that have their unit, by the unit at the end of a field's name; the
             key does not have it.
-        base: :class:`Strict`, or the schema of further keys.
-        own: the types of keys with limits of their own, and of keys beside the fields, which may
-            come with a default.
+        own: the types of further keys, which may come with a default.
     """
     hints, found, kinds = typing.get_type_hints(noun), dict[str, str](), dict[str, Any]()
     for field in fields(noun):
         if field.init and field.name not in without:
             unit = _UNIT.search(field.name) if units else None
             key = _UNIT.sub("", field.name) if unit else keys.get(field.name, field.name)
-            kind = own.pop(key, None) or (units[unit[1]] if unit else _written(hints[field.name]))
-            if not isinstance(kind, tuple):
-                is_needed, default = field.default is MISSING, None if unit else field.default
-                kind = (kind, ...) if is_needed else (kind | None if unit else kind, default)
-            kinds[key], found[field.name] = kind, key
-    kinds |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
-    doc = doc or str(noun.__doc__).partition("\n")[0]
+            found[field.name] = key
+            if key not in base.model_fields:
+                kind = own.pop(key, None)
+                kind = kind or (units[unit[1]] if unit else _written(hints[field.name]))
+                if field.default is not MISSING and not isinstance(kind, tuple):
+                    kind = (kind | None, None) if unit else (kind, field.default)
+                kinds[key] = kind
+    kinds = {k: v if isinstance(v, tuple) else (v, ...) for k, v in {**kinds, **own}.items()}
+    doc = str(noun.__doc__).partition("\n")[0] if base is Strict else base.__doc__
     schema = create_model(name, __base__=base, __doc__=doc, **kinds)
     _NOUNS[schema], _KEYS[schema], _KEYS[noun] = noun, found, found
     return schema

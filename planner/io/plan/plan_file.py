@@ -82,9 +82,8 @@ class ParameterSchema(Loose):
     @property
     def load_factor(self) -> float | None:
         """The cache load factor that the entry gives."""
-        if self.cache_load_factor is not None or self.cache_params is None:
-            return self.cache_load_factor
-        return self.cache_params.load_factor
+        params = self.cache_params
+        return self.cache_load_factor or (params.load_factor if params else None)
 
     @property
     def is_cached(self) -> bool:
@@ -161,22 +160,23 @@ _FOUND: Final[dict[str, Any]] = {
     **dict.fromkeys(_LISTS, (list[dict[str, Any]], [])),
     **dict.fromkeys(("searched", "unfit_baselines", "warnings"), (list[str], [])),
 }
-PlanSchema: Any = schema_of(
-    SavedPlan,
-    "PlanSchema",
-    "The whole file; only ``plan`` is needed, which is what TorchRec itself writes.",
-    base=Loose,
-    without=("predicted_s", "objective", "torchrec_defaults", "num_scenarios"),
-    plan=dict[str, dict[str, ParameterSchema]],
-    schema_version=(Annotated[int, Field(ge=1)], SCHEMA_VERSION),
-    world_size=Size | None,
-    local_world_size=Size | None,
-    batch_size_per_rank=Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None,
-    whole=WholeSchema | None,
-    predicted=(PredictedSchema | None, None),
-    solver=(SolverSchema | None, None),
-    **_FOUND,
-)
+
+
+class _PlanKeys(Loose):
+    """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
+
+    plan: dict[str, dict[str, ParameterSchema]]
+    schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
+    world_size: Size | None = None
+    local_world_size: Size | None = None
+    batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
+    whole: WholeSchema | None = None
+    predicted: PredictedSchema | None = None
+    solver: SolverSchema | None = None
+
+
+_READ: Final = ("predicted_s", "objective", "torchrec_defaults", "num_scenarios")
+PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ, **_FOUND)
 
 
 def shards_of(

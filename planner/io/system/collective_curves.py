@@ -298,13 +298,12 @@ def _named(
     """
     unnamed = [t for t in tables if not t.program]
     named = [(c, t) for t in tables if t.program and (c := _NAMES.get(t.program))]
-    for name, _ in named:
-        if not unnamed and asked not in (None, name):
-            refuse(f"the log times {name}, --collective says {asked}; leave it out")
     if not unnamed:
         if not named:
             others = ", ".join(sorted({t.program for t in tables}))
             refuse(f"the log times {others}, which no training step here has")
+        if wrong := [str(name) for name, _ in named if asked not in (None, name)]:
+            refuse(f"the log times {wrong[0]}, --collective says {asked}; leave it out")
         return named
     collective = asked or _NAMES.get(_program_in(file_name))
     if collective is None and all(t.ratios and min(t.ratios) > _OTHERS_MOST for t in unnamed):
@@ -326,16 +325,15 @@ def _shape(hosts: dict[int, str], shape: LogShape) -> tuple[int, int]:
     """
     is_whole = bool(hosts) and len(hosts) == max(hosts) + 1
     listed = len(hosts) if is_whole else None
-    nodes = shape.nodes or (len(set(hosts.values())) if is_whole else None)
-    ranks = (nodes or 1) * shape.gpus_per_node if shape.gpus_per_node else listed
-    if hosts and not is_whole and (shape.gpus_per_node is None or nodes is None):
+    if hosts and not is_whole and None in (shape.gpus_per_node, shape.nodes):
         refuse(
             f"the log lists rank {max(hosts)} but not all ranks before it; add --nodes and "
             "--gpus-per-node"
         )
+    nodes = shape.nodes or len(set(hosts.values())) or 1
+    ranks = nodes * shape.gpus_per_node if shape.gpus_per_node else listed
     if ranks is None:
         refuse("the log does not say how many ranks took part; add --gpus-per-node (and --nodes)")
-    nodes = nodes or 1
     if listed not in (None, ranks) or ranks <= max(hosts, default=0):
         told = f"{listed} ranks" if listed else f"rank {max(hosts)}"
         refuse(

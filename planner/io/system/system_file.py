@@ -64,27 +64,16 @@ _UNITS: Final = {
     "per_s": KeysPerSecond,
     "ratio": Share,
 }
-DeviceSchema: Any = schema_of(
-    Device,
-    "DeviceSchema",
-    units=_UNITS,
-    without=("single_stream",),
-    hbm_capacity=Capacity,
-    flops=Annotated[dict[Annotated[DataType, Field(strict=False)], Rate], Field(min_length=1)],
-    overlap_slowdown=Slowdown,
-    num_multiprocessors=(Number | None, None),
-)
-HostSchema: Any = schema_of(Host, "HostSchema", units=_UNITS, eager_call=(Latency, ...))
-_link: Final = partial(schema_of, Link, units=_UNITS)
-_NOT_WRITTEN: Final = ("half_size_bytes", "fabric", "pod_hosts", "oversubscription_ratio")
-LinkSchema: Any = _link("LinkSchema", without=(*_NOT_WRITTEN, "mesh_ranks"))
-HostLinkSchema: Any = _link(
-    "HostLinkSchema",
-    "The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it.",
-    without=_NOT_WRITTEN,
-    keys={"mesh_ranks": "mesh"},
-    mesh=(Annotated[int, Field(ge=2, le=1024)] | None, None),
-)
+_of_units: Final = partial(schema_of, units=_UNITS)
+
+
+class _DeviceKeys(Strict):
+    """One accelerator, by the rates that it achieves."""
+
+    hbm_capacity: Capacity
+    flops: Annotated[dict[Annotated[DataType, Field(strict=False)], Rate], Field(min_length=1)]
+    overlap_slowdown: Slowdown | None = None
+    num_multiprocessors: Number | None = None
 
 
 class PodsSchema(Strict):
@@ -97,12 +86,26 @@ class PodsSchema(Strict):
     oversubscription: Annotated[float, Field(ge=1, le=1000)]
 
 
-NetworkLinkSchema: Any = _link(
-    "NetworkLinkSchema",
-    "The network by rate and latency.",
-    without=(*_NOT_WRITTEN, "mesh_ranks"),
-    pods=(PodsSchema | None, None),
-)
+class _HostLinkKeys(Strict):
+    """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
+
+    mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
+
+
+class _NetworkLinkKeys(Strict):
+    """The network by rate and latency."""
+
+    pods: PodsSchema | None = None
+
+
+DeviceSchema: Any = _of_units(Device, "DeviceSchema", base=_DeviceKeys, without=("single_stream",))
+HostSchema: Any = _of_units(Host, "HostSchema", eager_call=(Latency, ...))
+_NOT_WRITTEN: Final = ("half_size_bytes", "fabric", "pod_hosts", "oversubscription_ratio")
+_link: Final = partial(_of_units, Link, without=(*_NOT_WRITTEN, "mesh_ranks"))
+LinkSchema: Any = _link("LinkSchema")
+NetworkLinkSchema: Any = _link("NetworkLinkSchema", base=_NetworkLinkKeys)
+_MESH: Final = {"mesh_ranks": "mesh"}
+HostLinkSchema: Any = _link("HostLinkSchema", base=_HostLinkKeys, keys=_MESH, without=_NOT_WRITTEN)
 _Fabric: Any = Literal[tuple(FABRICS)]
 _State: Any = Literal[tuple(STATES)]
 
@@ -200,18 +203,18 @@ class DifferentHostSchema(Strict):
 Factor: Any = quantity(None, "1.08", low=0.001, high=1000.0)
 
 
-FittedSchema: Any = schema_of(
-    FittedFactors,
-    "FittedSchema",
+class _FittedKeys(Strict):
     """Factors on kinds of time, from runs of one's own (``shardplan fit``).
 
     ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
-    """,
-    units={"ratio": Factor},
-    spread=(Annotated[list[list[float]], Field(max_length=4)], []),
+    """
+
+    spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
+
+
+FittedSchema: Any = schema_of(
+    FittedFactors, "FittedSchema", base=_FittedKeys, units={"ratio": Factor}
 )
-
-
 Constant: Any = quantity(None, "1.3e-5")
 _Constant: Any = Literal[tuple(MOST)]
 

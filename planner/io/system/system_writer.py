@@ -38,14 +38,7 @@ from planner.io.schemas import made, validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
 from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.measured_rows import MeasuredRows
-from planner.io.system.system_file import (
-    DeviceSchema,
-    SystemSchema,
-    load_system,
-    named_system,
-    read_system,
-    system_of,
-)
+from planner.io.system.system_file import SystemSchema, named_system, read_system, system_of
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -276,10 +269,11 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         )
     start = locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
-    schema = validate(SystemSchema, read_system(start))
+    document = read_system(start)
+    schema = validate(SystemSchema, document)
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
-    topology, machine = load_system(start), _note(measured.machine())
+    topology, machine = named_system(document), _note(measured.machine())
     rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
     values: dict[str, Any] = {
         "name": yaml_text(path.stem),
@@ -374,7 +368,7 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: DeviceSchema, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for section, key, field, form, how in _NUMBERS:
@@ -407,7 +401,7 @@ def _way(path: Path, file: Path) -> str:
     return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
+def _products(base: Any, rates: Rates, note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its

@@ -26,7 +26,6 @@ from planner.errors import refuse, refuse_any
 from planner.io.constraints import (
     TableConstraintSchema,
     constraints_of,
-    merged,
     table_constraint,
     unmatched,
 )
@@ -34,13 +33,7 @@ from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_it
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
-from planner.io.workload.table_list import (
-    ASSUMED,
-    LIST_ENDINGS,
-    NEEDED,
-    document_of,
-    read_table_list,
-)
+from planner.io.workload.table_list import ASSUMED, LIST_ENDINGS, document_of, read_table_list
 from planner.io.workload.workload_schema import (
     LAW_KINDS,
     LAWS,
@@ -254,7 +247,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
     made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
-        constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
+        constraints=constraints_of(schema.constraints, limits),
         warnings=_left_open(schema, workload, measured),
         assumed=_assumed(schema, [(n, e) for _, n, e in every if n not in measured]),
     )
@@ -278,7 +271,7 @@ def _assumed(
 
     A section ``dense`` that is missing means that there is no dense part.
     """
-    bare = {**dict.fromkeys(NEEDED, 1), "name": "any"}
+    bare = {"name": "any", "num_embeddings": 1, "embedding_dim": 1}
     listed = validate(WorkloadSchema, document_of(Path("list"), [bare], {}))
     says_type = {"output_dtype"} if schema.training.communication else set()
     found: dict[str, tuple[str, ...]] = {}

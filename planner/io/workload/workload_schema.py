@@ -73,7 +73,6 @@ def _layer_schema(kind: str) -> tuple[type[AbstractLayer], type[BaseModel]]:
 OperatorSchema: Any = schema_of(
     Operator,
     "OperatorSchema",
-    "One operator; figures are of one repeat of the forward pass.",
     without=("shared_bytes",),
     shape=Annotated[list[Count], Field(max_length=16)],
     num_repeats=Positive,
@@ -195,10 +194,9 @@ class CommunicationSchema(CodecsSchema):
 
 _Type: Any = Annotated[DataType, Field(strict=False)]
 _Update: Any = Annotated[RowUpdate, Field(strict=False)]
-_Repeats = Annotated[float, Field(gt=0, le=1)] | Curve | None
-TableSchema: Any = schema_of(
-    Table,
-    "TableSchema",
+
+
+class _TableKeys(Strict):
     """One table, or ``count`` alike.
 
     Attributes:
@@ -207,66 +205,81 @@ TableSchema: Any = schema_of(
             are (``distribution``): the share of its indices that are distinct, or measured pairs of
             indices and distinct rows.
         count: How many tables are like this one.
-    """,
-    keys={"deduplicates_indices": "deduplicate_indices"},
-    num_embeddings=Annotated[Positive, Field(le=2**48)],
-    embedding_dim=Annotated[Positive, Field(le=16_384)],
-    features=(Annotated[list[Name], Field(min_length=1)] | None, None),
-    distribution=(DistributionSchema | None, None),
-    dtype=(_Type | None, None),
-    module=str,
-    communication=CommunicationSchema | None,
-    row_update=(_Update | None, None),
-    deduplicate_indices=(bool | None, None),
-    pooling_factor=(PoolingFactor | list[PoolingFactor], 1.0),
-    distinct_per_batch=(_Repeats, None),
-    count=(Annotated[int, Field(ge=1, le=MAX_TABLES)], 1),
-    constraints=(TableConstraintSchema, TableConstraintSchema()),
-)
-TrainingSchema: Any = schema_of(
-    Workload,
-    "TrainingSchema",
+    """
+
+    name: Name
+    num_embeddings: Annotated[Positive, Field(le=2**48)]
+    embedding_dim: Annotated[Positive, Field(le=16_384)]
+    features: Annotated[list[Name], Field(min_length=1)] | None = None
+    pooling_factor: PoolingFactor | list[PoolingFactor] = 1.0
+    distribution: DistributionSchema | None = None
+    distinct_per_batch: Annotated[float, Field(gt=0, le=1)] | Curve | None = None
+    dtype: _Type | None = None
+    module: str = "embedding_bag_collection"
+    communication: CommunicationSchema | None = None
+    row_update: _Update | None = None
+    deduplicate_indices: bool | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
+    constraints: TableConstraintSchema = TableConstraintSchema()
+
+
+_RENAMED: Final = {"deduplicates_indices": "deduplicate_indices"}
+TableSchema: Any = schema_of(Table, "TableSchema", base=_TableKeys, keys=_RENAMED)
+
+
+class _TrainingKeys(Strict):
     """How a step is run.
 
     Attributes:
+        lookahead: Batches that pipeline lookahead fills its caches from.
         batch_shares: Each rank's share of the global batch in any unit, one per rank, or
             proportional to how fast the ranks are. batch_size_per_rank is then their mean.
         embedding_dtype: Of tables that give none, as the three keys below.
-    """,
+    """
+
+    batch_size_per_rank: Samples
+    embedding_dtype: _Type = DataType.FP32
+    communication: CommunicationSchema | None = None
+    row_update: _Update = RowUpdate.DEDUPLICATED
+    deduplicate_indices: bool = False
+    index_bytes: Literal[4, 8] = 8
+    between_steps: Duration | None = None
+    gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
+    tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
+    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+    lookahead: Annotated[Positive, Field(le=10_000)] | None = None
+    batch_shares: Shares | Literal["proportional"] | None = None
+
+
+TrainingSchema: Any = schema_of(
+    Workload,
+    "TrainingSchema",
+    base=_TrainingKeys,
     without=("name", "tables", "dense", "reserved_bytes"),
     keys={
         "between_steps_s": "between_steps",
         "lookahead_batches": "lookahead",
         "batch_share_ratio": "batch_shares",
     },
-    batch_size_per_rank=Samples,
-    embedding_dtype=(_Type, DataType.FP32),
-    communication=(CommunicationSchema | None, None),
-    row_update=(_Update, RowUpdate.DEDUPLICATED),
-    deduplicate_indices=(bool, False),
-    index_bytes=Literal[4, 8],
-    between_steps=Duration | None,
-    gradient_accumulation=Annotated[Positive, Field(le=10**6)],
-    tensor_parallel=Annotated[Positive, Field(le=1024)],
-    input_samples_per_s=Annotated[float, Field(gt=0)] | None,
-    lookahead=(Annotated[Positive, Field(le=10_000)] | None, None),
-    batch_shares=(Shares | Literal["proportional"] | None, None),
 )
 
 
-DenseSchema: Any = schema_of(
-    DenseArch,
-    "DenseSchema",
+class _DenseKeys(Strict):
     """The dense part of the model: the keys of a DLRM, or layers, or operators.
 
     ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
-    """,
-    num_dense_features=Annotated[Count, Field(le=10**8)],
-    bottom_mlp=list[Width],
-    top_mlp=list[Width],
-    layers=Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS],
-    ops=(Name | None, None),
-)
+    """
+
+    num_dense_features: Annotated[Count, Field(le=10**8)] = 0
+    bottom_mlp: list[Width] = Field(default_factory=list)
+    top_mlp: list[Width] = Field(default_factory=list)
+    layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
+        default_factory=list
+    )
+    ops: Name | None = None
+
+
+DenseSchema: Any = schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
 
 
 class MemorySchema(Strict):
