@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,10 @@ Pair = Annotated[
     Field(strict=False),
 ]
 Group = Annotated[list[Name], Field(min_length=1)]
+
+
+CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
+"""Keys that limit what a table may have, each with all that there is."""
 
 
 class TableConstraintSchema(Strict):
@@ -58,11 +62,9 @@ class TableConstraintSchema(Strict):
     @model_validator(mode="after")
     def _some_left(self) -> TableConstraintSchema:
         """Refuse to forbid everything: an empty list means no limit."""
-        for key, allowed, forbidden in (
-            ("sharding_types", self.sharding_types or [*ShardingType], self.forbid_sharding_types),
-            ("kernels", self.kernels or [*ComputeKernel], self.forbid_kernels),
-        ):
-            if forbidden and all(value in forbidden for value in allowed):
+        for key, kind in CHOICES.items():
+            allowed, forbidden = getattr(self, key) or [*kind], getattr(self, f"forbid_{key}")
+            if {*allowed} <= {*forbidden}:
                 refuse(f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer")
         return self
 
@@ -133,9 +135,6 @@ class ConstraintFileSchema(Strict):
     """A file of constraints."""
 
     constraints: Annotated[list[ConstraintSchema], Field(min_length=1)]
-
-
-T = TypeVar("T", ShardingType, ComputeKernel)
 
 
 def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
@@ -225,13 +224,11 @@ def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
     """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
-    return noun_of(
-        TableConstraint,
-        entry,
-        pattern=pattern,
-        sharding_types=_left(ShardingType, entry.sharding_types, entry.forbid_sharding_types),
-        kernels=_left(ComputeKernel, entry.kernels, entry.forbid_kernels),
-    )
+    left = {}
+    for key, kind in CHOICES.items():
+        allowed, forbidden = getattr(entry, key), getattr(entry, f"forbid_{key}")
+        left[key] = tuple(v for v in allowed or (forbidden and kind) if v not in forbidden)
+    return noun_of(TableConstraint, entry, pattern=pattern, **left)
 
 
 def unmatched(
@@ -250,8 +247,3 @@ def unmatched(
 
 def _listed(patterns: str | list[str] | None) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns or ())
-
-
-def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[T, ...]:
-    every = allowed if allowed or not forbidden else list(kind)
-    return tuple(v for v in every if v not in forbidden)

@@ -98,17 +98,17 @@ class _Collective(Loose):
         return self
 
 
-_BLOCK_ROWS: Final[dict[str, type[Loose]]] = {"collectives": _Collective, "codec": _Sized}
-_CEILINGS: Final[dict[str, type[Loose]]] = {
-    "d2d": _Sized,
-    "add": _Sized,
+_ROWS: Final[dict[str, type[Loose]]] = {
+    **dict.fromkeys(LOOKUP_BLOCKS, _Lookup),
+    **dict.fromkeys(("codec", "d2d", "add"), _Sized),
+    **dict.fromkeys((EAGER_CALL, EAGER_PASS), _Call),
+    "collectives": _Collective,
     "gemm": _Product,
     "gemm_shape": _Shape,
     "link": _Linked,
     "add_ and synchronize": _Timed,
-    EAGER_CALL: _Call,
-    EAGER_PASS: _Call,
 }
+"""What rows have to be like, by their block, or by what was measured of the ceilings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +181,6 @@ def read_rows(path: Path) -> MeasuredRows:
 def _schema(head: _Row, row: Row) -> type[Loose]:
     """What a row that holds a measurement has to be like."""
     if head.block != "ceilings":
-        return _BLOCK_ROWS.get(head.block, _Lookup if head.block in LOOKUP_BLOCKS else Loose)
+        return _ROWS.get(head.block, Loose)
     other = _Call if "wall_us" in row else _Named
-    return _Gap if head.what.startswith("kernel gap") else _CEILINGS.get(head.what, other)
+    return _Gap if head.what.startswith("kernel gap") else _ROWS.get(head.what, other)

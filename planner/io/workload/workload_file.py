@@ -19,16 +19,10 @@ from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
-from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.constraints import (
-    TableConstraintSchema,
-    constraints_of,
-    table_constraint,
-    unmatched,
-)
+from planner.io.constraints import CHOICES, constraints_of, table_constraint, unmatched
 from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_items, yaml_text
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
@@ -113,7 +107,6 @@ def _stats(entry: object, table: str, features: tuple[str, ...], folder: Path) -
 
 _DISTINCT_RATIO: Final = 0.01
 """How far a law may be from the distinct rows that a file gives."""
-_NO_LIMITS: Final = TableConstraintSchema()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +221,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
         build = partial(_table, entry, name, schema.training, document.path.parent, measured)
         table = collect(problems, document.where(("tables", index)), build)
         tables += [table] if table is not None else []
-        if entry.constraints != _NO_LIMITS:
+        if entry.constraints.model_fields_set:
             limits.append(table_constraint(_literal(name), entry.constraints))
     problems += [
         f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
@@ -590,9 +583,8 @@ def _tables(
 
 def _rules(constraints: Constraints) -> list[dict[str, Any]]:
     """Constraints as entries of a list, in the order in which they are read back."""
-    every = {"sharding_types": ShardingType, "kernels": ComputeKernel}
-    listed = entry_of(constraints, always=every)
-    everywhere = {k: listed[k] for k, kind in every.items() if {*listed[k]} != {*kind}}
+    listed = entry_of(constraints, always=CHOICES)
+    everywhere = {k: listed[k] for k, kind in CHOICES.items() if {*listed[k]} != {*kind}}
     rules: list[dict[str, Any]] = [{"tables": "*", **everywhere}] if everywhere else []
     for rule in constraints.tables:
         entry = entry_of(rule, always=("min_column_width",))
