@@ -39,8 +39,7 @@ _WORDS: Final = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
     ".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan,
 }  # fmt: skip
-_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
-_HEXADECIMAL: Final = re.compile(r"0x[0-9a-fA-F_]{1,16}")
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})|0x[0-9a-fA-F][0-9a-fA-F_]{0,15}")
 _EXPONENT: Final = r"[eE][-+]?[0-9]{1,4}"
 _FLOAT: Final = re.compile(
     rf"[-+]?([0-9][0-9_]{{0,39}}(\.[0-9_]{{0,39}}({_EXPONENT})?|{_EXPONENT})"
@@ -59,9 +58,7 @@ def parse_scalar(text: str) -> object:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
-    if _HEXADECIMAL.fullmatch(text):
-        return int(text.replace("_", ""), 16)
+        return int(text.replace("_", ""), 0)
     if _FLOAT.fullmatch(text):
         return float(text.replace("_", ""))
     return text
@@ -102,11 +99,9 @@ class _Reader:
     def document(self) -> object:
         """The value of the only document."""
         value: object = None
-        count = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                count += 1
-                if count > 1:
+                if self.lines:
                     self._fail(event, "a second document begins; keep one per file, without '---'")
                 value = self._value(next(self._events), ())
         return value
