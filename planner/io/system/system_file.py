@@ -139,11 +139,11 @@ class FabricSchema(Strict):
 def _way(network: Any) -> str:
     """By kind, or by rate and latency; files that give a key of the kind mean the kind."""
     keys = network if isinstance(network, dict) else {}
-    return "fabric" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "link"
+    return "by kind" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "by rate"
 
 
 NetworkSchema = Annotated[
-    Annotated[NetworkLinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
+    Annotated[NetworkLinkSchema, Tag("by rate")] | Annotated[FabricSchema, Tag("by kind")],
     Discriminator(_way),
 ]
 
