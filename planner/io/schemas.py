@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
@@ -249,10 +250,13 @@ def validate(schema: type[M], document: Document) -> M:
         typed = {keys for keys, item in found if not item["type"].endswith("_type")}
         told = [f for f in found if f[0] not in typed or not f[1]["type"].endswith("_type")]
         problems = list(dict.fromkeys(_line(document, schema, *one) for one in told))
-        if len(problems) > _MOST_PROBLEMS:
-            rest = len(problems) - _MOST_PROBLEMS
-            problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
-        raise InvalidInputError(problems) from error
+        raise InvalidInputError(shortened(problems, document.path, _MOST_PROBLEMS)) from error
+
+
+def shortened(problems: list[str], path: Path, most: int) -> list[str]:
+    """The first problems of a file, and how many more there are."""
+    rest = len(problems) - most
+    return problems if rest <= 0 else [*problems[:most], f"{path}: and {rest} more"]
 
 
 def present(value: T | None, document: Document, keys: Keys) -> T:

@@ -43,7 +43,7 @@ from planner.io.documents import (
     read_yaml,
     refuse_other_kind,
 )
-from planner.io.schemas import Loose, collect, noun_of, schema_of, validate
+from planner.io.schemas import Loose, collect, noun_of, schema_of, shortened, validate
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
@@ -468,7 +468,7 @@ def _placements(
         where = f"{path}: {dotted(('plan', *keys))}"
         found.append(collect(problems, where, partial(placement, name, entry, table)))
         bare += entry.is_cached and entry.load_factor is None
-    refuse_any(_shortened(path, problems))
+    refuse_any(shortened(problems, path, _MOST_LINES))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     return tuple(filter(None, found)), (note,) if bare else ()
 
@@ -487,8 +487,9 @@ def _check(
     problems: list[str] = []
     for name in sorted({**planned, **expected}, key=lambda name: name in expected):
         placement, table = planned.get(name), expected.get(name)
-        where, shape = f"{path}: table {name!r}", table and shape_text(table)
-        extent = placement and extent_text(placement)
+        where = f"{path}: table {name!r}"
+        shape = table and f"{table.num_embeddings} x {table.embedding_dim}"
+        extent = placement and _extent_text(placement)
         if placement is None:
             problems.append(f"{where} ({shape}): in the workload, not in the plan")
         elif table is None:
@@ -498,25 +499,14 @@ def _check(
         else:
             alone, one = replace(workload, tables=(table,)), Plan(placements=(placement,))
             collect(problems, str(path), partial(check_plan, one, alone, world))
-    refuse_any(_shortened(path, problems))
+    refuse_any(shortened(problems, path, _MOST_LINES))
 
 
-def shape_text(table: Table) -> str:
-    """Rows and columns of a table, for messages."""
-    return f"{table.num_embeddings} x {table.embedding_dim}"
-
-
-def extent_text(placement: TablePlacement) -> str:
+def _extent_text(placement: TablePlacement) -> str:
     """Rows and columns that the shards of a table reach, for messages."""
     rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
     columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
     return f"{rows} x {columns}"
-
-
-def _shortened(path: Path, problems: list[str]) -> list[str]:
-    if len(problems) <= _MOST_LINES:
-        return problems
-    return [*problems[:_MOST_LINES], f"{path}: and {len(problems) - _MOST_LINES} more"]
 
 
 # ------------------------------------------------------------------ CSV
