@@ -348,8 +348,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         kind, byte = "UTF-16" if is_wide else "UTF-8", data[error.start]
-        msg = f"{path}:{line}: not {kind} text (byte {byte:#04x}); save it as UTF-8"
-        raise InvalidInputError(msg) from error
+        refuse(f"{path}:{line}: not {kind} text (byte {byte:#04x}); save it as UTF-8")
 
 
 def read_yaml(path: Path) -> Document:

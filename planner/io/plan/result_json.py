@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,8 +25,9 @@ import costmodels
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
+from costmodels.units import MIB
 from costmodels.workload import Workload
-from planner.io.plan.plan_file import SCHEMA_VERSION, parameter_name, plan_to_json
+from planner.io.plan.plan_file import SCHEMA_VERSION, plan_to_json
 from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
@@ -217,7 +219,6 @@ def _render(value: Any, indent: str) -> str:
 KIND: Final = "shardplan_reshard"
 _MOVABLE: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 _COUNTED_BYTES: Final = 4
-_MIB: Final = 1024 * 1024
 
 
 def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size: int) -> str:
@@ -229,23 +230,21 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
         workload: says to which module each table belongs.
         local_world_size: ranks per host, for the names of devices.
     """
-    tree = plan_to_json(after, workload, local_world_size)
-    modules: dict[str, dict[str, Any]] = {}
+    moved: list[TablePlacement] = []
     restart: dict[str, str] = {}
     for placement in after.placements:
         old = before.placement(placement.table)
         if replace(old, table=placement.table) == placement:
             continue
-        reason = _obstacle(old, placement)
-        if reason:
+        if reason := _obstacle(old, placement):
             restart[placement.table] = reason
-            continue
-        table = workload.table(placement.table)
-        name = parameter_name(table)
-        module = modules.setdefault(table.module, {"data_volume_mib": 0.0, "tables": {}})
-        cells = sum(s.num_rows * s.num_cols for s in placement.shards)
-        module["data_volume_mib"] += cells * _COUNTED_BYTES / _MIB
-        module["tables"][name] = tree[table.module][name]
+        else:
+            moved.append(placement)
+    modules = {}
+    tree = plan_to_json(Plan(placements=tuple(moved)), workload, local_world_size)
+    for module, tables in tree.items():
+        cells = sum(math.prod(s["shard_sizes"]) for e in tables.values() for s in e["shards"])
+        modules[module] = {"data_volume_mib": cells * _COUNTED_BYTES / MIB, "tables": tables}
     values = {"kind": KIND, "schema_version": 1, "modules": modules, "restart": restart}
     return json.dumps(values, indent=1) + "\n"
 
