@@ -181,10 +181,9 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
         "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
         "tab character": "indent with spaces, not tabs",
         "expected node content": "a value is missing, or a bracket is not closed",
-        "expected key": "check the indentation of this line and the one before",
         "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
-        "expected <block end>": "check the indentation of this line and the one before",
         "expected ',' or": "a bracket is not closed, or a comma is missing",
+        "expected": "check the indentation of this line and the one before",
         "unexpected end of stream": "quotes are not closed",
         "characters are not allowed": "the file holds control characters; is it a text file?",
     }

@@ -430,7 +430,7 @@ _WIDTH: Final = 100
 _ALWAYS: Final = (
     "batch_size_per_rank", "optimizer", "output_dtype", "gradient_dtype", "pipeline", "index_bytes",
 )  # fmt: skip
-_DLRM: Final = ("num_dense_features", "bottom_mlp", "top_mlp", "interaction")
+_DLRM: Final = ("dtype", "num_dense_features", "bottom_mlp", "top_mlp", "interaction")
 
 Notes = Mapping[str, str]
 """Comments by key, such as ``training.batch_size_per_rank``, ``dense``, ``tables``, or ``tables.``
@@ -549,8 +549,8 @@ def _training(workload: Workload, shared: Communication | None) -> dict[str, Any
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
-    is_listed = bool(dense.layers) or dense.operators is not None
-    return entry_of(dense, always=("dtype", *(() if is_listed else _DLRM)))
+    is_listed = dense.layers or dense.operators
+    return entry_of(dense, always=("dtype",) if is_listed else _DLRM)
 
 
 def _tables(
