@@ -178,13 +178,13 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
         return f"{where}: {_TOO_DEEP}"
     hints = {
+        "unexpected end of stream": "quotes are not closed",
         "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
         "tab character": "indent with spaces, not tabs",
         "expected node content": "a value is missing, or a bracket is not closed",
         "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
         "expected ',' or": "a bracket is not closed, or a comma is missing",
         "expected": "check the indentation of this line and the one before",
-        "unexpected end of stream": "quotes are not closed",
         "characters are not allowed": "the file holds control characters; is it a text file?",
     }
     hint = next((text for key, text in hints.items() if key in problem), "see the line named")
