@@ -19,7 +19,7 @@ from typing import Any, Final
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, parse_scalar, read_text, show
 from planner.io.schemas import nearest
-from planner.io.workload.workload_schema import TableSchema
+from planner.io.workload.workload_schema import ASSUMED, TableSchema
 
 LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 KNOWN: Final = (*TableSchema.model_fields, *LAW_COLUMNS)
@@ -146,12 +146,6 @@ def _factors(entry: Mapping[str, Any]) -> list[Any]:
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
 
 
-ASSUMED: Final = (
-    "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
-    "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
-    "memory.reserve",
-)  # fmt: skip
-"""What a list of tables does not say."""
 _VALUES: Final = {
     "training": {"batch_size_per_rank": 4096},
     "dense": {

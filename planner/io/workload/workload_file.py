@@ -27,8 +27,9 @@ from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_it
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
-from planner.io.workload.table_list import ASSUMED, LIST_ENDINGS, document_of, read_table_list
+from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
 from planner.io.workload.workload_schema import (
+    ASSUMED,
     LAW_KINDS,
     LAWS,
     MAX_TABLES,

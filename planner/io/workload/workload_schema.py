@@ -288,11 +288,13 @@ class MemorySchema(Strict):
     reserve: Bytes = 0.0
 
 
-AssumableKey = Literal[
+ASSUMED: Final = (
     "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
     "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
     "memory.reserve",
-]  # fmt: skip
+)  # fmt: skip
+"""What a list of tables does not say."""
+_Assumable: Any = Literal[ASSUMED]
 
 
 class WorkloadSchema(Strict):
@@ -304,7 +306,7 @@ class WorkloadSchema(Strict):
     """
 
     name: Name
-    assumed: list[AssumableKey] = Field(default_factory=list)
+    assumed: list[_Assumable] = Field(default_factory=list)
     training: TrainingSchema
     dense: DenseSchema = Field(default_factory=lambda: DenseSchema())
     memory: MemorySchema = MemorySchema()
