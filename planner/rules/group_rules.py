@@ -56,16 +56,18 @@ def group_constraints(
     )
 
 
-def group_problem(problem: PlanningProblem, group_size: int) -> PlanningProblem | None:
+def group_problem(
+    problem: PlanningProblem, group_size: int, *, between_hosts: bool = False
+) -> PlanningProblem | None:
     """The problem of one group: its system and its constraints; None as in :func:`group_topology`.
 
     Raises:
         InfeasibleError: as in :func:`group_constraints`.
     """
-    group = group_topology(problem.topology, group_size)
+    group = group_topology(problem.topology, group_size, between_hosts=between_hosts)
     if group is None:
         return None
-    rules = group_constraints(problem.constraints, group, between_hosts=False)
+    rules = group_constraints(problem.constraints, group, between_hosts=between_hosts)
     return replace(problem, topology=group, constraints=rules)
 
 
