@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
 
-from costmodels.estimates import IterationEstimate
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+from costmodels.dense.base import dense_parameters
+from costmodels.estimates import CriticalStep, IterationEstimate
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
+
+Key = TypeVar("Key")
 
 SHORT_NAMES: dict[ShardingType, str] = {
     ShardingType.TABLE_WISE: "TW",
@@ -96,6 +105,12 @@ PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
 """What tables of plans say of each plan, after its name."""
 
 
+def kernel_name(placement: TablePlacement) -> str:
+    """The kernel, with the share of the rows that its cache can hold."""
+    ratio, kernel = placement.cache_load_factor_ratio, placement.kernel.value
+    return kernel if ratio is None else f"{kernel} {ratio:.2g}"
+
+
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:
     """How many tables run with which compute kernel: ``("fused 14", "dense 2")``."""
     kernels = Counter(p.kernel.value for p in plan.placements)
@@ -109,16 +124,18 @@ def merged_name(stage: str) -> str:
 
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
-    seconds = path_seconds(estimate, merged_name)
+    seconds = path_seconds(estimate, lambda step: merged_name(step.stage))
     total = estimate.time.time_s or 1.0
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
 
 
-def path_seconds(estimate: IterationEstimate, name_of: Callable[[str], str]) -> dict[str, float]:
-    """Seconds that the critical path spends in the stages that have one name."""
-    seconds: defaultdict[str, float] = defaultdict(float)
+def path_seconds(
+    estimate: IterationEstimate, key: Callable[[CriticalStep], Key]
+) -> dict[Key, float]:
+    """Seconds of the steps of the critical path that have the same key."""
+    seconds: defaultdict[Key, float] = defaultdict(float)
     for step in estimate.critical_path:
-        seconds[name_of(step.stage)] += step.duration_s
+        seconds[key(step)] += step.duration_s
     return seconds
 
 
@@ -131,12 +148,18 @@ def worst_scenario(result: PlanningResult) -> ScenarioTime | None:
 
 def bottleneck_rank(estimate: IterationEstimate) -> int:
     """The rank with most of the time on the critical path; the first one in a tie."""
-    seconds: defaultdict[int, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[step.rank] += step.duration_s
-    if not seconds:
-        return estimate.slowest_rank
-    return min(seconds, key=lambda rank: (-seconds[rank], rank))
+    seconds = path_seconds(estimate, lambda step: step.rank)
+    return min(seconds, key=lambda r: (-seconds[r], r), default=estimate.slowest_rank)
+
+
+def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
+    """The rank with most of the critical path, and the slowest, median and fastest by compute."""
+    order = [r.rank for r in sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))]
+    ranks = (bottleneck_rank(estimate), estimate.slowest_rank, order[len(order) // 2], order[0])
+    words = dict(
+        reversed(tuple(zip(ranks, ("critical", "slowest", "median", "fastest"), strict=True)))
+    )
+    return tuple((words[rank], rank) for rank in dict.fromkeys(ranks))
 
 
 def speedup(best: Candidate, other: Candidate) -> float:
@@ -162,8 +185,8 @@ def has_unknown_rules(result: PlanningResult) -> bool:
     return tied or limited or bool(rules.together or rules.apart or rules.counts)
 
 
-def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
-    """(name, role, plan) of every priced plan, best first; plans of one strategy are numbered."""
+def named_plans(result: PlanningResult) -> list[tuple[str, Candidate]]:
+    """(role, plan) of every priced plan, best first; the names of plans of one strategy differ."""
     found = [("chosen", result.best)]
     found += [("runner-up", plan) for plan in result.runners_up]
     found += [("baseline", plan) for plan in result.baselines]
@@ -171,8 +194,8 @@ def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
     named = []
     for role, plan in found:
         seen[plan.name] += 1
-        count = seen[plan.name]
-        named.append((plan.name if count == 1 else f"{plan.name} {count}", role, plan))
+        name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
+        named.append((role, replace(plan, name=name)))
     return named
 
 
@@ -240,3 +263,113 @@ def objective_kind(name: str) -> tuple[Kind, str]:
     plain = plain_objective(name)
     unit = objective_class(plain).unit if plain in objective_names() else ""
     return Kind.TIME if unit == "s" else Kind.NUMBER, unit
+
+
+# ------------------------------------------------------------------ families of stages
+
+FAMILIES: Final[dict[str, str]] = {
+    "input": "input exchange",
+    "cache": "cache fetch",
+    "lookup": "lookup forward",
+    "output": "output exchange",
+    "dense": "dense forward",
+    "dense-b": "dense backward",
+    "gradient": "gradient exchange",
+    "lookup-b": "lookup backward",
+    "reduce": "all-reduce",
+    "other": "host launches and data",
+}
+"""The style class of each family's colour, and its name for people, in the order of an iteration.
+"""
+
+_RULES: Final = (
+    ("input", r"^input"),
+    ("cache", r"^cache|prefetch"),
+    ("reduce", r"all-reduce"),
+    ("lookup-b", r"^lookup.*backward"),
+    ("lookup", r"^lookup"),
+    ("output", r"^output"),
+    ("gradient", r"^gradient"),
+    ("dense-b", r"(MLP|^dense part).*backward|optimizer"),
+    ("dense", r"MLP|^dense part"),
+)
+
+
+def family(stage: str) -> str:
+    """The family of a stage by its name."""
+    return next((name for name, rule in _RULES if re.search(rule, stage)), "other")
+
+
+def durations_s(
+    estimate: IterationEstimate, name_of: Callable[[str], str]
+) -> dict[str, list[float]]:
+    """Seconds on every rank of the stages that have one name, in order of time: name -> ``[W]``."""
+    found: dict[str, list[float]] = {}
+    for stage in sorted(estimate.stages, key=lambda s: min(s.start_s, default=0.0)):
+        if any(stage.duration_s):
+            name = name_of(stage.name)
+            total = found.get(name, [0.0] * len(stage.duration_s))
+            found[name] = [a + b for a, b in zip(total, stage.duration_s, strict=True)]
+    return found
+
+
+def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
+    """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> ``[W]``."""
+    found = durations_s(estimate, family)
+    return {name: found[name] for name in FAMILIES if name in found}
+
+
+def family_keys(families: Collection[str]) -> list[tuple[str, str]]:
+    """Style class and words of some families, for a legend, in the order of FAMILIES."""
+    return [(f"c-{name}", words) for name, words in FAMILIES.items() if name in families]
+
+
+def family_seconds(estimate: IterationEstimate) -> dict[str, float]:
+    """Seconds that the critical path spends in each family of stages, in the order of FAMILIES.
+
+    They sum to the iteration time.
+    """
+    seconds = path_seconds(estimate, lambda step: family(step.stage))
+    return {name: seconds[name] for name in FAMILIES if name in seconds}
+
+
+# ------------------------------------------------------------------ what each table costs
+
+_LOOKUPS: Final = ("cache", "lookup", "lookup-b")
+_EXCHANGES: Final = {
+    "input": slice(INPUT, OUTPUT),
+    "output": slice(OUTPUT, CALLS),
+    "gradient": slice(OUTPUT, CALLS),
+}
+_DENSE_GRADIENT_BYTES: Final = 4.0
+
+
+def table_costs(plan: Candidate, pipeline: CostPipeline) -> Mapping[str, tuple[float, float]]:
+    """Seconds per rank and iteration of lookups and of exchanges that each table of a plan causes.
+
+    On each rank, the time of lookups is shared out in proportion to what the lookups of each table
+    would take alone, and the time of an exchange in proportion to bytes. The time of the all-reduce
+    is shared out in proportion to bytes among replicated tables and the dense part.
+    """
+    durations = family_durations_s(plan.estimate)
+    none = [0.0] * len(plan.estimate.ranks)
+    spent = {name: np.array(durations.get(name, none)) for name in FAMILIES}
+    placements = plan.plan.placements
+    work = pipeline.placements_work(plan.plan)
+    rows, index = work.rows, work.index
+    forward, backward = pipeline.lookup_times(rows)
+    lookup = _shared((forward + backward)[index], sum(spent[f] for f in _LOOKUPS))
+    exchange = np.zeros(len(placements))
+    for name, columns in _EXCHANGES.items():
+        exchange += _shared(rows[:, columns].sum(axis=-1)[index], spent[name])
+    dense = dense_parameters(pipeline.workload) * _DENSE_GRADIENT_BYTES
+    exchange += _shared(rows[:, REPLICATED][index], spent["reduce"], others=dense)
+    return {
+        p.table: (float(a), float(b)) for p, a, b in zip(placements, lookup, exchange, strict=True)
+    }
+
+
+def _shared(parts: FloatArray, total_s: FloatArray | int, others: float = 0.0) -> FloatArray:
+    """``[T]`` shares of ``total_s [W]`` in proportion to ``parts [T, W]``, as means over ranks."""
+    whole = parts.sum(axis=0) + others
+    return np.asarray((parts / np.where(whole > 0, whole, 1.0) * total_s).mean(axis=1))

@@ -8,7 +8,6 @@ from costmodels import units
 from planner import io
 from planner.models import pipeline_of
 from planner.report import figures
-from planner.report.evidence import gather, notable_ranks
 from planner.report.page import render_page
 from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
@@ -33,7 +32,7 @@ def page(result: PlanningResult) -> str:
         f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank"
     )
     title = f"Sharding plan of {workload.name}"
-    return render_page(title, subtitle, build_blocks(gather(result)))
+    return render_page(title, subtitle, build_blocks(result, pipeline_of(result.problem)))
 
 
 def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
@@ -49,7 +48,7 @@ def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
         texts[RESHARD_FILE] = io.reshard_text(
             limit.start, result.plan, result.problem.workload, local
         )
-    ranks = [rank for _, rank in notable_ranks(result.estimate)]
+    ranks = [rank for _, rank in figures.notable_ranks(result.estimate)]
     traced = traces(pipeline_of(result.problem), result.plan, ranks=ranks)
     files = {name: text.encode() for name, text in texts.items()}
     files |= {f"{TRACE_FOLDER}/{file.name}": file.data for file in traced}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from markupsafe import Markup
 
@@ -17,29 +17,23 @@ from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
 from planner.report import figures
 from planner.report.base import Cell, Column, Kind, Section, format_factor, format_share, laid_out
-from planner.report.evidence import FAMILIES, Evidence, family_seconds
+from planner.report.figures import FAMILIES, family_seconds
 from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.text import counted, printable
 
-# ------------------------------------------------------------------ assumed
-
 
 @final
-class AssumedSection(AbstractReportSection):
+class AssumedSection(AbstractReportSection, order=15, title="Assumed", name="assumed"):
     """One row for each assumed value, with the step of this plan at the other end of its range."""
-
-    name: ClassVar[str] = "assumed"
-    title: ClassVar[str] = "Assumed"
-    short: ClassVar[str] = "Assumed"
-    order: ClassVar[int] = 15
 
     def build(self, result: PlanningResult) -> Section | None:
         """Key, value, number of tables, another value, and the step with that value alone."""
         if not result.assumed:
             return None
         ours_s = result.estimate.time.time_s
+        change = Column("change", Kind.DELTA)
         columns, rows = laid_out(
             result.assumed,
             (
@@ -48,27 +42,22 @@ class AssumedSection(AbstractReportSection):
                 (Column("tables", Kind.COUNT), lambda a: a.num_tables or None),
                 (Column("at the other end"), lambda a: a.other),
                 (Column("step", Kind.TIME), lambda a: a.time_s),
-                (
-                    Column("change", Kind.DELTA),
-                    lambda a: None if a.time_s is None else a.time_s - ours_s,
-                ),
+                (change, lambda a: None if a.time_s is None else a.time_s - ours_s),
             ),
         )
         notes = ("The same plan, with one value changed at a time.",)
         return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
 
-# ------------------------------------------------------------------ moves
-
-
 @final
-class MovesSection(AbstractReportSection):
+class MovesSection(
+    AbstractReportSection,
+    order=25,
+    title="Bytes moved against step time",
+    short="Moves",
+    name="moves",
+):
     """A row for each number of tables; nothing if this was not asked for."""
-
-    name: ClassVar[str] = "moves"
-    title: ClassVar[str] = "Bytes moved against step time"
-    short: ClassVar[str] = "Moves"
-    order: ClassVar[int] = 25
 
     def build(self, result: PlanningResult) -> Section | None:
         """The curve, and the table that the limit blocks."""
@@ -78,12 +67,7 @@ class MovesSection(AbstractReportSection):
         columns, rows = laid_out(
             result.curve,
             (
-                (
-                    Column("at most"),
-                    lambda p: (
-                        "the limit" if p.most_tables is None else counted(p.most_tables, "table")
-                    ),
-                ),
+                (Column("at most"), lambda p: _at_most(p.most_tables)),
                 (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
                 (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
                 (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
@@ -101,13 +85,17 @@ class MovesSection(AbstractReportSection):
         ]
         blocked = result.blocked
         if blocked is not None:
-            more = 1.0 - blocked.iteration_s / result.estimate.time.time_s
+            more = format_share(1.0 - blocked.iteration_s / result.estimate.time.time_s)
+            moved = units.format_bytes(blocked.moved_bytes)
             notes.append(
-                f"The limit on moves blocks table {blocked.table}: moving it too "
-                f"({units.format_bytes(blocked.moved_bytes)}) would save another "
-                f"{format_share(more)}."
+                f"The limit on moves blocks table {blocked.table}: moving it too ({moved}) would "
+                f"save another {more}."
             )
         return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))
+
+
+def _at_most(tables: int | None) -> str:
+    return "the limit" if tables is None else counted(tables, "table")
 
 
 def _payback(seconds: float | None) -> str:
@@ -123,13 +111,10 @@ _NOTHING: Final = 5e-3
 
 
 @final
-class HelpSection(AbstractReportSection):
+class HelpSection(
+    AbstractReportSection, order=26, title="What would help", short="What helps", name="help"
+):
     """The plan as it is, on a faster system or with another batch; a new plan may gain more."""
-
-    name: ClassVar[str] = "help"
-    title: ClassVar[str] = "What would help"
-    short: ClassVar[str] = "What helps"
-    order: ClassVar[int] = 26
 
     def build(self, result: PlanningResult) -> Section | None:
         """A row for each change that matters; the most samples per second come first."""
@@ -140,25 +125,19 @@ class HelpSection(AbstractReportSection):
         before = result.estimate.samples_per_s
         priced = _priced(problem.workload, problem.topology, result.plan)
         found = [row for row in priced if abs(row[0] / before - 1.0) > _NOTHING]
-        found.sort(key=lambda row: (-row[0], row[1]))
-        rows = tuple(
-            (name, samples / before, time_s, samples, "yes" if fits else "NO")
-            for samples, name, time_s, fits in found
-        )
-        if not rows:
-            return None
-        return Section(
-            title=self.title,
-            columns=(
-                Column("change"),
-                Column("throughput", Kind.FACTOR),
-                Column("iteration", Kind.TIME),
-                Column("samples", Kind.RATE),
-                Column("fits"),
+        columns, rows = laid_out(
+            sorted(found, key=lambda row: (-row[0], row[1])),
+            (
+                (Column("change"), lambda row: row[1]),
+                (Column("throughput", Kind.FACTOR), lambda row: row[0] / before),
+                (Column("iteration", Kind.TIME), lambda row: row[2]),
+                (Column("samples", Kind.RATE), lambda row: row[0]),
+                (Column("fits"), lambda row: "yes" if row[3] else "NO"),
             ),
-            rows=rows,
-            notes=("This plan, priced again with each change; a new plan may gain more.",),
         )
+        notes = ("This plan, priced again with each change; a new plan may gain more.",)
+        section = Section(title=self.title, columns=columns, rows=rows, notes=notes)
+        return section if rows else None
 
 
 @lru_cache(maxsize=1)
@@ -213,82 +192,76 @@ each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
 
 
 @final
-class AlternativesSection(AbstractReportSection):
+class AlternativesSection(
+    AbstractReportSection,
+    order=80,
+    title="Runners-up and baselines",
+    short="Alternatives",
+    name="alternatives",
+):
     """One row for each plan, all priced by the same models.
 
     The page also shows how much more or less time each plan spends in each family of stages.
     """
 
-    name: ClassVar[str] = "alternatives"
-    title: ClassVar[str] = "Runners-up and baselines"
-    short: ClassVar[str] = "Alternatives"
-    order: ClassVar[int] = 80
-
-    def build(self, result: PlanningResult) -> Section:
-        """The chosen plan first, then the others from fast to slow."""
-        plans = _plans(result)
+    def build(
+        self,
+        result: PlanningResult,
+        *more: tuple[Column, Callable[[Candidate], Cell]],
+    ) -> Section:
+        """The chosen plan first, then the others from fast to slow; ``more`` are further cells."""
+        named = figures.named_plans(result)
+        roles = {plan.name: role for role, plan in named}
         keeps = " and keeps the constraints" if result.problem.has_rules else ""
         unfit = tuple(
             f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
         )
-        words = figures.abbreviations(plan.plan for _, _, plan in plans)
-        kinds = (f"Column sharding: {words}",) if words else ()
+        words = figures.abbreviations(plan.plan for _, plan in named)
         columns, rows = laid_out(
-            plans,
+            _in_order(result),
             (
-                (Column("plan"), lambda item: item[0]),
-                (Column("role", optional=True), lambda item: item[1]),
-                (Column("ratio", Kind.FACTOR), lambda item: figures.speedup(result.best, item[2])),
+                (Column("plan"), lambda p: p.name),
+                (Column("role", optional=True), lambda p: roles[p.name]),
+                (Column("ratio", Kind.FACTOR), lambda p: figures.speedup(result.best, p)),
+                *figures.PLAN_CELLS,
+                *more,
             ),
         )
-        more, cells = laid_out([plan for _, _, plan in plans], figures.PLAN_CELLS)
-        return Section(
-            title=self.title,
-            columns=(*columns, *more),
-            rows=tuple((*a, *b) for a, b in zip(rows, cells, strict=True)),
-            notes=(*kinds, *unfit),
-        )
+        notes = (*((f"Column sharding: {words}",) if words else ()), *unfit)
+        return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
-    def draw(self, evidence: Evidence) -> Markup:
+    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
         """The same plans with TorchRec's ratings, and the stages in which others lose time."""
-        result = evidence.result
-        names = (name for name, _, _ in figures.named_plans(result))
-        rated_s = dict(zip(names, evidence.rated_s, strict=True))
-        section = self.build(result)
-        ratings = replace(
-            section,
-            columns=(*section.columns, Column("TorchRec's rating", Kind.TIME)),
-            rows=tuple((*row, rated_s[str(row[0])]) for row in section.rows),
-        )
-        losses = _losses(result.best, _plans(result)[1:])
-        return fill(
-            _BODY, plain=plain_body(ratings), sentence=_sentence(result, rated_s), losses=losses
-        )
+        del pipeline
+        from planner.solving.prepare import objective_value  # the search, which takes long to load
+
+        bare = replace(result.problem, scenarios=())
+        best, *others = _in_order(result)
+        rated_s = {p.name: objective_value(bare, p.plan, "torchrec") for p in (best, *others)}
+        rating = Column("TorchRec's rating", Kind.TIME), lambda p: rated_s[p.name]
+        own, _ = figures.split_baselines(result)
+        sentence = "TorchRec's greedy search found no plan to set beside ours."
+        if own is not None:
+            ours, theirs = rated_s[best.name], rated_s[own.name]
+            rated = f", {format_factor(theirs / ours)} its rating" if ours else ""
+            longer = format_factor(figures.speedup(best, own))
+            sentence = f"TorchRec's own plan has {longer} the time of the chosen plan{rated}."
+        plain, losses = plain_body(self.build(result, rating)), _losses(best, others)
+        return fill(_BODY, plain=plain, sentence=sentence, losses=losses)
 
 
-def _sentence(result: PlanningResult, rated_s: Mapping[str, float]) -> str:
-    """How TorchRec's own plan compares under both judges."""
-    own, _ = figures.split_baselines(result)
-    if own is None:
-        return "TorchRec's greedy search found no plan to set beside ours."
-    ours, theirs = rated_s[result.best.name], rated_s[own.name]
-    longer = format_factor(figures.speedup(result.best, own))
-    rated = f", {format_factor(theirs / ours)} its rating" if ours else ""
-    return f"TorchRec's own plan has {longer} the time of the chosen plan{rated}."
+def _in_order(result: PlanningResult) -> list[Candidate]:
+    """The chosen plan, then the others from fast to slow."""
+    chosen, *others = (plan for _, plan in figures.named_plans(result))
+    return [chosen, *sorted(others, key=lambda plan: plan.estimate.time.time_s)]
 
 
-def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
-    """Name, role and plan: the chosen one, then the others from fast to slow."""
-    chosen, *others = figures.named_plans(result)
-    return [chosen, *sorted(others, key=lambda item: item[2].estimate.time.time_s)]
-
-
-def _losses(best: Candidate, others: list[tuple[str, str, Candidate]]) -> Markup | None:
+def _losses(best: Candidate, others: list[Candidate]) -> Markup | None:
     """Seconds of each family of stages on the critical path, minus those of the chosen plan."""
     if not others:
         return None
     mine = family_seconds(best.estimate)
-    spent = {name: family_seconds(plan.estimate) for name, _, plan in others}
+    spent = {plan.name: family_seconds(plan.estimate) for plan in others}
     used = [f for f in FAMILIES if f in mine or any(f in s for s in spent.values())]
     columns = (Column("plan"), *(Column(FAMILIES[f], Kind.DELTA) for f in used))
     rows: list[tuple[Cell, ...]] = [

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from typing import ClassVar, final
+from typing import final
 
 from markupsafe import Markup
 
 from costmodels import units
-from costmodels.estimates import StageTime
+from costmodels.estimates import IterationEstimate, StageTime
+from costmodels.pipeline import CostPipeline
 from planner.report import charts, figures
 from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
 from planner.report.charts import Bar, Lane, axis_s, lanes_chart
-from planner.report.evidence import (
-    FAMILIES,
-    View,
-    family,
-    family_durations_s,
-    family_legend,
-    notable_ranks,
-)
+from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import PlanningResult
+from planner.result import Candidate, PlanningResult
 
 # ------------------------------------------------------------------ timeline
 
-_STREAMS = ("compute", "communication", "data_dist", "prefetch", "host")
 _SHOWN_RATIO = 1e-4
 _SMALLEST_SHARE = 0.01
 """The sums by stage leave out stages with a smaller share of the iteration than this."""
@@ -40,21 +33,22 @@ _TIMELINE_BODY = """\
 time. Outlined: what the iteration waits for, the stages that end as late as the critical path;
 shortening any other one gains nothing. Gaps are waits. Hover, tap, or focus a chart and use the
 arrow keys for details.</p>
-{{- legend }}{{ chart }}"""
+{{- blocks.legend(keys) }}{{ chart }}"""
 
 
 @final
-class TimelineSection(AbstractReportSection):
+class TimelineSection(
+    AbstractReportSection,
+    order=20,
+    title="Timeline of one iteration",
+    short="Timeline",
+    name="timeline",
+):
     """The critical path, which is the chain of steps that the iteration waits for.
 
     It has one row for each step. To shorten a stage that is not on it does not shorten the
-    iteration. The page also draws a lane for each stream of three ranks.
+    iteration. The page also draws a lane for each stream of some ranks.
     """
-
-    name: ClassVar[str] = "timeline"
-    title: ClassVar[str] = "Timeline of one iteration"
-    short: ClassVar[str] = "Timeline"
-    order: ClassVar[int] = 20
 
     def build(self, result: PlanningResult) -> Section:
         """The steps of the critical path in order of time; facts have their sums by stage."""
@@ -78,87 +72,68 @@ class TimelineSection(AbstractReportSection):
         facts = (Fact(label="By stage", parts=shares or ("none",)),)
         return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
 
-    def draw_view(self, view: View) -> Markup:
-        """Chart of one plan."""
-        estimate = view.plan.estimate
-        end_s = max(length_s(view), view.scale_s)
-        notable = notable_ranks(estimate)
-        path = [
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+        """The critical path, and a lane for each stream of the notable ranks."""
+        del pipeline
+        estimate = plan.estimate
+        end_s = max(length_s(estimate), scale_s)
+        ranks = figures.notable_ranks(estimate)
+        path = tuple(
             _bar(
-                step.stage,
-                (step.start_s, step.duration_s),
-                end_s,
-                f"critical path: {step.stage}, rank {step.rank}",
-                labels=(f"{step.stage}, rank {step.rank}",),
+                s.stage, f"critical path: {s.stage}, rank {s.rank}", s.start_s, s.duration_s, end_s
             )
-            for step in estimate.critical_path
-            if step.duration_s >= _SHOWN_RATIO * end_s
-        ]
-        lanes = [Lane(label="Critical path", bars=tuple(path))]
-        for word, rank in notable:
-            lanes += _rank_lanes(view, word, rank, end_s)
+            for s in estimate.critical_path
+            if s.duration_s >= _SHOWN_RATIO * end_s
+        )
+        lanes = [Lane(label="Critical path", bars=path)]
+        for word, rank in ranks:
+            lanes += _rank_lanes(estimate, word, rank, end_s)
         shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
         shown += [step.stage for step in estimate.critical_path]
         return fill(
             _TIMELINE_BODY,
-            ranks=", ".join(f"{word} {rank}" for word, rank in notable),
-            legend=family_legend({family(name) for name in shown}),
+            ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
+            keys=family_keys({family(name) for name in shown}),
             chart=lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s)),
         )
 
 
-def length_s(view: View) -> float:
+def length_s(estimate: IterationEstimate) -> float:
     """Seconds until the last stage of any rank ends."""
-    estimate = view.plan.estimate
-    return max(
-        [estimate.time.time_s]
-        + [a + b for s in estimate.stages for a, b in zip(s.start_s, s.duration_s, strict=True)]
-    )
+    spans = (zip(s.start_s, s.duration_s, strict=True) for s in estimate.stages)
+    return max([estimate.time.time_s, *(sum(span) for stage in spans for span in stage)])
 
 
 def _bar(
-    stage: str,
-    span_s: tuple[float, float],
-    end_s: float,
-    told: str,
-    *,
-    labels: tuple[str, ...] = (),
-    strong: bool = False,
+    stage: str, told: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
 ) -> Bar:
     """A stage from a start, for a duration; its labels go from long to short."""
-    start_s, duration_s = span_s
-    note = ", on the critical path" if strong else ""
+    span = f"{units.format_time(duration_s)} from {units.format_time(start_s)}"
     return Bar(
         start_ratio=start_s / end_s,
         width_ratio=duration_s / end_s,
         css=family(stage),
-        labels=(*labels, stage, figures.merged_name(stage), FAMILIES[family(stage)]),
-        title=f"{told}, {units.format_time(duration_s)} from {units.format_time(start_s)}{note}",
+        labels=(stage, figures.merged_name(stage), FAMILIES[family(stage)]),
+        title=f"{told}, {span}{', on the critical path' if strong else ''}",
         strong=strong,
     )
 
 
-def _rank_lanes(view: View, word: str, rank: int, end_s: float) -> list[Lane]:
+def _rank_lanes(estimate: IterationEstimate, word: str, rank: int, end_s: float) -> list[Lane]:
     """A lane for each stream in which the rank does something."""
-    estimate = view.plan.estimate
     path_s = {s.stage: s.start_s + s.duration_s for s in estimate.critical_path}
-    shown = [s for s in estimate.stages if s.duration_s[rank] > _SHOWN_RATIO * end_s]
-
-    def bar(stage: StageTime) -> Bar:
-        span_s = stage.start_s[rank], stage.duration_s[rank]
-        is_on_path = abs(path_s.get(stage.name, -1.0) - sum(span_s)) <= _TIE * end_s
-        told = f"rank {rank}: {stage.name}"
-        return _bar(stage.name, span_s, end_s, told, strong=is_on_path)
-
-    used = {s.stream for s in shown}
-    order = [s for s in _STREAMS if s in used] + sorted(used - set(_STREAMS))
+    lanes: dict[str, list[Bar]] = {}
+    for stage in estimate.stages:
+        start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
+        if duration_s > _SHOWN_RATIO * end_s:
+            late = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
+            told = f"rank {rank}: {stage.name}"
+            bar = _bar(stage.name, told, start_s, duration_s, end_s, strong=late)
+            lanes.setdefault(stage.stream, []).append(bar)
+    group = f"{word[0].upper()}{word[1:]}: rank {rank}"
     return [
-        Lane(
-            label=stream.replace("_", " "),
-            group="" if i else f"{word[0].upper()}{word[1:]}: rank {rank}",
-            bars=tuple(bar(stage) for stage in shown if stage.stream == stream),
-        )
-        for i, stream in enumerate(order)
+        Lane(label=stream.replace("_", " "), group="" if i else group, bars=tuple(lanes[stream]))
+        for i, stream in enumerate(sorted(lanes, key=lambda name: name != "compute"))
     ]
 
 
@@ -170,28 +145,24 @@ _BUSIEST = 8
 _STAGES_BODY = """\
 <p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
 waiting for other ranks is left out.</p>
-{{- legend }}{{ chart }}"""
+{{- blocks.legend(keys) }}{{ chart }}"""
 
 
 @final
-class StagesSection(AbstractReportSection):
+class StagesSection(
+    AbstractReportSection, order=30, title="Time per stage and rank", short="Stages"
+):
     """How evenly the ranks are loaded.
 
     Rows have the slowest, the median and the fastest rank of each stage. The page has one stacked
     bar for each rank, without its waits, or for the busiest of many ranks.
     """
 
-    name: ClassVar[str] = "stages"
-    title: ClassVar[str] = "Time per stage and rank"
-    short: ClassVar[str] = "Stages"
-    order: ClassVar[int] = 30
-
     def build(self, result: PlanningResult) -> Section:
         """Stages in the order in which they start."""
-        estimate = result.estimate
-        stages = sorted(estimate.stages, key=lambda stage: min(stage.start_s, default=0.0))
+        stages = [stage for stage in result.estimate.stages if any(stage.duration_s)]
         columns, rows = laid_out(
-            [stage for stage in stages if any(stage.duration_s)],
+            sorted(stages, key=lambda stage: min(stage.start_s)),
             (
                 (Column("stage"), lambda s: s.name),
                 (Column("stream", optional=True), lambda s: s.stream),
@@ -205,42 +176,35 @@ class StagesSection(AbstractReportSection):
                 ),
             ),
         )
-        return Section(
-            title="Balance of ranks",
-            columns=columns,
-            rows=rows,
-            notes=(
-                "Column rank: where the stage takes longest; - if all ranks take equally long.",
-            ),
-        )
+        note = "Column rank: where the stage takes longest; - if all ranks take equally long."
+        return Section(title="Balance of ranks", columns=columns, rows=rows, notes=(note,))
 
-    def draw_view(self, view: View) -> Markup:
-        """Chart of one plan."""
-        families_s = family_durations_s(view.plan.estimate)
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+        """A stacked bar for each rank, or for the busiest."""
+        del pipeline, scale_s
+        families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
-        if len(ranks) > charts.MOST_GROUPS:
+        is_long = len(ranks) > charts.MOST_GROUPS
+        if is_long:
             ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
             what = f"the {_BUSIEST} busiest ranks and the mean of all"
         rows = {f"rank {r}": {n: times[r] for n, times in families_s.items()} for r in ranks}
-        if len(busy_s) > charts.MOST_GROUPS:
+        if is_long:
             rows["mean of ranks"] = {n: statistics.fmean(t) for n, t in families_s.items()}
-        end_s = max((sum(row.values()) for row in rows.values()), default=0.0) or 1.0
+        sums_s = {name: sum(row.values()) for name, row in rows.items()}
+        end_s = max(sums_s.values(), default=0.0) or 1.0
         lanes = [
             charts.stacked(
                 name,
                 [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
                 end_s,
-                written(Kind.TIME, sum(row.values())),
+                written(Kind.TIME, sums_s[name]),
             )
             for name, row in rows.items()
         ]
-        label = "Time per stage and rank"
-        chart = charts.lanes_chart(
-            label, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
-        )
-        legend = family_legend(families_s)
-        return fill(_STAGES_BODY, what=what, legend=legend, chart=chart)
+        chart = lanes_chart(self.title, lanes, axis=axis_s(end_s), value_width=charts.VALUE_WIDTH)
+        return fill(_STAGES_BODY, what=what, keys=family_keys(families_s), chart=chart)
 
 
 def _slowest_rank(stage: StageTime) -> int | None:

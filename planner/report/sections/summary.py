@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from markupsafe import Markup
 
 import costmodels
 from costmodels import units
 from costmodels.estimates import Source
-from costmodels.sharding import SPREAD, Plan, Spread
+from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from costmodels.uncertainty import host_is_assumed
 from costmodels.workload import Workload
 from planner.models import pipeline_of
 from planner.report import figures
-from planner.report.advice import advice
+from planner.report.advice import advice, rival_of
 from planner.report.base import (
     Fact,
     Kind,
@@ -27,7 +27,6 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.report.evidence import Evidence
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import (
@@ -35,7 +34,6 @@ from planner.result import (
     TORCHREC_BASELINE,
     Assumed,
     PlanningResult,
-    SolverReport,
 )
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
@@ -53,12 +51,8 @@ _BODY = """\
 
 
 @final
-class SummarySection(AbstractReportSection):
+class SummarySection(AbstractReportSection, order=10, title="Summary"):
     """The lines that the plan command prints; the page has a verdict and six figures above them."""
-
-    title: ClassVar[str] = "Summary"
-    short: ClassVar[str] = "Summary"
-    order: ClassVar[int] = 10
 
     def build(self, result: PlanningResult) -> Section:
         """Facts only; warnings come as notes."""
@@ -70,55 +64,54 @@ class SummarySection(AbstractReportSection):
             notes=_warnings(result.warnings, result.estimate.warnings),
         )
 
-    def draw(self, evidence: Evidence) -> Markup:
+    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
         """The verdict, the figures, and the lines; the advice may compare with TorchRec's plan."""
-        summary = self.build(evidence.result)
+        summary, rival = self.build(result), rival_of(result, pipeline)
         told = {fact.label: fact.parts for fact in summary.facts}
-        advised = advice(evidence)
-        compared = advised and evidence.rival and evidence.rival.name == TORCHREC_BASELINE
+        sure = 0.0 if rival is None else pipeline.confidence_faster(result.plan, rival.plan)
+        advised = advice(result, rival, sure)
+        compared = advised and rival and rival.name == TORCHREC_BASELINE
         proof = told["Verdict"][-1:] if compared else told["Verdict"]
         shown = (proof, told.get("Scenarios", ()))
         return fill(
             _BODY,
             advice=advised,
             verdict=["; ".join(parts) for parts in shown if parts],
-            cards=_cards(evidence),
+            cards=_cards(result),
             notes=summary.notes,
             facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
 
 
-def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
+def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     """(label, value, note) of each figure."""
-    result = evidence.result
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
     kind, _ = figures.objective_kind(solver.objective)
     exposed_s = estimate.exposed_communication_s
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
-    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
     price = result.problem.topology.price_per_device_usd_per_hour
     usd, paid = result.usd_per_billion_samples, []
     if usd is not None and price is not None:
         at = f"per billion samples, at {significant(price, 6)} USD per device and hour"
         paid.append(("Cost", written(Kind.USD, usd), at))
-    exposed = written(Kind.SHARE, exposed_s / (time.time_s or 1.0))
     bound, gap = (
         "unproven" if value is None else written(unit, value)
         for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
     )
+    share = written(Kind.SHARE, exposed_s / (time.time_s or 1.0))
     hidden = f"{units.format_time(exposed_s)} that no compute hides"
-    used = written(Kind.BYTES, fullest.used_bytes)
-    capacity = units.format_bytes(fullest.capacity_bytes)
-    spread = interval.strip("[]").replace("..", "to")
+    held = f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}"
+    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
+    spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
     return [
-        ("Iteration", written(Kind.TIME, time.time_s), f"{spread} (90 %)"),
+        ("Iteration", written(Kind.TIME, time.time_s), spread),
         ("Throughput", written(Kind.RATE, estimate.samples_per_s), "samples per second"),
         *paid,
         ("Proven bound", bound, ended),
         ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
-        ("Exposed communication", exposed, hidden),
-        ("Fullest device", used, f"rank {fullest.rank}, of {capacity}"),
+        ("Exposed communication", share, hidden),
+        ("Fullest device", written(Kind.BYTES, fullest.used_bytes), held),
     ]
 
 
@@ -269,47 +262,19 @@ def _baselines(result: PlanningResult) -> list[str]:
     return [*ratios, *unfit]
 
 
-_WORTH_EXPLAINING = 0.03
-_FEW_SHARDS = 8.0
-
-
-def _few_shards(plan: Plan) -> str | None:
-    """Words on how many placed shards a rank has, if they are so few that bounds prove little.
-
-    ``benchmarks.search.blame`` and ``benchmarks.search.additive`` show that plans in such cases
-    hardly improve with more time, while bounds balance the phases better than whole shards can.
-    """
-    ranks = Counter(
-        rank for p in plan.placements if SPREAD[p.sharding_type] is not Spread.UNIFORM
-        for rank in p.ranks
-    )  # fmt: skip
-    if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
-        return None
-    return f"only {mean:.1f} shards per rank to place: with so few, the bound is weak"
-
-
 def _search(result: PlanningResult) -> list[str]:
     """How the search ended, what its gap is made of, and what it did."""
     solver = result.solver
-    gap = solver.gap_ratio
+    gap, other = solver.gap_ratio, solver.work - solver.evaluations
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    parts = figures.gap_parts(solver)
-    proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
-    wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
-    reason = _few_shards(result.plan) if wide else None
-    status = STATUS_WORDS[solver.status]
+    parts = "; ".join(f"{format_gap(r)} {name}" for r, name in figures.gap_parts(solver))
+    proof += f" ({parts})" if parts else ""
+    more = f", and other work that counts as {other:,} more" if other > 0 else ""
     return [
-        f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
-        f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
+        f"{solver.strategy}: {STATUS_WORDS[solver.status]}, {proof}, {solver.seconds:.1f} s",
+        f"{counted(solver.evaluations, 'plan')} priced{more}",
         f"seed {solver.seed}",
-        *([] if reason is None else [reason]),
     ]
-
-
-def _other_work(solver: SolverReport) -> str:
-    """The work of the search that was not pricing, such as bounds, counted in priced plans."""
-    other = solver.work - solver.evaluations
-    return f", and other work that counts as {other:,} more" if other > 0 else ""
 
 
 # ------------------------------------------------------------------ lines of some results

@@ -17,22 +17,16 @@ from tests.planner.report.report_samples import (
 )
 
 SECTIONS = [
-    *("summary", "timeline", "help", "stages", "memory", "traffic", "tables", "search"),
+    *("summary", "timeline", "help", "stages", "memory", "traffic", "tables"),
     *("alternatives", "provenance", "limits"),
 ]
 NASTY = "<script>alert('1')</script>&\"\x1b[31m"
 
 
-def with_history(result: PlanningResult) -> PlanningResult:
-    """A search that closed in from 4 ms and 2 ms."""
-    steps = tuple((0.1 * 1.3**i, 4e-3 * 0.99**i, 2e-3 * 1.01**i) for i in range(300))
-    return replace(result, solver=replace(result.solver, progress=steps))
-
-
 @pytest.fixture
 def text(result: PlanningResult) -> str:
     """Of four tables on four ranks."""
-    return render(with_history(result))
+    return render(result)
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ def test_names_cannot_become_markup() -> None:
 
 def test_the_largest_plan_stays_below_a_megabyte() -> None:
     workload = make_workload(856, prefix="a_table_with_a_rather_long_name")
-    text = render(with_history(make_result(workload, make_topology(16, 8))))
+    text = render(make_result(workload, make_topology(16, 8)))
     assert len(text.encode()) < 1_000_000
     page = read_page(text)
     assert differing(page.shown) == []
@@ -109,7 +103,6 @@ def test_one_rank_has_no_traffic(result: PlanningResult) -> None:
     text = render(make_result(make_workload(2), make_topology(1, 1)))
     page = read_page(text)
     assert "traffic" not in page.ids
-    assert "search" not in page.ids, "no history was kept"
     assert "#traffic" not in page.links
 
 
