@@ -68,8 +68,11 @@ def _echo(text: str) -> None:
 
 
 def write_json(data: object) -> None:
-    """Write one JSON document to stdout."""
-    _echo(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    """Write one JSON document to stdout; dataclasses have their fields, infinite numbers null."""
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(data, inf_nan_mode="null")
+    _echo(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def write_data(text: str) -> None:

@@ -76,7 +76,7 @@ def command(
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
     if settings.json:
-        write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
+        write_json({**show.as_json(drift), "warnings": tuple(dict.fromkeys(warnings))})
     else:
         show.print_drift(settings, drift)
     warn(settings, tuple(warnings))

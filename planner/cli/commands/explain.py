@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from costmodels.units import format_time
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
@@ -16,13 +15,8 @@ from planner.cli.types import Duration, File, Texts
 from planner.support.text import counted
 
 if TYPE_CHECKING:
-    from planner.explain import ConstraintCost
     from planner.io import SavedPlan
-    from planner.problem import PlanningProblem
 
-
-_OTHERWISE: Final = 1e-3
-"""Share of its time by which a plan has to differ from its file to have been made otherwise."""
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
@@ -53,29 +47,15 @@ class ExplainFlags(spec.Flags):
         spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
-def _ignored(
-    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: spec.ProblemFlags
-) -> tuple[str, ...]:
+def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
-    if made_for is None:
-        return ()
-    found, lines = [], []
-    if made_for.objective not in (None, "iteration"):
+    found = []
+    if made_for is not None and made_for.objective not in (None, "iteration"):
         found.append(f"the objective {made_for.objective!r}")
-    if made_for.num_scenarios:
+    if made_for is not None and made_for.num_scenarios:
         found.append(f"{counted(made_for.num_scenarios, 'scenario')} beside the workload")
-    if found:
-        words = " and ".join(found)
-        lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
-    told_s = made_for.predicted_s
-    if flags == spec.ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
-        lines.append(
-            f"{path}: says {format_time(told_s)} per iteration, but here the plan takes "
-            f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
-            "which the file does not hold; give --set and --model again, and name statistics in "
-            "the workload file"
-        )
-    return tuple(lines)
+    told = f"{path}: was made for {' and '.join(found)}; only the workload's iteration is explained"
+    return (told,) if found else ()
 
 
 @spec.command("What a plan waits for, and which change would help.")
@@ -112,7 +92,7 @@ def command(
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain import Explainer
+    from planner.explain import Explainer, constraint_costs, relaxed
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     told = [explainer.table(name) for name in asked.tables]
@@ -121,14 +101,19 @@ def command(
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
             changes = explainer.changes(limit=asked.limit, progress=step)
-    costs = _costs(settings, asked, inputs.problem) if asked.prices else None
+    costs = None
+    if asked.prices:
+        total = len(relaxed(inputs.problem.constraints)) + 1
+        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+            costs = constraint_costs(
+                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+            )
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
-    ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
     cut = (_CUT,) if any(cost.is_cut for cost in costs or ()) else ()
-    warnings = inputs.warnings + ignored + cut
+    warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
+        write_json({**data, "assumed": assumed, "warnings": warnings})
     else:
         for explanation in told:
             show.print_table(explanation)
@@ -139,17 +124,3 @@ def command(
         print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
-
-
-def _costs(
-    settings: Settings, asked: ExplainFlags, problem: PlanningProblem
-) -> tuple[ConstraintCost, ...]:
-    """What each constraint costs, by a search without it."""
-    from planner.cli.progress import bar
-    from planner.explain import constraint_costs, relaxed
-
-    total = len(relaxed(problem.constraints)) + 1
-    with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-        return constraint_costs(
-            problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
-        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,15 @@ class Day:
     rows: tuple[TableRows, ...]
 
     @property
+    def pays(self) -> bool:
+        """Whether the new plan is faster."""
+        return self.assessment.payback_s is not None and self.assessment.saved_ratio > 0
+
+    @property
     def move(self) -> Reshard | None:
         """The move to the new plan; None where that is only another one as slow."""
         now = self.assessment
-        return None if now.fits and not _pays(now) else now.result.reshard
+        return None if now.fits and not self.pays else now.result.reshard
 
     @property
     def moved_tables(self) -> int:
@@ -95,44 +100,36 @@ class Drift:
 
     @property
     def trend(self) -> Trend | None:
-        """The line through what a new plan saves, day by day."""
-        return _line(self.days, [d.assessment.saved_ratio for d in self.days])
+        """The line through what a new plan saves, day by day; None without days."""
+        days = [d.file.day for d in self.days if d.file.day is not None]
+        return trend(days, [d.assessment.saved_ratio for d in self.days]) if days else None
 
-    def growth(self) -> tuple[tuple[TableRows, float, float], ...]:
-        """Tables of which the data ask for more rows from day to day, the soonest full first.
 
-        Beside each are the rows that it needs more each day, and the days until it is full; they
-        are infinite for never.
-        """
-        found = []
-        for rows in self.latest.rows:
-            by_day = [[r for r in d.rows if r.table == rows.table] for d in self.days]
-            line = None
-            if all(by_day):
-                line = _line(self.days, [float(r[0].num_rows_needed) for r in by_day])
-            if line is not None and line.slope_per_day > 0:
-                days = line.days_until(float(rows.num_embeddings))[1]
-                found.append((rows, line.slope_per_day, days))
-        return tuple(sorted(found, key=lambda row: row[2]))
+_FIGURES: Final = ("before_s", "now_s", "new_s", "saved_ratio", "fits", "payback_s")
 
 
 def as_json(drift: Drift) -> dict[str, Any]:
     """Raw figures in seconds, bytes and days; null for never."""
     line = drift.trend
-    lasts = () if line is None else map(_finite, line.days_until(drift.threshold_ratio))
     return {
         "is_alarming": drift.is_alarming,
         "threshold_ratio": drift.threshold_ratio,
-        "days": [_day_json(day) for day in drift.days],
+        "days": [
+            {
+                "file": day.file.name,
+                "day": day.file.day,
+                **{name: getattr(day.assessment, name) for name in _FIGURES},
+                "move": day.assessment.result.reshard,
+                "tables": day.assessment.changes,
+                "rows": day.rows,
+            }
+            for day in drift.days
+        ],
         "trend": line
         and {
             "slope_per_day": line.slope_per_day,
-            "lasts_days": dict(zip(("soonest", "likely", "latest"), lasts, strict=True)),
+            "lasts_days": line.days_until(drift.threshold_ratio),
         },
-        "growth": [
-            {**asdict(rows), "rows_per_day": slope, "full_in_days": _finite(days)}
-            for rows, slope, days in drift.growth()
-        ],
     }
 
 
@@ -149,29 +146,22 @@ def print_drift(settings: Settings, drift: Drift) -> None:
 
 
 def _facts(drift: Drift) -> list[Fact]:
-    now = drift.latest.assessment
+    now, day = drift.latest.assessment, drift.latest
     change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
-    facts = [
-        Fact(label="Verdict", parts=(_verdict(drift),)),
-        Fact(
-            label="Then",
-            parts=(f"{units.format_time(now.before_s)} per iteration", drift.source),
+    lines = {
+        "Verdict": (_verdict(drift),),
+        "Then": (f"{units.format_time(now.before_s)} per iteration", drift.source),
+        "Now": (f"{units.format_time(now.now_s)} ({change})", day.file.name),
+        "New plan": (units.format_time(now.new_s), saved),
+        "Move": _move(day),
+        "Too small": tuple(
+            f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
+            for rows in day.rows
+            if rows.is_outgrown
         ),
-        Fact(
-            label="Now",
-            parts=(f"{units.format_time(now.now_s)} ({change})", drift.latest.file.name),
-        ),
-        Fact(label="New plan", parts=(units.format_time(now.new_s), saved)),
-        Fact(label="Move", parts=_move(drift.latest)),
-    ]
-    outgrown = [rows for rows in drift.latest.rows if rows.is_outgrown]
-    if outgrown:
-        facts.append(Fact(label="Too small", parts=tuple(map(_needs, outgrown))))
-    growing = [_grows(*row) for row in drift.growth() if math.isfinite(row[2])]
-    if growing:
-        facts.append(Fact(label="Growing", parts=tuple(growing[:5])))
-    return facts
+    }
+    return [Fact(label=label, parts=parts) for label, parts in lines.items() if parts]
 
 
 def _verdict(drift: Drift) -> str:
@@ -207,33 +197,16 @@ def _lasting(drift: Drift) -> str:
     return f"{words} ({significant(soon)} to {latest}), by a line through {len(drift.days)} days."
 
 
-def _pays(now: Assessment) -> bool:
-    return now.payback_s is not None and now.saved_ratio > 0
-
-
 def _move(day: Day) -> tuple[str, ...]:
     move, now = day.move, day.assessment
     if move is None:
         return ("none: no other plan is faster",)
-    pays_back = "no faster, but it fits"
-    if now.payback_s is not None and _pays(now):
-        pays_back = f"paid back after {units.format_long_time(now.payback_s)} of training"
+    payback = units.format_long_time(now.payback_s or 0.0)
     return (
         f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
         f"{units.format_bytes(move.moved_bytes)}",
         f"{units.format_time(move.time_s)} once over the links",
-        pays_back,
-    )
-
-
-def _needs(rows: TableRows) -> str:
-    return f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
-
-
-def _grows(rows: TableRows, slope: float, days: float) -> str:
-    return (
-        f"{rows.table}: {rows.num_rows_needed:,} of {rows.num_embeddings:,} rows, "
-        f"{slope:,.0f} more a day: full in {significant(days)} days"
+        f"paid back after {payback} of training" if day.pays else "no faster, but it fits",
     )
 
 
@@ -253,57 +226,26 @@ def _days(drift: Drift) -> Section:
 
 def _tables(day: Day, *, everything: bool) -> Section:
     changes = day.assessment.changes
-    shown = changes if everything else changes[:_MOST_TABLES]
     columns, rows = laid_out(
-        shown,
+        changes if everything else changes[:_MOST_TABLES],
         (
             (Column("table"), lambda c: c.table),
-            (Column("pooling"), lambda c: _pair(c, lambda f: significant(f.pooling_factor))),
-            (
-                Column("distinct rows"),
-                lambda c: _pair(c, lambda f: units.format_count(f.num_unique_rows)),
-            ),
-            (Column("hottest 1 %"), lambda c: _pair(c, lambda f: format_share(f.hot_ratio))),
+            (Column("pooling"), _pair(lambda f: significant(f.pooling_factor))),
+            (Column("distinct rows"), _pair(lambda f: units.format_count(f.num_unique_rows))),
+            (Column("hottest 1 %"), _pair(lambda f: format_share(f.hot_ratio))),
             (Column("changes by", Kind.BYTES, optional=True), lambda c: c.changed_bytes),
         ),
     )
-    left = len(changes) - len(shown)
-    notes: tuple[str, ...] = (
+    notes = [
         "Cells with an arrow: then -> now. distinct rows: in one batch of all ranks. hottest 1 "
         "%: share of accesses on the hottest 1 % of rows. changes by: bytes of rows that a batch "
-        "looks up more or fewer.",
-    )
-    if left:
-        notes += (f"{left} more tables changed by less; -v shows all.",)
-    return Section(title="What changed", columns=columns, rows=rows, notes=notes)
+        "looks up more or fewer."
+    ]
+    if left := len(changes) - len(rows):
+        notes.append(f"{left} more tables changed by less; -v shows all.")
+    return Section(title="What changed", columns=columns, rows=rows, notes=tuple(notes))
 
 
-def _pair(change: TableChange, write: Callable[[IndexFigures], str]) -> str:
-    before, now = write(change.before), write(change.now)
-    return now if before == now else f"{before} -> {now}"
-
-
-def _day_json(day: Day) -> dict[str, Any]:
-    now = day.assessment
-    return {
-        "file": day.file.name,
-        "day": day.file.day,
-        "before_s": now.before_s,
-        "now_s": now.now_s,
-        "new_s": now.new_s,
-        "saved_ratio": now.saved_ratio,
-        "fits": now.fits,
-        "payback_s": now.payback_s,
-        "move": None if now.result.reshard is None else asdict(now.result.reshard),
-        "tables": [asdict(change) for change in now.changes],
-        "rows": [{**asdict(r), "is_outgrown": r.is_outgrown} for r in day.rows],
-    }
-
-
-def _line(days: Sequence[Day], values: Sequence[float]) -> Trend | None:
-    given = [d.file.day for d in days]
-    return trend([d for d in given if d is not None], values) if None not in given else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _pair(write: Callable[[IndexFigures], str]) -> Callable[[TableChange], str]:
+    """Writes a figure as it was and as it is, or once where it reads the same."""
+    return lambda c: " -> ".join(dict.fromkeys((write(c.before), write(c.now))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,33 +25,15 @@ def as_json(
     costs: Sequence[ConstraintCost] | None,
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
-    return {
-        "plan_time_s": plan_time_s,
-        "tables": [
-            {
-                "table": t.table,
-                "options": [
-                    _plain(o, option=cut(o.placement), ranks=list(o.placement.ranks))
-                    for o in t.options
-                ],
-                "rules": list(t.rules),
-                "num_stuck": t.num_stuck,
-            }
-            for t in tables
-        ],
-        "changes": None
-        if changes is None
-        else [
-            _plain(c, before=cut(c.before), after=cut(c.after), ranks=list(c.after.ranks))
-            for c in changes
-        ],
-        "constraints": None if costs is None else [asdict(c) for c in costs],
-    }
+    told = [{**asdict(t), "options": [_plain(o, o.placement) for o in t.options]} for t in tables]
+    best = changes and [_plain(c, c.after) | {"before": cut(c.before)} for c in changes]
+    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": costs}
 
 
-def _plain(item: OptionCost | Change, **told: object) -> dict[str, Any]:
-    """The figures of an item; what it holds of placements is in ``told``."""
-    return {k: v for k, v in asdict(item).items() if not isinstance(v, dict)} | told
+def _plain(item: OptionCost | Change, placement: TablePlacement) -> dict[str, Any]:
+    """The figures of an item, and where it puts the table."""
+    figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
+    return {**figures, "option": cut(placement), "ranks": placement.ranks}
 
 
 def cut(placement: TablePlacement) -> str:
@@ -62,10 +43,7 @@ def cut(placement: TablePlacement) -> str:
     if len(columns) > 1:
         narrow, wide = min(columns.values()), max(columns.values())
         kind += f" {len(columns)} x {narrow if narrow == wide else f'{narrow}-{wide}'}"
-    kernel = placement.kernel.value
-    if placement.cache_load_factor_ratio is not None:
-        kernel += f" {placement.cache_load_factor_ratio:.0%}"
-    return f"{kind}, {kernel}"
+    return f"{kind}, {figures.kernel_name(placement)}"
 
 
 def where(placement: TablePlacement) -> str:
@@ -123,9 +101,7 @@ def _changed(ratio: float) -> str:
 def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     """The best change of each table, and what the iteration waits for."""
     estimate_s = explainer.plan_time_s
-    waits: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for step in explainer.estimate.critical_path:
-        waits[step.stage, step.rank] += step.duration_s
+    waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
     print_items(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
         sorted(waits, key=lambda wait: -waits[wait]),
