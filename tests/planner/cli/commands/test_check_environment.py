@@ -25,7 +25,7 @@ def owners(*names: str) -> Callable[[str], bool]:
 def stack(
     found: dict[str, str], builds: tuple[str, ...] = (), *, nvml: bool = True
 ) -> dict[str, Check]:
-    checks = env.check_torch_stack(versions(**found), owners(*builds), lambda: nvml)
+    checks = env.check_torch(versions(**found), owners(*builds), lambda: nvml, {})
     return {check.subject: check for check in checks}
 
 
@@ -154,11 +154,11 @@ def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     good = Check(level=CheckLevel.OK, subject="python", finding="3.11")
     bad = Check(level=CheckLevel.FAIL, subject="torch", finding="wrong", fix="do this")
     monkeypatch.setattr(env, "check_packages", lambda: [good])
-    monkeypatch.setattr(env, "check_torch_stack", list)
+    monkeypatch.setattr(env, "check_torch", list)
     done = run("check")
     assert done.code == 0
     assert "all checks passed" in done.out
-    monkeypatch.setattr(env, "check_torch_stack", lambda: [bad])
+    monkeypatch.setattr(env, "check_torch", lambda: [bad])
     done = run("check")
     assert done.code == 1
     assert "fail torch" in done.out

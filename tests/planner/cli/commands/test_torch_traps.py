@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cli import environment as env
-from planner.cli.environment import Check, CheckLevel, check_torch_traps
+from planner.cli.environment import Check, CheckLevel, check_torch
 
 PAIR = {
     "torch": "2.13.0+cpu",
@@ -22,8 +22,8 @@ def traps(
     nvml: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, Check]:
-    checks = check_torch_traps(found.get, lambda name: name == owner, lambda: nvml, environ or {})
-    return {check.subject: check for check in checks}
+    checks = check_torch(found.get, lambda name: name == owner, lambda: nvml, environ or {})
+    return {check.subject: check for check in checks if check.level is not CheckLevel.OK}
 
 
 def test_a_matching_cpu_set_has_none() -> None:
@@ -62,6 +62,6 @@ def test_a_job_names_its_ranks_per_host_and_its_pods() -> None:
 
 def test_no_repair_names_a_release_that_is_not_there() -> None:
     found = {"torch": "2.15.0", "torchrec": "1.9.2", "fbgemm-gpu-cpu": "1.9.0"}
-    checks = env.check_torch_stack(found.get, lambda n: n == "fbgemm-gpu-cpu", lambda: False)
+    checks = env.check_torch(found.get, lambda n: n == "fbgemm-gpu-cpu", lambda: False)
     (pair,) = [c for c in checks if c.subject == "torch / fbgemm-gpu-cpu"]
     assert pair.fix == "pip install 'torch==2.14.*'"
