@@ -6,25 +6,20 @@ CONTRIBUTING.md has the versions with which this project is tested.
 from __future__ import annotations
 
 import ctypes
-import os
+import platform
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
-from costmodels import units
 from planner.cli.types import shipped
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET: Final = 5
-MIN_PYTHON: Final = (3, 11)
-MIN_MEMORY_BYTES: Final = 2 * units.GIB
 DISTRIBUTION: Final = "shardplan"
 PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
 NEWEST_FBGEMM_MINOR: Final = 9
@@ -58,15 +53,17 @@ class Check:
 
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
-    found = shipped("systems")
-    fix = "install shardplan again: pip install --force-reinstall shardplan"
-    configs = Check(OK, "configs", f"{len(found)} systems shipped")
-    if not found:
-        configs = Check(FAIL, "configs", "the files of the shipped systems are missing", fix)
-    return [check_python(), *check_packages(), *check_torch(), *check_machine(), configs]
+    systems = len(shipped("systems"))
+    return [
+        Check(OK, "python", platform.python_version()),
+        *check_packages(),
+        *check_torch(),
+        Check(OK, "cores", f"{usable_cores()} usable"),
+        Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
+    ]
 
 
-# ------------------------------------------------------------------ Python, packages, machine
+# ------------------------------------------------------------------ packages
 
 
 def installed_version(name: str) -> str | None:
@@ -93,15 +90,6 @@ def has_nvml() -> bool:
     except OSError:
         return False
     return True
-
-
-def check_python() -> Check:
-    """Check that Python is new enough."""
-    version, needed = (".".join(map(str, n)) for n in (sys.version_info[:3], MIN_PYTHON))
-    if sys.version_info[:3] >= MIN_PYTHON:
-        return Check(OK, "python", version)
-    fix = f"make an environment with Python {needed}"
-    return Check(FAIL, "python", f"{version}; {needed} or newer is needed", fix)
 
 
 def check_packages(
@@ -132,27 +120,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def check_machine() -> list[Check]:
-    """Check the cores and the memory for a search."""
-    checks = [Check(OK, "cores", f"{usable_cores()} usable")]
-    memory = available_memory_bytes()
-    if memory is not None:
-        told = f"{units.format_bytes(memory)} available"
-        short = "large workloads may need more; close other programs"
-        is_short = memory < MIN_MEMORY_BYTES
-        checks.append(Check(WARN, "memory", told, short) if is_short else Check(OK, "memory", told))
-    return checks
-
-
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
-    """Memory that a new program can use, as the kernel estimates it; None if it does not."""
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if match is None else float(match.group(1)) * units.KIB
-
-
 # ------------------------------------------------------------------ torch, fbgemm, TorchRec
 
 
@@ -160,9 +127,8 @@ def check_torch(
     version_of: Versions = installed_version,
     owns_files: Callable[[str], bool] = owns_fbgemm_files,
     nvml: Callable[[], bool] = has_nvml,
-    environ: Mapping[str, str] = os.environ,
 ) -> list[Check]:
-    """Check that torch, fbgemm, TorchRec and a launched job fit; planning needs none of them.
+    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them.
 
     Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
     other version. pip does not see that TorchRec 1.X wants fbgemm 1.X, because TorchRec takes any.
@@ -205,7 +171,7 @@ def check_torch(
         told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
         checks.append(Check(WARN, "fbgemm-gpu", told, fix))
-    return [*checks, *(_check_job(environ) if "WORLD_SIZE" in environ else ())]
+    return checks
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
@@ -228,22 +194,6 @@ def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
 
 def _minor(version: str) -> str:
     return ".".join(map(str, _numbers(version)[:2])) or version
-
-
-def _check_job(environ: Mapping[str, str]) -> list[Check]:
-    """Checks of the variables of a launched job."""
-    checks = []
-    if "LOCAL_WORLD_SIZE" not in environ:
-        told = "not set: TorchRec then assumes 8 ranks per host"
-        fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
-        checks.append(Check(WARN, "LOCAL_WORLD_SIZE", told, fix))
-    ours, theirs = "TOPOLOGY_DOMAIN_MULTIPLE", "TORCHREC_RESOLVED_POD_SIZE"
-    planned, run = (environ.get(name, "1") for name in (ours, theirs))
-    if planned != run:
-        differ = "plan and runtime would group ranks differently"
-        told = f"{ours} is {planned} but {theirs} is {run}: {differ}"
-        checks.append(Check(WARN, "pod size", told, f"export {theirs}={planned} on every rank"))
-    return checks
 
 
 # ------------------------------------------------------------------ commands that train here

@@ -16,7 +16,7 @@ from costmodels.sharding import Plan, TablePlacement
 from costmodels.workload import Table, Workload
 from planner import api
 from planner.errors import InvalidInputError, PlannerError, StoppedError
-from planner.explain import Explainer
+from planner.explain.explainer import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats

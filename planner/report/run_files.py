@@ -29,7 +29,8 @@ def page(result: PlanningResult) -> str:
     subtitle = (
         f"{counted(len(workload.tables), 'table')}, "
         f"{units.format_bytes(workload.weight_bytes)} of weights, "
-        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank"
+        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank, "
+        f"pipeline {workload.pipeline.value}"
     )
     title = f"Sharding plan of {workload.name}"
     return render_page(title, subtitle, build_blocks(result, pipeline_of(result.problem)))

@@ -13,7 +13,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Optimizer
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.explain import Change, Explainer, constraint_costs
+from planner.explain.explainer import Change, Explainer, constraint_costs
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.report.comparison import changes
 from planner.rules.moved_bytes import received_bytes

@@ -12,7 +12,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
-from planner.explain import Explainer, OptionCost
+from planner.explain.explainer import Explainer, OptionCost
 from planner.problem import Constraints, PlanningProblem
 from planner.search.improve.best_place import Placed
 from tests.planner import cases

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.explain import Explainer, OptionCost, relaxed
-from planner.explain.explainer import _with_more_memory
+from planner.explain.explainer import Explainer, OptionCost, _with_more_memory, relaxed
 from planner.problem import (
     Constraints,
     CountLimit,

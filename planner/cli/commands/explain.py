@@ -92,7 +92,7 @@ def command(
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain import Explainer, constraint_costs, relaxed
+    from planner.explain.explainer import Explainer, constraint_costs, relaxed
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     told = [explainer.table(name) for name in asked.tables]

@@ -10,8 +10,14 @@ from costmodels import units
 from costmodels.sharding import TablePlacement
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
-from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
-from planner.explain.explainer import MORE_MEMORY
+from planner.explain.explainer import (
+    MORE_MEMORY,
+    Change,
+    ConstraintCost,
+    Explainer,
+    OptionCost,
+    TableExplanation,
+)
 from planner.report import figures
 from planner.support.result_frames import ranks_held
 

@@ -1,8 +1,8 @@
-"""What else there is: other values, other numbers of moved tables, other systems, other plans."""
+"""Other values, moves, systems and plans; and what the figures rest on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, final
@@ -16,7 +16,7 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section, format_factor, format_share, laid_out
+from planner.report.base import Cell, Column, Kind, Section, format_share, laid_out
 from planner.report.figures import FAMILIES, family_seconds
 from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
@@ -185,10 +185,8 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
 # ------------------------------------------------------------------ alternatives
 
 _BODY = """\
-{{ plain }}<p>TorchRec's rating is the largest sum, over ranks, of its planner's estimates, with the
-bandwidths of this system: a score in seconds, not a prediction. {{ sentence }}</p>
-{%- if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the chosen plan;
-each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
+{{ plain }}{% if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the
+chosen plan; each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
 
 
 @final
@@ -204,12 +202,8 @@ class AlternativesSection(
     The page also shows how much more or less time each plan spends in each family of stages.
     """
 
-    def build(
-        self,
-        result: PlanningResult,
-        *more: tuple[Column, Callable[[Candidate], Cell]],
-    ) -> Section:
-        """The chosen plan first, then the others from fast to slow; ``more`` are further cells."""
+    def build(self, result: PlanningResult) -> Section:
+        """The chosen plan first, then the others from fast to slow."""
         named = figures.named_plans(result)
         roles = {plan.name: role for role, plan in named}
         keeps = " and keeps the constraints" if result.problem.has_rules else ""
@@ -224,30 +218,16 @@ class AlternativesSection(
                 (Column("role", optional=True), lambda p: roles[p.name]),
                 (Column("ratio", Kind.FACTOR), lambda p: figures.speedup(result.best, p)),
                 *figures.PLAN_CELLS,
-                *more,
             ),
         )
         notes = (*((f"Column sharding: {words}",) if words else ()), *unfit)
         return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
     def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
-        """The same plans with TorchRec's ratings, and the stages in which others lose time."""
+        """The same plans, and the stages in which others lose time."""
         del pipeline
-        from planner.solving.prepare import objective_value  # the search, which takes long to load
-
-        bare = replace(result.problem, scenarios=())
         best, *others = _in_order(result)
-        rated_s = {p.name: objective_value(bare, p.plan, "torchrec") for p in (best, *others)}
-        rating = Column("TorchRec's rating", Kind.TIME), lambda p: rated_s[p.name]
-        own, _ = figures.split_baselines(result)
-        sentence = "TorchRec's greedy search found no plan to set beside ours."
-        if own is not None:
-            ours, theirs = rated_s[best.name], rated_s[own.name]
-            rated = f", {format_factor(theirs / ours)} its rating" if ours else ""
-            longer = format_factor(figures.speedup(best, own))
-            sentence = f"TorchRec's own plan has {longer} the time of the chosen plan{rated}."
-        plain, losses = plain_body(self.build(result, rating)), _losses(best, others)
-        return fill(_BODY, plain=plain, sentence=sentence, losses=losses)
+        return fill(_BODY, plain=plain_body(self.build(result)), losses=_losses(best, others))
 
 
 def _in_order(result: PlanningResult) -> list[Candidate]:
@@ -268,3 +248,59 @@ def _losses(best: Candidate, others: list[Candidate]) -> Markup | None:
         (name, *(s.get(f, 0.0) - mine.get(f, 0.0) for f in used)) for name, s in spent.items()
     ]
     return grid(columns, rows)
+
+
+# ------------------------------------------------------------------ sources, limits
+
+
+@final
+class ProvenanceSection(
+    AbstractReportSection,
+    order=100,
+    title="Sources of numbers",
+    short="Sources",
+    name="provenance",
+):
+    """One row for each number of the system; weak sources come first."""
+
+    def build(self, result: PlanningResult) -> Section:
+        """Name, value as written, source and reference of each number."""
+        entries = result.estimate.provenance or result.problem.topology.provenance
+        columns, rows = laid_out(
+            sorted(entries, key=lambda entry: -entry.source.strength),
+            (
+                (Column("number"), lambda entry: entry.name),
+                (Column("value"), lambda entry: entry.value),
+                (Column("source"), lambda entry: entry.source.value),
+                (Column("reference"), lambda entry: entry.reference),
+            ),
+        )
+        return Section(title=self.title, columns=columns, rows=rows)
+
+
+_ALWAYS = (
+    "The interval covers the errors of the models and of their inputs, as seen on measurements or "
+    "assumed by kind of source. It does not cover a workload that differs from the one described.",
+    "Every iteration is taken to be alike: mean pooling factors and stable index distributions. "
+    "Bursts, stragglers, restarts and checkpoints are left out.",
+    "The cluster is taken to be quiet and its links alike; other jobs on the same network are not "
+    "modelled.",
+    "Every collective joins all ranks and starts when the last one arrives; partial overlap inside "
+    "a kernel is not modelled. Communication beside compute slows compute by one factor.",
+    "The bound is proven for the model and the listed options, not for the machine: another "
+    "sharding type, kernel or batch size outside the search space may do better.",
+    "Memory leaves out what the framework and the allocator add beyond the reserve.",
+)
+
+
+@final
+class LimitsSection(
+    AbstractReportSection, order=110, title="Limits of the model", short="Limits", name="limits"
+):
+    """A list on the page, which begins with the warnings of this plan."""
+
+    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
+        """The warnings, and then the limits that hold for every plan."""
+        del pipeline
+        own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
+        return fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))

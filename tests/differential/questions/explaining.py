@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.sharding import Plan, TablePlacement
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.explain import Change, Explainer, OptionCost
+from planner.explain.explainer import Change, Explainer, OptionCost
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import MoveLimit
 from tests.differential.asking import problem_of

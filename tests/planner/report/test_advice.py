@@ -12,8 +12,8 @@ from costmodels.workload import DataType, DenseArch, Workload
 from planner import api, load_system, plan
 from planner.models import pipeline_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.report.advice import IN_USE, advice, rival_of
 from planner.report.sections.base import build_sections
+from planner.report.sections.summary import IN_USE, advice, rival_of
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
 from tests.planner import cases

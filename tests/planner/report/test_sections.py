@@ -180,16 +180,6 @@ def test_the_summary_says_which_scenario_its_other_lines_are_about(
     assert "speed-up, bottleneck and cost are about weekday" in told
 
 
-def test_a_plan_that_torchrec_rates_at_no_time_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TorchRec rates plans without an exchange and with tiny tables at zero."""
-    result = make_result()
-    own = replace(result.best, name="torchrec_greedy")
-    rated = iter((1e-3, 0.0))
-    monkeypatch.setattr("planner.solving.prepare.objective_value", lambda *_: next(rated))
-    drawn = blocks_of(replace(result, runners_up=(), baselines=(own,)))["alternatives"].body
-    assert "the time of the chosen plan, 0.00x its rating." in drawn
-
-
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
     memory = make_memory(4, step_bytes=20.0 * GIB, host_bytes=8.0 * GIB)
     text = fact(build(with_memory(result, memory), "summary"), "Memory")

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,7 @@ def owners(*names: str) -> Callable[[str], bool]:
 def stack(
     found: dict[str, str], builds: tuple[str, ...] = (), *, nvml: bool = True
 ) -> dict[str, Check]:
-    checks = env.check_torch(versions(**found), owners(*builds), lambda: nvml, {})
+    checks = env.check_torch(versions(**found), owners(*builds), lambda: nvml)
     return {check.subject: check for check in checks}
 
 
@@ -121,27 +119,6 @@ def test_packages_are_held_against_their_limits() -> None:
 )
 def test_limits(version: str, limits: str, fits: bool) -> None:
     assert env.satisfies(version, limits) is fits
-
-
-def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert env.check_python().level is CheckLevel.OK
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    check = env.check_python()
-    assert check.level is CheckLevel.FAIL
-    assert "3.10.4" in check.finding
-
-
-def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo = tmp_path / "meminfo"
-    assert env.available_memory_bytes(meminfo) is None
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    1024 kB\n")
-    assert env.available_memory_bytes(meminfo) == 1024**2
-    meminfo.write_text("nothing here\n")
-    assert env.available_memory_bytes(meminfo) is None
-    monkeypatch.setattr(env, "available_memory_bytes", lambda: 1e6)
-    assert [c.level for c in env.check_machine()] == [CheckLevel.OK, CheckLevel.WARN]
-    monkeypatch.setattr(env, "available_memory_bytes", lambda: None)
-    assert len(env.check_machine()) == 1
 
 
 def test_metadata_of_what_is_not_installed() -> None:

@@ -20,9 +20,8 @@ def traps(
     *,
     owner: str = "fbgemm-gpu-cpu",
     nvml: bool = False,
-    environ: Mapping[str, str] | None = None,
 ) -> dict[str, Check]:
-    checks = check_torch(found.get, lambda name: name == owner, lambda: nvml, environ or {})
+    checks = check_torch(found.get, lambda name: name == owner, lambda: nvml)
     return {check.subject: check for check in checks if check.level is not CheckLevel.OK}
 
 
@@ -49,15 +48,6 @@ def test_an_untried_torchrec_is_named() -> None:
     assert check.level is CheckLevel.WARN
     assert "1.8, 1.9" in check.finding
     assert "torch==2.14.*" in check.fix
-
-
-def test_a_job_names_its_ranks_per_host_and_its_pods() -> None:
-    assert traps(PAIR, environ={"TOPOLOGY_DOMAIN_MULTIPLE": "4"}) == {}
-    found = traps(PAIR, environ={"WORLD_SIZE": "16", "TOPOLOGY_DOMAIN_MULTIPLE": "2"})
-    assert "8 ranks per host" in found["LOCAL_WORLD_SIZE"].finding
-    assert "TORCHREC_RESOLVED_POD_SIZE=2" in found["pod size"].fix
-    both = {"TOPOLOGY_DOMAIN_MULTIPLE": "2", "TORCHREC_RESOLVED_POD_SIZE": "2"}
-    assert traps(PAIR, environ={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", **both}) == {}
 
 
 def test_no_repair_names_a_release_that_is_not_there() -> None:

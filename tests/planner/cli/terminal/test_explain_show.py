@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
 from planner.cli.printing.explain_show import print_costs, print_table, where
-from planner.explain import ConstraintCost, OptionCost, TableExplanation
+from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
 
 
 @pytest.mark.parametrize(
