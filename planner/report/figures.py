@@ -267,37 +267,26 @@ def objective_kind(name: str) -> tuple[Kind, str]:
 
 # ------------------------------------------------------------------ families of stages
 
-FAMILIES: Final[dict[str, str]] = {
-    "input": "input exchange",
-    "cache": "cache fetch",
-    "lookup": "lookup forward",
-    "output": "output exchange",
-    "dense": "dense forward",
-    "dense-b": "dense backward",
-    "gradient": "gradient exchange",
-    "lookup-b": "lookup backward",
-    "reduce": "all-reduce",
-    "other": "host launches and data",
+_FAMILIES: Final = {
+    "input": ("input exchange", r"^input"),
+    "cache": ("cache fetch", r"^cache|prefetch"),
+    "lookup": ("lookup forward", r"^lookup(?!.*backward)"),
+    "output": ("output exchange", r"^output"),
+    "dense": ("dense forward", r"(MLP|^dense part)(?!.*(backward|all-reduce|optimizer))"),
+    "dense-b": ("dense backward", r"(MLP|^dense part).*backward|optimizer"),
+    "gradient": ("gradient exchange", r"^gradient(?!.*all-reduce)"),
+    "lookup-b": ("lookup backward", r"^lookup.*backward"),
+    "reduce": ("all-reduce", r"all-reduce"),
+    "other": ("host launches and data", r""),
 }
+FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in _FAMILIES.items()}
 """The style class of each family's colour, and its name for people, in the order of an iteration.
 """
-
-_RULES: Final = (
-    ("input", r"^input"),
-    ("cache", r"^cache|prefetch"),
-    ("reduce", r"all-reduce"),
-    ("lookup-b", r"^lookup.*backward"),
-    ("lookup", r"^lookup"),
-    ("output", r"^output"),
-    ("gradient", r"^gradient"),
-    ("dense-b", r"(MLP|^dense part).*backward|optimizer"),
-    ("dense", r"MLP|^dense part"),
-)
 
 
 def family(stage: str) -> str:
     """The family of a stage by its name."""
-    return next((name for name, rule in _RULES if re.search(rule, stage)), "other")
+    return next(name for name, (_, rule) in _FAMILIES.items() if re.search(rule, stage))
 
 
 def durations_s(

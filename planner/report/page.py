@@ -28,7 +28,6 @@ _TALL_ROWS = 24
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
 _SHORT_NUMBER = re.compile(r"(?<![\d.,])\d+(\.\d+)?(?= )(?! %)(?! B$)")
-_MOST_WHOLE = 1e15
 _SIGNED = (Kind.DELTA, Kind.DELTA_BYTES)
 _PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, *_SIGNED)
 
@@ -162,20 +161,10 @@ def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     words = written(Kind.BYTES if kind is Kind.GIB else kind, value)
     if kind is Kind.TEXT:
         return words, None, ""
-    side = ""
-    if kind in _SIGNED and isinstance(value, float) and words != "0":
-        side = "up" if value > 0 else "down"
-    return words, _raw(value), side
-
-
-def _raw(value: Cell) -> str:
-    """A value as ``data-v`` has it: nine digits, whole numbers in full."""
-    if value is None:
-        return ""
     if not isinstance(value, float):
-        return printable(str(value))
-    whole = abs(value) < _MOST_WHOLE and value == round(value)
-    return f"{value:.0f}" if whole else f"{value:.9g}"
+        return words, "" if value is None else printable(str(value)), ""
+    side = "up" if value > 0 else "down"
+    return words, f"{value:.9g}", side if kind in _SIGNED and words != "0" else ""
 
 
 def written(kind: Kind, value: Cell) -> str:

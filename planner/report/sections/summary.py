@@ -395,28 +395,19 @@ def move(result: PlanningResult) -> list[str]:
         return []
     if not reshard.moved_tables and not reshard.recut_tables:
         return ["none: stay with the plan in use, no move pays"]
+    moved, most = map(units.format_bytes, (reshard.moved_bytes, reshard.most_received_bytes))
     tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
-    recut = (
-        [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
-        if reshard.recut_tables
-        else []
-    )
-    parts = [
-        f"{tables}, {units.format_bytes(reshard.moved_bytes)}, at most "
-        f"{units.format_bytes(reshard.most_received_bytes)} to one rank",
-        *recut,
-        f"{units.format_time(reshard.time_s)} once",
-    ]
+    parts = [f"{tables}, {moved}, at most {most} to one rank"]
+    if reshard.recut_tables:
+        recut = f"{reshard.recut_tables} more change in place"
+        parts.append(f"{recut}: no rank receives any of them")
+    parts.append(f"{units.format_time(reshard.time_s)} once")
     if reshard.payback_iterations is None:
-        parts.append("not faster than the plan in use")
-    else:
-        gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
-        verdict = "it pays" if reshard.pays else "it does not pay"
-        parts.append(
-            f"saves {gain} of each iteration: {verdict}, paid back after "
-            f"{reshard.payback_iterations:,} iterations"
-        )
-    return parts
+        return [*parts, "not faster than the plan in use"]
+    gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+    verdict = "it pays" if reshard.pays else "it does not pay"
+    paid = f"paid back after {reshard.payback_iterations:,} iterations"
+    return [*parts, f"saves {gain} of each iteration: {verdict}, {paid}"]
 
 
 def assumed_words(assumed: Sequence[Assumed], ours_s: float | None) -> tuple[str, ...]:
