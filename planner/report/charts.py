@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from costmodels import units
 from costmodels.topology import Topology
-from planner.report.page import fill
+from planner.report.page import block
 from planner.support.text import significant
 
 _MOST_TICKS: Final = 7
@@ -84,9 +84,9 @@ def lanes_chart(
         top += _GROUP if lane.group else 0
         placed.append((top, lane, [(bar, bar.label(room)) for bar in lane.bars]))
         top += _LANE
-    return fill(
-        "{{ blocks.lanes(chart) }}",
-        chart={
+    return block(
+        "lanes",
+        c={
             "label": label,
             "lanes": placed,
             "ticks": axis,
@@ -168,8 +168,6 @@ _MARGIN: Final = 1.15
 """Factor by which the axes go on beyond the points."""
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 16, 46
-_LETTER, _LINE = 6.6, 13.0
-"""Width of a letter and height of a line of labels, in units of the chart."""
 
 Place = tuple[float, float]
 """A position (across, up), in the values of the axes or in units of the chart."""
@@ -177,17 +175,13 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartDot:
-    """A point: its position, the name that gives its colour, and its text.
-
-    ``label`` is written beside it if there is room.
-    """
+    """A point: its position, the name that gives its colour, and its text."""
 
     x: float
     y: float
     name: str
     told: str
     is_best: bool = True
-    label: str = ""
 
 
 class ChartScale:
@@ -223,7 +217,7 @@ class ChartScale:
 def legend(names: Sequence[str]) -> Markup:
     """Each name with a dot of its colour before it."""
     keys = [(_colour(names, name), name) for name in names]
-    return fill("{{ blocks.dots(keys) }}", keys=keys)
+    return block("dots", keys=keys)
 
 
 def _colour(names: Sequence[str], name: str) -> str:
@@ -249,7 +243,6 @@ def scatter(
     x = ChartScale([d.x for d in dots], LEFT, WIDTH - RIGHT)
     y = ChartScale([d.y for d in dots], HEIGHT - BOTTOM, TOP)
     taken = [(x(d.x), y(d.y)) for d in dots]
-    labels = [(place, d.label) for place, d in zip(taken, dots, strict=True)]
     chart = {
         "label": f"{up[0]} against {across[0]}",
         "width": WIDTH,
@@ -264,38 +257,5 @@ def scatter(
         "cols": [(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
         "line": [(x(a), y(b)) for a, b in line],
         "dots": [(*at, _colour(names, d.name), d) for at, d in zip(taken, dots, strict=True)],
-        "labels": list(written(labels, taken)),
     }
-    return fill("{{ blocks.scatter(chart) }}", chart=chart)
-
-
-def written(
-    labels: Sequence[tuple[Place, str]], dots: Sequence[Place]
-) -> Iterator[tuple[float, float, str]]:
-    """Left end, baseline and text of each label that has room beside its place.
-
-    No other label and no dot is in the way of those that are written.
-
-    Args:
-        labels: places in units of the chart, and the texts to write there.
-        dots: places that have to stay visible.
-    """
-    boxes = [(a - 6, b - 6, a + 6, b + 6) for a, b in dots]
-    for (a, b), text in labels:
-        wide = _LETTER * len(text)
-        for left, up in (
-            *((a + 10, b + 4), (a + 8, b - 8), (a - 10 - wide, b + 4), (a - 8 - wide, b - 8)),
-            *((a + 8, b + 18), (a - 8 - wide, b + 18)),
-        ):
-            box = (left, up - _LINE + 3, left + wide, up + 3)
-            across = box[0] >= LEFT and box[2] <= WIDTH - 2
-            inside = text and across and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
-            if inside and not any(_meet(box, other) for other in boxes):
-                boxes.append(box)
-                yield round(left, 1), round(up, 1), text
-                break
-
-
-def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether two boxes (left, top, right, bottom) have a part in common."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    return block("scatter", c=chart)

@@ -25,7 +25,7 @@ from planner.report.base import (
     format_share,
     laid_out,
 )
-from planner.report.page import Block, fill, plain_body, render_page
+from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.stages import length_s
 from planner.result import Candidate, Reshard
@@ -278,9 +278,6 @@ def _reshards(comparison: Comparison) -> Section:
 
 # ------------------------------------------------------------------ the page
 
-_VERDICTS = """\
-{% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
-
 
 def render_compare(comparison: Comparison) -> str:
     """The page."""
@@ -295,7 +292,7 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
     """Differences, with every table that moved, then the charts of each plan."""
     overview, slowest, *moves, reshards = difference_sections(comparison, most=None)
     verdicts = ["; ".join(fact.parts) for fact in overview.facts]
-    body = fill(_VERDICTS, verdicts=verdicts, rest=plain_body(replace(overview, facts=())))
+    body = block("verdicts", lines=verdicts, rest=plain_body(replace(overview, facts=())))
     moved = (
         (i, p.name, m) for i, (p, m) in enumerate(zip(comparison.plans[1:], moves, strict=True), 2)
     )

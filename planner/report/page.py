@@ -81,6 +81,11 @@ def fill(source: str, **values: object) -> Markup:
     return Markup(_compiled(source).render(blocks=_blocks(), **values))
 
 
+def block(name: str, **values: object) -> Markup:
+    """Fill a macro of ``templates/blocks.html``, as :func:`fill` does."""
+    return Markup(getattr(_blocks(), name)(**values))
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -115,13 +120,9 @@ def _blocks() -> object:
 
 def plain_body(section: Section) -> Markup:
     """Facts, table and notes of a section."""
-    return fill(
-        "{% if facts %}{{ blocks.facts(facts) }}{% endif %}{{ table }}"
-        "{% for note in notes %}<p>{{ note }}</p>{% endfor %}",
-        facts=[(fact.label, "; ".join(fact.parts)) for fact in section.facts],
-        table=grid(section.columns, section.rows) if section.rows else "",
-        notes=section.notes,
-    )
+    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts]
+    table = grid(section.columns, section.rows) if section.rows else ""
+    return block("plain", pairs=pairs, table=table, notes=section.notes)
 
 
 def grid(
@@ -145,8 +146,8 @@ def grid(
         css = "delta"
     if not css and any(isinstance(v, str) and len(v) > _WIDE_TEXT for row in rows for v in row[1:]):
         css = "wide"
-    return fill(
-        "{{ blocks.grid(heads, rows, css, ident, tall, marked) }}",
+    return block(
+        "grid",
         heads=[(c.title.removesuffix(" GiB"), c.hint, c.is_number) for c in columns],
         rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
         css=css,

@@ -107,7 +107,6 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
                 told=f"{words}: {title_x} {significant(x * factor_x, 4)}, {title_y} "
                 f"{significant(y * factor_y, 4)}",
                 is_best=result.setup in front,
-                label=words if result.setup in front and len(words) < 40 else "",
             )
         )
     line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()

@@ -32,8 +32,13 @@ def as_json(
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
     told = [{**asdict(t), "options": [_plain(o, o.placement) for o in t.options]} for t in tables]
-    best = changes and [_plain(c, c.after) | {"before": cut(c.before)} for c in changes]
-    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": costs}
+    best = [_plain(c, c.after) | {"before": cut(c.before)} for c in changes or ()]
+    return {
+        "plan_time_s": plan_time_s,
+        "tables": told,
+        "changes": None if changes is None else best,
+        "constraints": costs,
+    }
 
 
 def _plain(item: OptionCost | Change, placement: TablePlacement) -> dict[str, Any]:

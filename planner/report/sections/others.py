@@ -18,7 +18,7 @@ from costmodels.workload import Workload
 from planner.report import figures
 from planner.report.base import Cell, Column, Kind, Section, format_share, laid_out
 from planner.report.figures import FAMILIES, family_seconds
-from planner.report.page import fill, grid, plain_body
+from planner.report.page import block, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.text import counted, printable
@@ -184,10 +184,6 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
 
 # ------------------------------------------------------------------ alternatives
 
-_BODY = """\
-{{ plain }}{% if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the
-chosen plan; each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
-
 
 @final
 class AlternativesSection(
@@ -227,7 +223,9 @@ class AlternativesSection(
         """The same plans, and the stages in which others lose time."""
         del pipeline
         best, *others = _in_order(result)
-        return fill(_BODY, plain=plain_body(self.build(result)), losses=_losses(best, others))
+        return block(
+            "alternatives", table=plain_body(self.build(result)), losses=_losses(best, others)
+        )
 
 
 def _in_order(result: PlanningResult) -> list[Candidate]:
@@ -278,21 +276,6 @@ class ProvenanceSection(
         return Section(title=self.title, columns=columns, rows=rows)
 
 
-_ALWAYS = (
-    "The interval covers the errors of the models and of their inputs, as seen on measurements or "
-    "assumed by kind of source. It does not cover a workload that differs from the one described.",
-    "Every iteration is taken to be alike: mean pooling factors and stable index distributions. "
-    "Bursts, stragglers, restarts and checkpoints are left out.",
-    "The cluster is taken to be quiet and its links alike; other jobs on the same network are not "
-    "modelled.",
-    "Every collective joins all ranks and starts when the last one arrives; partial overlap inside "
-    "a kernel is not modelled. Communication beside compute slows compute by one factor.",
-    "The bound is proven for the model and the listed options, not for the machine: another "
-    "sharding type, kernel or batch size outside the search space may do better.",
-    "Memory leaves out what the framework and the allocator add beyond the reserve.",
-)
-
-
 @final
 class LimitsSection(
     AbstractReportSection, order=110, title="Limits of the model", short="Limits", name="limits"
@@ -303,4 +286,4 @@ class LimitsSection(
         """The warnings, and then the limits that hold for every plan."""
         del pipeline
         own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
-        return fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))
+        return block("limits", own=own)

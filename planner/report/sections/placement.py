@@ -26,7 +26,7 @@ from planner.report.base import (
     laid_out,
 )
 from planner.report.charts import VALUE_WIDTH, Lane, Tick, axis, lanes_chart, rank_groups, stacked
-from planner.report.page import fill, grid
+from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.result_frames import ranks_held
@@ -48,13 +48,6 @@ PURPOSES: dict[str, str] = {
     "reserved": "reserve",
 }
 """The fields of the ledger, without ``_bytes``, and their names for people; the reserve last."""
-
-
-_MEMORY_BODY = """\
-<p>Device memory of {{ which }}. The solid line is the limit of the device, the dashed line the
-limit less the reserve: what the planner may fill. The reserve is hatched.</p>
-{{- blocks.legend(keys) }}{{ chart }}
-<p>{{ hosts|join("; ") or "No table lives in host memory" }}.</p>"""
 
 
 @final
@@ -126,8 +119,8 @@ class MemorySection(AbstractReportSection, order=40, title="Memory", name="memor
             lines = zip(*limits, ("limit", "reserve"), strict=True)
             ticks += [Tick(at_ratio=at / end, label="", css=css) for at, css in lines]
         used = {p for r in fullest.values() for p, value in purposes_bytes(r).items() if value > 0}
-        return fill(
-            _MEMORY_BODY,
+        return block(
+            "memory",
             which="each rank" if each else "the fullest rank of each group of ranks",
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
             chart=lanes_chart("Device memory", lanes, axis=ticks, value_width=VALUE_WIDTH),
@@ -184,15 +177,6 @@ _MOST_WITH_TEXT = 16
 _STRONG = 0.85
 """From this share of the highest value on, the ground is so dark that the text is light."""
 
-_TRAFFIC_BODY = """\
-<p>MiB from {{ unit }} (rows) to {{ unit }} (columns) in one forward exchange of looked-up vectors;
-the backward exchange is the transpose.
-{% if not by_rank %}
-Traffic inside a host is on the diagonal.
-{% endif %}
-Ranks wait for the fullest row or column.</p>
-{{ blocks.matrix(heads, rows, received, dense, strong) }}"""
-
 
 @final
 class TrafficSection(
@@ -220,8 +204,8 @@ class TrafficSection(
             rows.append((a, shown, _cell(f"{a} sends", row.sum())))
         sums = zip(names, matrix.sum(axis=0), strict=True)
         received = [_cell(f"{a} receives", value) for a, value in sums]
-        return fill(
-            _TRAFFIC_BODY,
+        return block(
+            "traffic",
             unit="hosts" if names[0].startswith("host") else "ranks",
             dense=len(groups) > _MOST_WITH_TEXT,
             strong=_STRONG,
@@ -245,13 +229,6 @@ _TOP, _FOLDED = 20, 30
 """With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
 list."""
 
-_TABLES_BODY = """\
-<p>{{ kinds }}. {{ note }}</p>
-{%- if top %}{{ top }}<details><summary>All {{ count }} tables, with a search</summary>{% endif -%}
-<p class="tools"><label>Search <input type="search" data-for="tablelist" \
-placeholder="name, type, kernel, rank" autocomplete="off"></label> \
-<output data-for="tablelist">{{ count }} of {{ count }}</output></p>
-{{- box }}{% if top %}</details>{% endif %}"""
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
     "them on each rank. Hot rows: share of accesses on the hottest 1 % of rows."
@@ -286,7 +263,7 @@ class TablesSection(AbstractReportSection, order=60, title="Tables", name="table
         top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
         box = grid(columns, rows, css="list", ident="tablelist")
-        return fill(_TABLES_BODY, kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
+        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
 
 
 def _listed(result: PlanningResult) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:

@@ -14,7 +14,7 @@ from planner.report import charts, figures
 from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
 from planner.report.charts import Bar, Lane, axis_s, lanes_chart
 from planner.report.figures import FAMILIES, family, family_keys
-from planner.report.page import fill, written
+from planner.report.page import block, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 
@@ -26,14 +26,6 @@ _SMALLEST_SHARE = 0.01
 _TIE = 1e-6
 """A stage that ends as late as one on the critical path, up to this share of the iteration, counts
 as on it."""
-
-
-_TIMELINE_BODY = """\
-<p>Ranks: {{ ranks }}; critical is the one with most of the critical path, the others are by compute
-time. Outlined: what the iteration waits for, the stages that end as late as the critical path;
-shortening any other one gains nothing. Gaps are waits. Hover, tap, or focus a chart and use the
-arrow keys for details.</p>
-{{- blocks.legend(keys) }}{{ chart }}"""
 
 
 @final
@@ -90,8 +82,8 @@ class TimelineSection(
             lanes += _rank_lanes(estimate, word, rank, end_s)
         shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
         shown += [step.stage for step in estimate.critical_path]
-        return fill(
-            _TIMELINE_BODY,
+        return block(
+            "timeline",
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
             chart=lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s)),
@@ -141,11 +133,6 @@ def _rank_lanes(estimate: IterationEstimate, word: str, rank: int, end_s: float)
 
 _BUSIEST = 8
 """So many ranks get a bar where there are more than :data:`MOST_GROUPS`."""
-
-_STAGES_BODY = """\
-<p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
-waiting for other ranks is left out.</p>
-{{- blocks.legend(keys) }}{{ chart }}"""
 
 
 @final
@@ -204,7 +191,7 @@ class StagesSection(
             for name, row in rows.items()
         ]
         chart = lanes_chart(self.title, lanes, axis=axis_s(end_s), value_width=charts.VALUE_WIDTH)
-        return fill(_STAGES_BODY, what=what, keys=family_keys(families_s), chart=chart)
+        return block("stages", what=what, keys=family_keys(families_s), chart=chart)
 
 
 def _slowest_rank(stage: StageTime) -> int | None:

@@ -28,7 +28,7 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.report.page import fill, written
+from planner.report.page import block, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import (
     OPTIMAL_GAP,
@@ -39,17 +39,6 @@ from planner.result import (
 )
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
-
-_BODY = """\
-{% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
-{% for words in verdict %}<p class="verdict">{{ words[:1]|upper }}{{ words[1:] }}.</p>{% endfor %}
-<dl class="cards">
-{%- for label, value, note in cards -%}
-<div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
-{%- endfor -%}
-</dl>
-{% for note in notes %}<p class="warning">{{ note }}</p>{% endfor -%}
-<details><summary>All lines of the summary</summary>{{ blocks.facts(facts) }}</details>"""
 
 
 @final
@@ -75,13 +64,13 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
         compared = advised and rival and rival.name == TORCHREC_BASELINE
         proof = told["Verdict"][-1:] if compared else told["Verdict"]
         shown = (proof, told.get("Scenarios", ()))
-        return fill(
-            _BODY,
+        return block(
+            "summary",
             advice=advised,
             verdict=["; ".join(parts) for parts in shown if parts],
             cards=_cards(result),
             notes=summary.notes,
-            facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
+            pairs=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
 
 

@@ -1,22 +1,16 @@
-"""Charts of points: round ticks, labels that hide nothing, intervals on the axes."""
+"""Charts of points: round ticks, and a line that joins points."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from planner.report.charts import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    WIDTH,
     ChartDot,
     ChartScale,
     scatter,
-    written,
 )
 from planner.support.text import significant
 
@@ -35,29 +29,6 @@ def test_ticks_are_round_numbers_of_what_the_axis_shows(factor: float, width: fl
             assert float(significant(tick * factor, 3).replace(",", "")) == pytest.approx(
                 tick * factor, rel=1e-9
             )
-
-
-def _boxes(labels: Iterable[tuple[float, float, str]]) -> list[tuple[float, ...]]:
-    return [(left, up - 10.0, left + 6.0 * len(text), up + 2.0) for left, up, text in labels]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_labels_cover_no_dot_and_no_other_label_and_stay_inside(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    count = (3, 10, 40, 120, 400)[seed]
-    across = rng.uniform(LEFT, WIDTH, count)
-    up = rng.uniform(0, HEIGHT - BOTTOM, count)
-    dots = list(zip(across.tolist(), up.tolist(), strict=True))
-    boxes = _boxes(written([(d, f"{8 * i} x 8,192") for i, d in enumerate(dots)], dots))
-    assert boxes
-    for i, (left, top, right, bottom) in enumerate(boxes):
-        assert left >= LEFT
-        assert right <= WIDTH
-        assert bottom <= HEIGHT - BOTTOM + 1
-        assert not any(left < a < right and top < b < bottom for a, b in dots)
-        for other in boxes[i + 1 :]:
-            apart = left >= other[2] or other[0] >= right or top >= other[3] or other[1] >= bottom
-            assert apart
 
 
 def test_a_grey_line_joins_points_that_have_a_colour_each() -> None:
