@@ -97,7 +97,7 @@ def load_plans(
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
     warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
     for path, plan in zip(paths, saved, strict=True):
-        warnings += _made_otherwise(path, plan, (paths[0], made_for.system), problem, flags)
+        warnings += _made_otherwise(path, plan, made_for.system, problem, flags)
         if not other_data and not flags.overrides and _made_of_others(plan, problem.workload):
             warnings.append(
                 f"{path}: was made for other index laws, tables or training than {source} has "
@@ -256,40 +256,43 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
 def _made_otherwise(
     path: Path,
     plan: io.SavedPlan,
-    first: tuple[Path, str | None],
+    first: str | None,
     problem: PlanningProblem,
     flags: ProblemFlags,
 ) -> list[str]:
     """That a plan was made for another system, batch or pipeline, where no flag asks for one."""
     workload, topology = problem.workload, problem.topology
     set_keys = {text.partition("=")[0] for text in flags.overrides}
-    told = []
-    is_other = plan.system_hash not in (None, io.system_hash(topology))
-    if flags.system is None and plan.system not in (None, first[1]):
-        told.append(
-            f"{path}: was made for {plan.system} and is priced on {first[1]}, as {first[0]} is; "
-            "--system says otherwise"
-        )
-    elif flags.system is None and flags.gpus_per_host is None and is_other:
+    batch = bool(flags.batch_size or flags.global_batch_size)
+    batch |= "training.batch_size_per_rank" in set_keys
+    pipeline = f"--set training.pipeline={plan.pipeline}"
+    rows = (
+        ("system", flags.system, plan.system, first, "--system"),
+        (
+            *("ranks per host", flags.gpus_per_host, plan.local_world_size),
+            *(topology.local_world_size, "--gpus-per-host"),
+        ),
+        (
+            *("samples per rank", batch, plan.batch_size_per_rank),
+            *(workload.batch_size_per_rank, "--batch-size"),
+        ),
+        (
+            *("pipeline", "training.pipeline" in set_keys, plan.pipeline),
+            *(workload.pipeline.value, pipeline),
+        ),
+    )
+    told = [
+        f"{path}: was made for {what} {old}, and is priced for {now}; {flag} says otherwise"
+        for what, is_asked, old, now, flag in rows
+        if not is_asked and old not in (None, now)
+    ]
+    is_first = not (flags.system or flags.gpus_per_host) and plan.system in (None, first)
+    if is_first and plan.system_hash not in (None, io.system_hash(topology)):
         told.append(
             f"{path}: was made for another {plan.system} than the shipped one, on which it is "
             "priced; name its file with --system"
         )
-    batch = flags.batch_size or flags.global_batch_size
-    made = (
-        (flags.gpus_per_host or "", plan.local_world_size, topology.local_world_size,
-         "{} ranks per host", "with {}; --gpus-per-host says otherwise"),
-        (batch or set_keys & {"training.batch_size_per_rank"}, plan.batch_size_per_rank,
-         workload.batch_size_per_rank, "{:,} samples per rank",
-         "at {:,}, the workload's; --batch-size says otherwise"),
-        (set_keys & {"training.pipeline"}, plan.pipeline, workload.pipeline.value, "pipeline {}",
-         f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
-    )  # fmt: skip
-    return told + [
-        f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
-        for is_asked, old, now, was, instead in made
-        if not is_asked and old not in (None, now)
-    ]
+    return told
 
 
 def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:

@@ -24,27 +24,17 @@ from planner.scenarios import ScenarioRule
 
 Key = TypeVar("Key")
 
-SHORT_NAMES: dict[ShardingType, str] = {
-    ShardingType.TABLE_WISE: "TW",
-    ShardingType.ROW_WISE: "RW",
-    ShardingType.COLUMN_WISE: "CW",
-    ShardingType.DATA_PARALLEL: "DP",
-    ShardingType.TABLE_ROW_WISE: "TWRW",
-    ShardingType.TABLE_COLUMN_WISE: "TWCW",
-    ShardingType.GRID_SHARD: "GRID",
+_TYPES: Final = {
+    ShardingType.TABLE_WISE: ("TW", "whole on one rank"),
+    ShardingType.ROW_WISE: ("RW", "cut by rows over all ranks"),
+    ShardingType.COLUMN_WISE: ("CW", "cut by columns"),
+    ShardingType.DATA_PARALLEL: ("DP", "copied to every rank"),
+    ShardingType.TABLE_ROW_WISE: ("TWRW", "cut by rows inside one host"),
+    ShardingType.TABLE_COLUMN_WISE: ("TWCW", "cut by columns inside one host"),
+    ShardingType.GRID_SHARD: ("GRID", "cut by columns, each piece by rows inside one host"),
 }
-"""TorchRec's abbreviations of its sharding types."""
-
-_IN_WORDS: dict[ShardingType, str] = {
-    ShardingType.TABLE_WISE: "whole on one rank",
-    ShardingType.ROW_WISE: "cut by rows over all ranks",
-    ShardingType.COLUMN_WISE: "cut by columns",
-    ShardingType.DATA_PARALLEL: "copied to every rank",
-    ShardingType.TABLE_ROW_WISE: "cut by rows inside one host",
-    ShardingType.TABLE_COLUMN_WISE: "cut by columns inside one host",
-    ShardingType.GRID_SHARD: "cut by columns, each piece by rows inside one host",
-}
-"""What each sharding type does with a table."""
+"""TorchRec's abbreviation of each sharding type, and what the type does with a table."""
+SHORT_NAMES: Final = {kind: short for kind, (short, _) in _TYPES.items()}
 
 _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 
@@ -74,7 +64,8 @@ def kinds_in_words(plan: Plan) -> tuple[str, ...]:
 
     Only the first part has the word "tables".
     """
-    found = [(n, f"{_IN_WORDS[kind]} ({SHORT_NAMES[kind]})") for kind, n in _counts(plan).items()]
+    types = ((n, *_TYPES[kind]) for kind, n in _counts(plan).items())
+    found = [(n, f"{words} ({short})") for n, short, words in types]
     return tuple(
         f"{count:,} {'' if i else 'table ' if count == 1 else 'tables '}{words}"
         for i, (count, words) in enumerate(found)
@@ -84,7 +75,7 @@ def kinds_in_words(plan: Plan) -> tuple[str, ...]:
 def abbreviations(plans: Iterable[Plan]) -> str:
     """Explains the abbreviations of the sharding types in these plans; empty without a table."""
     used = {kind for plan in plans for kind in _counts(plan)}
-    words = [f"{SHORT_NAMES[kind]}: {_IN_WORDS[kind]}" for kind in SHORT_NAMES if kind in used]
+    words = [": ".join(told) for kind, told in _TYPES.items() if kind in used]
     return f"{'; '.join(words)}." if words else ""
 
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
 
-_WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
-"""What it takes to write plan, reports and traces, as measured at 10,000 x 64 and 20 x 4096."""
-
 _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
@@ -189,13 +186,10 @@ def _searched(
     from planner.study.figures import with_checkpoints
 
     more.check_figures(search.objective)
-    now_s, writing_s = time.perf_counter(), 0.0
-    if more.output is not None:
-        tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
-        writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
+    now_s = time.perf_counter()
     robust = ScenarioRule(more.robust or ScenarioRule.WORST)
-    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
-    until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
+    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
+    until_s = start_s + (search.time_limit_s or math.inf)
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     with live_progress(settings, search.objective) as progress:
         result = api.solve(

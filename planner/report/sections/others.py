@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
-from typing import Final, final
+from typing import final
 
 from markupsafe import Markup
 
 from costmodels import units
-from costmodels.dense.base import with_even_sequences
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan
-from costmodels.topology import Topology, with_host_factor
-from costmodels.workload import Workload
 from planner.report import figures
 from planner.report.base import Cell, Column, Kind, Section, format_share, laid_out
 from planner.report.figures import FAMILIES, family_seconds
@@ -100,86 +93,6 @@ def _at_most(tables: int | None) -> str:
 
 def _payback(seconds: float | None) -> str:
     return "-" if seconds is None else units.format_long_time(seconds)
-
-
-# ------------------------------------------------------------------ help
-
-_TWICE: Final = 2.0
-_MOST_WORK: Final = 40_000
-"""If tables times ranks exceed this, pricing the plan again takes too long for a report."""
-_NOTHING: Final = 5e-3
-
-
-@final
-class HelpSection(
-    AbstractReportSection, order=26, title="What would help", short="What helps", name="help"
-):
-    """The plan as it is, on a faster system or with another batch; a new plan may gain more."""
-
-    def build(self, result: PlanningResult) -> Section | None:
-        """A row for each change that matters; the most samples per second come first."""
-        problem = result.problem
-        work = len(problem.workload.tables) * problem.topology.world_size
-        if problem.models is not None or problem.topology.calibration or work >= _MOST_WORK:
-            return None
-        before = result.estimate.samples_per_s
-        priced = _priced(problem.workload, problem.topology, result.plan)
-        found = [row for row in priced if abs(row[0] / before - 1.0) > _NOTHING]
-        columns, rows = laid_out(
-            sorted(found, key=lambda row: (-row[0], row[1])),
-            (
-                (Column("change"), lambda row: row[1]),
-                (Column("throughput", Kind.FACTOR), lambda row: row[0] / before),
-                (Column("iteration", Kind.TIME), lambda row: row[2]),
-                (Column("samples", Kind.RATE), lambda row: row[0]),
-                (Column("fits"), lambda row: "yes" if row[3] else "NO"),
-            ),
-        )
-        notes = ("This plan, priced again with each change; a new plan may gain more.",)
-        section = Section(title=self.title, columns=columns, rows=rows, notes=notes)
-        return section if rows else None
-
-
-@lru_cache(maxsize=1)
-def _priced(
-    workload: Workload, topology: Topology, plan: Plan
-) -> tuple[tuple[float, str, float, bool], ...]:
-    """(samples per second, name, seconds, whether it fits) of each change.
-
-    The last answer is kept, because terminal and page ask for the same plan.
-    """
-    found = []
-    for name, changed, system in _changes(workload, topology):
-        pipeline = CostPipeline(changed, system)
-        time_s = float(pipeline.iteration_times(pipeline.plan_work(plan)))
-        samples = changed.batch_size_per_rank * system.world_size / time_s
-        found.append((samples, name, time_s, pipeline.memory(plan).fits))
-    return tuple(found)
-
-
-def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload, Topology]]:
-    device, links = topology.device, topology.links
-    if topology.num_hosts > 1:
-        rate = links.network.bandwidth_bytes_per_s * _TWICE
-        faster = replace(links, network=replace(links.network, bandwidth_bytes_per_s=rate))
-        yield "twice the network bandwidth", workload, topology.with_links(faster)
-    rate = links.host.bandwidth_bytes_per_s * _TWICE
-    faster = replace(links, host=replace(links.host, bandwidth_bytes_per_s=rate))
-    if topology.domain_link == topology.host_link:
-        faster = replace(faster, domain=faster.host)
-    if topology.local_world_size > 1:
-        yield "twice the bandwidth inside a host", workload, topology.with_links(faster)
-    memory = replace(device, hbm_bandwidth_bytes_per_s=_TWICE * device.hbm_bandwidth_bytes_per_s)
-    yield "twice the memory bandwidth", workload, replace(topology, device=memory)
-    rates = tuple((dtype, _TWICE * rate) for dtype, rate in device.flops_per_s)
-    products = replace(device, flops_per_s=rates)
-    yield "twice the rate of matrix products", workload, replace(topology, device=products)
-    yield "half the host time per call", workload, with_host_factor(topology, 1.0 / _TWICE)
-    if (even := with_even_sequences(workload)) != workload:
-        yield "sequences balanced over ranks", even, topology
-    if workload.dense.operators is None:
-        batch = workload.batch_size_per_rank * int(_TWICE)
-        yield "twice the batch", replace(workload, batch_size_per_rank=batch), topology
 
 
 # ------------------------------------------------------------------ alternatives

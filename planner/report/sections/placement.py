@@ -229,6 +229,20 @@ _TOP, _FOLDED = 20, 30
 """With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
 list."""
 
+_COLUMNS = (
+    Column("table"),
+    Column("cost", Kind.SHARE, hint="share of the time that all tables cause"),
+    Column("lookup", Kind.TIME, optional=True, hint="mean per rank, forward and backward"),
+    Column("exchange", Kind.TIME, optional=True, hint="mean per rank, all collectives"),
+    Column("type", hint="TorchRec's abbreviations, explained above"),
+    Column("kernel", optional=True),
+    Column("ranks"),
+    Column("rows", Kind.COUNT),
+    Column("dim", Kind.COUNT),
+    Column("size", Kind.BYTES),
+    Column("pooling", Kind.NUMBER, optional=True, hint="indices per sample, all features"),
+    Column("hot rows", Kind.SHARE, optional=True, hint="accesses on the hottest 1 % of rows"),
+)
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
     "them on each rank. Hot rows: share of accesses on the hottest 1 % of rows."
@@ -245,13 +259,13 @@ class TablesSection(AbstractReportSection, order=60, title="Tables", name="table
 
     def build(self, result: PlanningResult) -> Section:
         """The tables that cost most; the rest are in plan.json."""
-        columns, rows = _listed(result)
+        rows = _rows(result)
         hidden = len(rows) - _TABLES_MOST_ROWS
         left_out = [f"{hidden} cheaper tables left out; plan.json has them all."]
         return Section(
             title=self.title,
             facts=(Fact(label="Sharding", parts=figures.kinds_in_words(result.plan)),),
-            columns=columns,
+            columns=_COLUMNS,
             rows=rows[:_TABLES_MOST_ROWS],
             notes=(_NOTE, *(left_out if hidden > 0 else ())),
         )
@@ -259,44 +273,33 @@ class TablesSection(AbstractReportSection, order=60, title="Tables", name="table
     def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
         """The list of the chosen plan."""
         del pipeline
-        columns, rows = _listed(result)
-        top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
+        rows = _rows(result)
+        top = grid(_COLUMNS, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
-        box = grid(columns, rows, css="list", ident="tablelist")
+        box = grid(_COLUMNS, rows, css="list", ident="tablelist")
         return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
 
 
-def _listed(result: PlanningResult) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
-    """The columns, and a row for each table."""
+def _rows(result: PlanningResult) -> tuple[tuple[Cell, ...], ...]:
+    """A row for each table, in the order of their costs."""
     tables = {t.name: t for t in result.problem.workload.tables}
     costs = figures.table_costs(result.best, pipeline_of(result.problem))
     total_s = sum(map(sum, costs.values())) or 1.0
     in_order = sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table))
-    cost = Column("cost", Kind.SHARE, hint="share of the time that all tables cause")
-    lookup = Column("lookup", Kind.TIME, optional=True, hint="mean per rank, forward and backward")
-    exchange = Column("exchange", Kind.TIME, optional=True, hint="mean per rank, all collectives")
-    kind = Column("type", hint="TorchRec's abbreviations, explained above")
-    pooling = Column("pooling", Kind.NUMBER, optional=True, hint="indices per sample, all features")
-    hot = Column("hot rows", Kind.SHARE, optional=True, hint="accesses on the hottest 1 % of rows")
-    return laid_out(
-        [(p, tables[p.table]) for p in in_order],
+    return tuple(
         (
-            (Column("table"), lambda row: row[1].name),
-            (cost, lambda row: sum(costs[row[1].name]) / total_s),
-            (lookup, lambda row: costs[row[1].name][0]),
-            (exchange, lambda row: costs[row[1].name][1]),
-            (kind, lambda row: figures.short_name(row[0])),
-            (Column("kernel", optional=True), lambda row: figures.kernel_name(row[0])),
-            (Column("ranks"), lambda row: figures.where(ranks_held(row[0]))),
-            (Column("rows", Kind.COUNT), lambda row: row[1].num_embeddings),
-            (Column("dim", Kind.COUNT), lambda row: row[1].embedding_dim),
-            (Column("size", Kind.BYTES), lambda row: row[1].weight_bytes),
-            (pooling, lambda row: row[1].pooling_factor),
-            (
-                hot,
-                lambda row: row[1].distribution.access_share(
-                    max(1.0, _HOT_RATIO * row[1].num_embeddings)
-                ),
-            ),
-        ),
+            table.name,
+            sum(costs[table.name]) / total_s,
+            *costs[table.name],
+            figures.short_name(placement),
+            figures.kernel_name(placement),
+            figures.where(ranks_held(placement)),
+            table.num_embeddings,
+            table.embedding_dim,
+            table.weight_bytes,
+            table.pooling_factor,
+            table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings)),
+        )
+        for placement in in_order
+        for table in (tables[placement.table],)
     )

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.layers.transformer import Transformer
-from costmodels.workload import DataType, DenseArch, Workload
-from planner import api, load_system, plan
+from planner import api
 from planner.models import pipeline_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.report.sections.base import build_sections
 from planner.report.sections.summary import IN_USE, advice, rival_of
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
@@ -79,27 +76,6 @@ def test_names_keep_their_capitals_at_the_start_of_a_sentence(replanned: Plannin
     memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
     unfit = replace(best, name="torchrec_greedy", memory=memory)
     assert "TorchRec's own plan does not fit" in advice(replanned, unfit, 0.5)
-
-
-def test_what_would_help_is_priced_again(replanned: PlanningResult) -> None:
-    (section,) = build_sections(replanned, ("help",))
-    told = {row[0]: row for row in section.rows}
-    network = told["twice the network bandwidth"]
-    assert isinstance(network[2], float)
-    assert network[2] < replanned.estimate.time.time_s
-    rates = [row[3] for row in section.rows]
-    assert rates == sorted(rates, reverse=True)  # type: ignore[type-var]
-
-
-def test_a_model_without_tables_is_helped_by_faster_products() -> None:
-    layer = Transformer(layers=4, hidden=1024, heads=16, ffn=4096, seq=1024)
-    dense = DenseArch(num_dense_features=2**20, layers=(layer,), dtype=DataType.BF16)
-    workload = Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
-    found = plan(workload, load_system("h100_sxm", gpus=8))
-    (section,) = build_sections(found, ("help",))
-    told = {row[0]: row[2] for row in section.rows}
-    assert told["twice the rate of matrix products"] < 0.9 * found.estimate.time.time_s  # type: ignore[operator]
-    assert "half the host time per call" not in told, "it changes less than half a per cent"
 
 
 def test_of_many_ranks_the_busiest_and_their_mean_are_shown(large_result: PlanningResult) -> None:

@@ -17,7 +17,7 @@ from tests.planner.report.report_samples import (
 )
 
 SECTIONS = [
-    *("summary", "timeline", "help", "stages", "memory", "traffic", "tables"),
+    *("summary", "timeline", "stages", "memory", "traffic", "tables"),
     *("alternatives", "provenance", "limits"),
 ]
 NASTY = "<script>alert('1')</script>&\"\x1b[31m"
@@ -50,7 +50,7 @@ def test_the_page_loads_nothing(text: str, page: Page) -> None:
 
 def test_numbers_are_those_by_which_columns_are_sorted(text: str, page: Page) -> None:
     assert differing(page.shown) == []
-    assert {s.section for s in page.shown} == {"help", "tables", "alternatives"}
+    assert {s.section for s in page.shown} == {"tables", "alternatives"}
     assert values_of(page)["alternatives", "best", "iteration"] == 3.1e-3
     assert "<dd>3.10 ms</dd>" in text
     assert "rank 2: weights, 30.0 GiB" in text

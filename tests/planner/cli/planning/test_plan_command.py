@@ -72,7 +72,7 @@ def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
 
 def test_verbose_prints_every_section(plan: Run) -> None:
     out = plan("-v").out
-    for title in ("Critical path", "Balance of ranks", "Memory", "Tables", "Workload and sources"):
+    for title in ("Critical path", "Balance of ranks", "Memory", "Tables", "Sources of numbers"):
         assert f"\n{title}" in out
 
 
