@@ -12,15 +12,16 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
-from costmodels.estimates import CriticalStep, IterationEstimate
+from costmodels.estimates import CriticalStep, IterationEstimate, MemoryLedger
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
-from planner.report.base import Cell, Column, Kind
+from planner.report.base import Cell, Column, Kind, format_gib
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
+from planner.support.text import printable
 
 Key = TypeVar("Key")
 
@@ -174,6 +175,22 @@ def has_unknown_rules(result: PlanningResult) -> bool:
     tied = any(rule.ranks or rule.hosts for rule in rules.tables)
     limited = moves is not None and (moves.max_bytes, moves.max_tables) != (None, None)
     return tied or limited or bool(rules.together or rules.apart or rules.counts)
+
+
+def unfit_baselines(result: PlanningResult) -> tuple[str, ...]:
+    """The baselines that found no plan."""
+    keeps = " and keeps the constraints" if has_unknown_rules(result) else ""
+    names = map(printable, result.unfit_baselines)
+    return tuple(f"{name}: found no plan that fits{keeps}" for name in names)
+
+
+def fullest_hosts(ledger: MemoryLedger) -> tuple[str, ...]:
+    """The hosts whose memory holds tables, the fullest first."""
+    used = [h for h in ledger.hosts if h.used_bytes > 0]
+    return tuple(
+        f"host {h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
+        for h in sorted(used, key=lambda h: -h.used_bytes / h.capacity_bytes)
+    )
 
 
 def named_plans(result: PlanningResult) -> list[tuple[str, Candidate]]:

@@ -14,7 +14,7 @@ from planner.report.figures import FAMILIES, family_seconds
 from planner.report.page import block, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.text import counted, printable
+from planner.support.text import counted
 
 
 @final
@@ -115,10 +115,6 @@ class AlternativesSection(
         """The chosen plan first, then the others from fast to slow."""
         named = figures.named_plans(result)
         roles = {plan.name: role for role, plan in named}
-        keeps = " and keeps the constraints" if result.problem.has_rules else ""
-        unfit = tuple(
-            f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
-        )
         words = figures.abbreviations(plan.plan for _, plan in named)
         columns, rows = laid_out(
             _in_order(result),
@@ -129,7 +125,10 @@ class AlternativesSection(
                 *figures.PLAN_CELLS,
             ),
         )
-        notes = (*((f"Column sharding: {words}",) if words else ()), *unfit)
+        notes = (
+            *((f"Column sharding: {words}",) if words else ()),
+            *figures.unfit_baselines(result),
+        )
         return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
     def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:

@@ -92,7 +92,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory", name="memor
             rows = rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:]
             told = f"{left_out} groups of ranks between them left out"
             notes = (f"Fullest and emptiest shown; {told}.",)
-        facts = [Fact(label="Hosts", parts=_hosts(ledger))]
+        facts = [Fact(label="Hosts", parts=figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
             facts.insert(0, _reserve(ledger.fullest))
         facts = [fact for fact in facts if fact.parts]
@@ -124,7 +124,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory", name="memor
             which="each rank" if each else "the fullest rank of each group of ranks",
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
             chart=lanes_chart("Device memory", lanes, axis=ticks, value_width=VALUE_WIDTH),
-            hosts=_hosts(plan.memory),
+            hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
         )
 
 
@@ -160,15 +160,6 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     free = rank.headroom_bytes
     value = f"{format_gib(free)} GiB free" if free >= 0 else f"{format_gib(-free)} GiB over"
     return stacked(name, parts, end, value)
-
-
-def _hosts(ledger: MemoryLedger) -> tuple[str, ...]:
-    """The fullest hosts; empty if no table is in host memory."""
-    used = sorted((h for h in ledger.hosts if h.used_bytes > 0), key=lambda h: -h.used_bytes)
-    return tuple(
-        f"host {h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
-        for h in used[:_SHOWN_AT_ENDS]
-    )
 
 
 # ------------------------------------------------------------------ traffic

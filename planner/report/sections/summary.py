@@ -12,7 +12,6 @@ import costmodels
 from costmodels import units
 from costmodels.estimates import Source
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import Topology
 from costmodels.uncertainty import host_is_assumed
 from costmodels.workload import Workload
 from planner.models import pipeline_of
@@ -110,7 +109,11 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
 
 IN_USE: Final = "the plan in use"
 _WORTH: Final = 0.02
-_SURE: Final = {0.9: "Recommended: take this plan.", 0.6: "This plan is probably better."}
+_SURE: Final = {
+    0.9: "Recommended: take this plan.",
+    0.6: "This plan is probably better.",
+    0.0: "This plan may be better; measure both.",
+}
 _REASON_SHARE: Final = 0.2
 
 
@@ -140,31 +143,28 @@ def advice(result: PlanningResult, rival: Candidate | None, sure: float) -> str:
     who = who or f"the plan of {rival.name}"
     gain = figures.speedup(result.best, rival) - 1.0
     if not rival.memory.fits:
-        return f"Recommended: take this plan. {who[0].upper()}{who[1:]} does not fit in memory."
+        return f"Recommended: take this plan. Of the two, {who} does not fit in memory."
     if abs(gain) < _WORTH:
         return f"Either plan will do: this one takes about as long as {who}."
-    objective = result.solver.objective
-    if gain < 0 and not figures.is_of_speed(objective):
-        return (
-            f"This plan was searched for objective {objective}, not for a short iteration: that of "
-            f"{who} is {format_share(-gain)} shorter."
-        )
-    if gain < 0 and rival.name == IN_USE:
-        return "Recommended: keep the plan in use, which is faster."
     if gain < 0:
-        rules = result.problem.has_rules or result.problem.constraints != NO_CONSTRAINTS
+        objective, problem = result.solver.objective, result.problem
+        shorter = f"the iteration of {who} is {format_share(-gain)} shorter"
+        if not figures.is_of_speed(objective):
+            return f"This plan was searched for objective {objective}: {shorter}."
+        if rival.name == IN_USE:
+            return f"Recommended: keep the plan in use; {shorter}."
+        rules = problem.has_rules or problem.constraints != NO_CONSTRAINTS
         unheld = ", if it keeps your rules: it was not held to them" if rules else ""
-        shorter = f"whose iteration is {format_share(-gain)} shorter"
-        return f"Recommended: take {who} instead, {shorter}{unheld}."
-    word = next((w for least, w in _SURE.items() if sure >= least), None)
+        return f"Recommended: take {who} instead; {shorter}{unheld}."
+    word = next(words for least, words in _SURE.items() if sure >= least)
     move, moved = result.reshard, ""
     if move is not None and move.payback_s is not None:
         paid = units.format_long_time(move.payback_s)
         moved = f" The move takes {units.format_time(move.time_s)} and is paid back after {paid}."
     return (
-        f"{word or 'This plan may be better; measure both.'} It is {format_factor(1.0 + gain)} as "
-        f"fast as {who}{_reason(result.best, rival)}, and it is the faster one with a probability "
-        f"of {format_confidence(sure)} under the errors of the models and of their inputs.{moved}"
+        f"{word} It is {format_factor(1.0 + gain)} as fast as {who}{_reason(result.best, rival)}, "
+        f"and it is the faster one with a probability of {format_confidence(sure)} under the "
+        f"errors of the models and of their inputs.{moved}"
     )
 
 
@@ -283,14 +283,8 @@ def _memory(result: PlanningResult) -> list[str]:
     used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
     reserve = format_gib(rank.reserved_bytes)
     parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
-    hosts = [h for h in best.memory.hosts if h.used_bytes > 0]
-    if hosts:
-        host = max(hosts, key=lambda h: h.used_bytes / h.capacity_bytes)
-        used, capacity = format_gib(host.used_bytes), format_gib(host.capacity_bytes)
-        parts.append(f"host {host.host}: {used} of {capacity} GiB")
-    if not best.memory.fits:
-        parts.append("DOES NOT FIT")
-    return parts
+    parts += figures.fullest_hosts(best.memory)[:1]
+    return parts if best.memory.fits else [*parts, "DOES NOT FIT"]
 
 
 def _kinds(result: PlanningResult) -> tuple[str, ...]:
@@ -318,13 +312,7 @@ def _baselines(result: PlanningResult) -> list[str]:
     """How fast the plan is beside baselines, and which baselines found none."""
     _, others = figures.split_baselines(result)
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
-    names = [printable(name) for name in result.unfit_baselines]
-    one = len(names) == 1
-    words = "does not fit" if one else "do not fit"
-    if figures.has_unknown_rules(result):
-        words += " or breaks a constraint" if one else " or break a constraint"
-    unfit = [f"{', '.join(names)} {words}"] if names else []
-    return [*ratios, *unfit]
+    return [*ratios, *figures.unfit_baselines(result)]
 
 
 def _search(result: PlanningResult) -> list[str]:
@@ -357,10 +345,9 @@ def _cost(result: PlanningResult) -> tuple[str, ...]:
     origin = next((p for p in topology.provenance if p.name == "price"), None)
     words = [] if origin is None else [origin.source.value, origin.reference]
     source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
-    return (
-        f"{significant(usd)} USD per billion samples",
-        printable(f"{_devices(topology)} at {significant(price, 6)} USD/h{source}"),
-    )
+    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
+    paid = f"{counted(topology.trainers.world_size, kind)} at {significant(price, 6)} USD/h"
+    return (f"{significant(usd)} USD per billion samples", printable(f"{paid}{source}"))
 
 
 def _checkpoints(result: PlanningResult) -> tuple[str, ...]:
@@ -369,12 +356,6 @@ def _checkpoints(result: PlanningResult) -> tuple[str, ...]:
     if every_s is None:
         return ()
     return (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
-
-
-def _devices(topology: Topology) -> str:
-    """How many devices are paid for: ``16 GPUs``, ``1 GPU``, ``4 CPU ranks``."""
-    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
-    return counted(topology.trainers.world_size, kind)
 
 
 def move(result: PlanningResult) -> list[str]:

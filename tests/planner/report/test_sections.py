@@ -94,7 +94,7 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     verdict_line = fact(section, "Verdict")
     assert verdict_line.startswith("1.34x as fast as TorchRec's own plan")
     assert "proven optimal, gap 0 %: no plan in the search space is better" in verdict_line
-    assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
+    assert fact(section, "Speed-up") == "2.00x over size_greedy   random: found no plan that fits"
     bottleneck = fact(section, "Bottleneck")
     assert bottleneck.startswith("critical path, mostly on rank 3: lookup_forward 33 %")
     assert "rank 3 computes longest, 1.06x the mean of ranks" in bottleneck
