@@ -30,12 +30,11 @@ class LazyGroup(click.Group):
 
     def _named(self) -> dict[str, list[str]]:
         """The names of the commands that there are, under their headings."""
-        left = [name.rstrip("_") for name in discovery.names(commands_package)]
-        found: dict[str, list[str]] = {}
-        for heading, names in self.sections.items():
-            found[heading] = [name for name in names if name in left]
-            left = [name for name in left if name not in names]
-        return found | {"Others": left}
+        there = [name.rstrip("_") for name in discovery.names(commands_package)]
+        known = {name for names in self.sections.values() for name in names}
+        others = tuple(name for name in there if name not in known)
+        headed = {**self.sections, "Others": others}
+        return {heading: [n for n in names if n in there] for heading, names in headed.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""
@@ -53,9 +52,8 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands under headings."""
         for heading, names in self._named().items():
-            shown = [(name, self.get_command(ctx, name)) for name in names]
-            lines = [(n, c.get_short_help_str(70)) for n, c in shown if c and not c.hidden]
-            if lines:
+            shown = ((name, self.get_command(ctx, name)) for name in names)
+            if lines := [(name, c.get_short_help_str(70)) for name, c in shown if c]:
                 with formatter.section(heading):
                     formatter.write_dl(lines)
 

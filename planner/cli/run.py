@@ -78,9 +78,9 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
     """Print an error for people, and return its exit code."""
     if settings.debug:
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
+    code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, click.ClickException):
         return _report_usage(error)
-    code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, InfeasibleError):
         code, text = EXIT_INFEASIBLE, "\n".join((text, *(f"try: {line}" for line in error.advice)))
     elif isinstance(error, NoPlanFoundError):
@@ -91,8 +91,7 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
         text = f"out of memory: {' '.join(text.split()) or 'no more can be had'}; {more}"
     elif isinstance(error, OSError):
         unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
-        where = str(error.filename or unnamed)
-        text = ": ".join(filter(None, [where, error.strerror or text]))
+        text = ": ".join(filter(None, [str(error.filename or unnamed), error.strerror or text]))
     elif not isinstance(error, PlannerError | CostModelError):
         again = "" if settings.debug else "; run again with --debug for the traceback"
         text = f"{type(error).__name__}: {' '.join(text.split())}"
@@ -100,17 +99,16 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
             complain(f"shardplan: bug: {text}. Please report it with the command line{again}.")
             return EXIT_BUG
         text += f"; code of yours was run ({', '.join(models)}), which may be the cause{again}"
-    first, *rest = text.splitlines() or [""]
-    complain("\n  ".join((f"shardplan: error: {first}", *rest)))
+    complain("\n  ".join(f"shardplan: error: {text}".splitlines()))
     return code
 
 
 def _report_usage(error: click.ClickException) -> int:
-    context = getattr(error, "ctx", None)
-    name = context.command_path if context is not None else "shardplan"
-    message = " ".join(error.format_message().split())
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        complain(error.format_message())
-    else:
-        complain(f"{name}: error: {message} (see '{name} --help')")
+    name = (
+        error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "shardplan"
+    )
+    message = error.format_message()
+    if not isinstance(error, click.exceptions.NoArgsIsHelpError):
+        message = f"{name}: error: {' '.join(message.split())} (see '{name} --help')"
+    complain(message)
     return EXIT_BAD_INPUT

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final
 
@@ -173,7 +175,7 @@ class Explainer:
         )
 
     def changes(
-        self, *, limit: int = 10, progress: Callable[[str], None] | None = None
+        self, *, limit: int = 10, progress: Callable[[str], None] = lambda _: None
     ) -> tuple[Change, ...]:
         """The best change of each table on a critical rank; the fastest plan comes first.
 
@@ -186,33 +188,27 @@ class Explainer:
             limit: how many changes to return at most.
             progress: called with the name of each table that has been looked at.
         """
-        found = []
+        found, workload = [], self.problem.workload
         for name in self.critical_tables():
             own = self._placements[name]
-            options = [
+            ways = (
                 (o.plan_time_s, o.placement)
                 for o in self.table(name).options
                 if not o.is_chosen and o.plan_time_s is not None
-            ]
-            if progress is not None:
-                progress(name)
-            if options:
-                time_s, placement = options[0]
+            )
+            for time_s, placement in itertools.islice(ways, 1):
                 after = least_moved(placement, self.problem, self._counted_from)
+                received = received_bytes(own, after, workload.table(name), workload)
                 found.append(
                     Change(
                         table=name,
                         before=own,
                         after=after,
                         plan_time_s=time_s,
-                        moved_bytes=received_bytes(
-                            own,
-                            after,
-                            self.problem.workload.table(name),
-                            self.problem.workload,
-                        ),
+                        moved_bytes=received,
                     )
                 )
+            progress(name)
         return tuple(sorted(found, key=lambda c: c.plan_time_s)[:limit])
 
     def critical_tables(self) -> tuple[str, ...]:
@@ -230,11 +226,8 @@ class Explainer:
         """
         names = [t.table for t in self.space.tables]
         if name not in names:
-            from difflib import get_close_matches
-
             near = get_close_matches(name, names, n=1)
-            some = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
-            hint = f"tables are {some}" if names else "the workload has no tables"
+            hint = f"tables are {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
             hint = f"did you mean {near[0]!r}?" if near else hint
             message = f"--table {name!r}: no such table; {hint}"
             raise InvalidInputError(message)
@@ -375,22 +368,25 @@ class ConstraintCost:
         constraint: the constraint in words.
         kept_s: seconds per iteration of the best plan with all constraints; None if none fits.
         time_s: seconds per iteration of the best plan without this one; None if none fits.
-        gain_s: the first minus the second; None if one of them is missing.
         is_cut: whether the clock ended one of the two searches.
     """
 
     constraint: str
     kept_s: float | None
     time_s: float | None
-    gain_s: float | None
     is_cut: bool = False
+
+    @property
+    def gain_s(self) -> float | None:
+        """The first minus the second; None if one of them is missing."""
+        return None if self.kept_s is None or self.time_s is None else self.kept_s - self.time_s
 
 
 def constraint_costs(
     problem: PlanningProblem,
     *,
     time_limit_s: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, found by planning again without it; the costliest first.
@@ -432,34 +428,27 @@ def constraint_costs(
     questions = [(name, without, topology) for name, without in relaxed(given)]
     costs = []
     for name, without, there in (*questions, (MORE_MEMORY, *roomier)):
-        if progress is not None:
-            progress(name)
+        progress(name)
         time_s, is_cut = searched(without, there, name)
-        costs.append(
-            ConstraintCost(
-                constraint=name,
-                kept_s=kept_s,
-                time_s=time_s,
-                gain_s=None if kept_s is None or time_s is None else kept_s - time_s,
-                is_cut=kept_is_cut or is_cut,
-            )
-        )
+        is_cut = is_cut or kept_is_cut
+        costs.append(ConstraintCost(constraint=name, kept_s=kept_s, time_s=time_s, is_cut=is_cut))
     return tuple(sorted(costs, key=lambda c: -(c.gain_s or 0.0)))
 
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
-    found: list[tuple[str, Constraints]] = []
-    for field, told in general_words(given).items():
-        found.append((told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)})))
-    words: tuple[tuple[str, Callable[[Any], str]], ...] = (
-        ("tables", table_words),
-        ("together", together_words),
-        ("apart", apart_words),
-        ("counts", count_words),
-        ("memory", memory_words),
-    )
-    for field, say in words:
+    found = [
+        (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
+        for field, told in general_words(given).items()
+    ]
+    words: dict[str, Callable[[Any], str]] = {
+        "tables": table_words,
+        "together": together_words,
+        "apart": apart_words,
+        "counts": count_words,
+        "memory": memory_words,
+    }
+    for field, say in words.items():
         rules = getattr(given, field)
         for index, rule in enumerate(rules):
             left = rules[:index] + rules[index + 1 :]

@@ -33,7 +33,7 @@ def page(result: PlanningResult) -> str:
         f"pipeline {workload.pipeline.value}"
     )
     title = f"Sharding plan of {workload.name}"
-    return render_page(title, subtitle, build_blocks(result, pipeline_of(result.problem)))
+    return render_page(title, subtitle, build_blocks(result))
 
 
 def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
@@ -29,20 +27,11 @@ class ExplainFlags(spec.Flags):
         "Price every option of this table; repeatable.", "--table", metavar="NAME"
     )
     prices: bool = spec.switch("Plan again without each constraint.")
-    limit: int = spec.option(
-        "Number of changes of single tables to show.",
-        "--changes",
-        default=10,
-        type=click.IntRange(1, 1000),
-        metavar="N",
-    )
     constraints: File = spec.option(spec.CONSTRAINTS)
     time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
 
     def check(self) -> None:
-        """Refuse flags that have no effect beside others."""
-        is_other = spec.is_given("limit") and (self.tables or self.prices)
-        spec.refuse(is_other, "--changes has no effect beside --table or --prices; drop it")
+        """Refuse a flag that has no effect without another one."""
         is_vain = self.time_limit is not None and not self.prices
         spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
@@ -100,7 +89,7 @@ def command(
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
-            changes = explainer.changes(limit=asked.limit, progress=step)
+            changes = explainer.changes(progress=step)
     costs = None
     if asked.prices:
         total = len(relaxed(inputs.problem.constraints)) + 1

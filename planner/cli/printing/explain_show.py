@@ -37,7 +37,7 @@ def as_json(
         "plan_time_s": plan_time_s,
         "tables": told,
         "changes": None if changes is None else best,
-        "constraints": costs,
+        "constraints": costs and [{**asdict(c), "gain_s": c.gain_s} for c in costs],
     }
 
 

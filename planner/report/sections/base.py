@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from costmodels import discovery
 from costmodels.pipeline import CostPipeline
+from planner.models import pipeline_of
 from planner.report.base import Section
 from planner.report.page import Block, plain_body
 from planner.result import Candidate, PlanningResult
@@ -60,9 +61,9 @@ class AbstractReportSection(ABC):  # each method has a default
         del plan, pipeline, scale_s
         return None
 
-    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup | None:
+    def draw(self, result: PlanningResult) -> Markup | None:
         """The part as HTML; None or empty if it has nothing to show."""
-        if drawn := self.draw_plan(result.best, pipeline):
+        if drawn := self.draw_plan(result.best, pipeline_of(result.problem)):
             return drawn
         section = self.build(result)
         return None if section is None else plain_body(section)
@@ -81,9 +82,9 @@ def build_sections(
     return tuple(section for section in built if section is not None)
 
 
-def build_blocks(result: PlanningResult, pipeline: CostPipeline) -> tuple[Block, ...]:
+def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
     """The blocks of the page, in their order."""
-    drawn = ((part, part.draw(result, pipeline)) for part in parts())
+    drawn = ((part, part.draw(result)) for part in parts())
     return tuple(part.block(body) for part, body in drawn if body)
 
 

@@ -7,7 +7,6 @@ from typing import final
 from markupsafe import Markup
 
 from costmodels import units
-from costmodels.pipeline import CostPipeline
 from planner.report import figures
 from planner.report.base import Cell, Column, Kind, Section, format_share, laid_out
 from planner.report.figures import FAMILIES, family_seconds
@@ -131,9 +130,8 @@ class AlternativesSection(
         )
         return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
-    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
+    def draw(self, result: PlanningResult) -> Markup:
         """The same plans, and the stages in which others lose time."""
-        del pipeline
         best, *others = _in_order(result)
         return block(
             "alternatives", table=plain_body(self.build(result)), losses=_losses(best, others)
@@ -194,8 +192,7 @@ class LimitsSection(
 ):
     """A list on the page, which begins with the warnings of this plan."""
 
-    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
+    def draw(self, result: PlanningResult) -> Markup:
         """The warnings, and then the limits that hold for every plan."""
-        del pipeline
         own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
         return block("limits", own=own)

@@ -261,9 +261,8 @@ class TablesSection(AbstractReportSection, order=60, title="Tables", name="table
             notes=(_NOTE, *(left_out if hidden > 0 else ())),
         )
 
-    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
+    def draw(self, result: PlanningResult) -> Markup:
         """The list of the chosen plan."""
-        del pipeline
         rows = _rows(result)
         top = grid(_COLUMNS, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))

@@ -54,9 +54,10 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
             notes=_warnings(result.warnings, result.estimate.warnings),
         )
 
-    def draw(self, result: PlanningResult, pipeline: CostPipeline) -> Markup:
+    def draw(self, result: PlanningResult) -> Markup:
         """The verdict, the figures, and the lines; the advice may compare with TorchRec's plan."""
-        summary, rival = self.build(result), rival_of(result, pipeline)
+        summary, pipeline = self.build(result), pipeline_of(result.problem)
+        rival = rival_of(result, pipeline)
         told = {fact.label: fact.parts for fact in summary.facts}
         sure = 0.0 if rival is None else pipeline.confidence_faster(result.plan, rival.plan)
         advised = advice(result, rival, sure)

@@ -21,7 +21,6 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.topology import Device, Host, Link, Topology
 from costmodels.units import GB, GIB
 from costmodels.workload import DataType, Feature, Table, Workload
-from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.report.page import Block
 from planner.report.sections.base import build_blocks
@@ -233,7 +232,7 @@ def make_result(
 
 def blocks_of(result: PlanningResult) -> dict[str, Block]:
     """The parts of the page, by name."""
-    return {b.name: b for b in build_blocks(result, pipeline_of(result.problem))}
+    return {b.name: b for b in build_blocks(result)}
 
 
 def with_memory(result: PlanningResult, memory: MemoryLedger) -> PlanningResult:

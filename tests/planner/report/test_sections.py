@@ -6,7 +6,6 @@ import pytest
 
 from costmodels.estimates import CriticalStep, HostMemory
 from costmodels.units import GIB
-from planner.models import pipeline_of
 from planner.problem import MoveLimit
 from planner.report.base import Section
 from planner.report.figures import notable_ranks
@@ -67,10 +66,9 @@ def with_a_curve(result: PlanningResult) -> PlanningResult:
 def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
     builder = PARTS[name]
     for one in (with_a_curve(r) for r in (result, large_result)):
-        pipeline = pipeline_of(one.problem)
-        section, block = builder.build(one), builder.draw(one, pipeline)
+        section, block = builder.build(one), builder.draw(one)
         assert section is not None or block is not None
-        assert block == builder.draw(one, pipeline), "same result, same block"
+        assert block == builder.draw(one), "same result, same block"
         if section is None:
             continue
         assert section.title

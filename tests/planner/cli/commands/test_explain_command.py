@@ -39,10 +39,6 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     wrong = run(*asked, "--table", "usr")
     assert wrong.code == 2
     assert "did you mean" in wrong.err
-    for other in (("--table", "user"), ("--prices",)):
-        idle = run(*asked, "--changes", 3, *other)
-        assert idle.code == 2
-        assert "--changes has no effect" in idle.err
     unused = run(*asked, "--time-limit", "0.1s")
     assert unused.code == 2
     assert "--time-limit limits the searches of --prices" in unused.err
