@@ -98,7 +98,7 @@ def load_plans(
     warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
     for path, plan in zip(paths, saved, strict=True):
         warnings += _made_otherwise(path, plan, made_for.system, problem, flags)
-        if not other_data and not flags.overrides and _made_of_others(plan, problem.workload):
+        if not other_data and not flags.overrides and made_of_others(plan, problem.workload):
             warnings.append(
                 f"{path}: was made for other index laws, tables or training than {source} has "
                 "now; the file has changed since, or the plan was made with --stats, --set or by "
@@ -295,7 +295,7 @@ def _made_otherwise(
     return told
 
 
-def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
+def made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
     """Whether a plan was made for other tables, laws or training.
 
     Operators that were traced for one batch size go with it, so that nothing is said of them.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -86,19 +85,11 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
     samples = before.batch_size_per_rank * world_size
     found = []
     for old, new in zip(before.tables, now.tables, strict=True):
-        figures = [_figures(t, samples) for t in (old, new)]
-        if figures[0] == figures[1]:
-            continue
+        then, today = (_figures(t, samples) for t in (old, new))
         indices = samples * abs(new.pooling_factor - old.pooling_factor)
-        unique = abs(figures[1].num_unique_rows - figures[0].num_unique_rows)
-        found.append(
-            TableChange(
-                table=old.name,
-                before=figures[0],
-                now=figures[1],
-                changed_bytes=(indices + unique) * old.row_bytes,
-            )
-        )
+        changed = (indices + abs(today.num_unique_rows - then.num_unique_rows)) * old.row_bytes
+        if then != today:
+            found.append(TableChange(table=old.name, before=then, now=today, changed_bytes=changed))
     return tuple(sorted(found, key=lambda c: -c.changed_bytes))
 
 
@@ -254,8 +245,6 @@ def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candida
 #
 # A line through the values of several days, for forecasts such as when a table will be full.
 
-_FEWEST_FOR_SPREAD: Final = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
@@ -293,20 +282,15 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
         days: when each value was measured, in days from any origin.
         values: one value for each entry of ``days``.
     """
+    from scipy.stats import linregress
+
     if len(set(days)) < 2:
         return None
-    x, y = np.array(days, dtype=float), np.array(values, dtype=float)
-    away, middle = x - x.mean(), float(y.mean())
-    square = float((away**2).sum())
-    slope = float((away * (y - middle)).sum() / square)
-    spread = math.inf
-    if len(days) >= _FEWEST_FOR_SPREAD:
-        rest = y - middle - slope * away
-        spread = math.sqrt(float((rest**2).sum()) / (len(days) - 2) / square)
+    line = linregress(days, values)
     return Trend(
-        slope_per_day=slope,
-        spread_per_day=spread,
-        at_last_day=middle + slope * float(away.max()),
+        slope_per_day=float(line.slope),
+        spread_per_day=float(line.stderr) if len(days) > 2 else math.inf,
+        at_last_day=float(line.intercept + line.slope * max(days)),
     )
 
 
@@ -424,19 +408,19 @@ def with_curve(
     most = every if limit.max_tables is None else min(every, limit.max_tables)
     best: PlanningResult | None = None
     points = []
-    solve = partial(
-        api.solve,
-        search=replace(search, with_baselines=False),
-        make_pipeline=make_pipeline,
-        should_stop=should_stop,
-    )
+    bare = replace(search, with_baselines=False)
     for count in (0, *(c for c in counts if c < most)):
         less = replace(limit, max_tables=count)
         if count == 0:
             less = replace(limit, max_tables=None, max_bytes=0.0)
         found: PlanningResult | None = None
         with suppress(PlannerError):  # none fits
-            found = solve(replace(problem, move_limit=less))
+            found = api.solve(
+                replace(problem, move_limit=less),
+                search=bare,
+                make_pipeline=make_pipeline,
+                should_stop=should_stop,
+            )
         if should_stop():
             break
         if found is not None and (best is None or found.solver.value < best.solver.value):

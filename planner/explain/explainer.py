@@ -24,6 +24,7 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.profiling.stats import some_names
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.rules.placement_rules import (
     Usage,
@@ -227,8 +228,8 @@ class Explainer:
         names = [t.table for t in self.space.tables]
         if name not in names:
             near = get_close_matches(name, names, n=1)
-            hint = f"tables are {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
-            hint = f"did you mean {near[0]!r}?" if near else hint
+            hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
+            hint = hint if names else "the workload has no tables"
             message = f"--table {name!r}: no such table; {hint}"
             raise InvalidInputError(message)
         return names.index(name)

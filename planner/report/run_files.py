@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costmodels import units
 from planner import io
 from planner.models import pipeline_of
 from planner.report import figures
 from planner.report.page import render_page
-from planner.report.sections.base import build_blocks
+from planner.report.sections.base import build_blocks, build_sections
 from planner.result import PlanningResult
 from planner.support.files import (
     HTML_FILE,
@@ -19,21 +18,15 @@ from planner.support.files import (
     TRACE_FOLDER,
     write_files,
 )
-from planner.support.text import counted
 from planner.trace.kineto import traces
 
 
 def page(result: PlanningResult) -> str:
     """The text of ``report.html``."""
-    workload, topology = result.problem.workload, result.problem.topology
-    subtitle = (
-        f"{counted(len(workload.tables), 'table')}, "
-        f"{units.format_bytes(workload.weight_bytes)} of weights, "
-        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank, "
-        f"pipeline {workload.pipeline.value}"
-    )
-    title = f"Sharding plan of {workload.name}"
-    return render_page(title, subtitle, build_blocks(result))
+    (summary,) = build_sections(result, ("summary",))
+    workload = result.problem.workload
+    subtitle = ", ".join((*summary.facts[0].parts, f"pipeline {workload.pipeline.value}"))
+    return render_page(f"Sharding plan of {workload.name}", subtitle, build_blocks(result))
 
 
 def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:

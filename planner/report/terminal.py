@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +28,6 @@ for none: what is tried one after the other until a table fits."""
 
 _BREAK = re.compile(r" (?!%|[KMGTP]?i?B\b|[num]?s\b|[kMG]\b(?!\s[\d(])|USD\b|FLOP)")
 """Where a text may be broken: at a blank, but not between a number and its unit."""
-
-_SEAMS = re.compile(r"(?<=[_/.-])(?=[^\d_/.-])")
-"""The places where a long word is broken if possible."""
 
 Cells = list[tuple[str, ...]]
 
@@ -124,16 +121,8 @@ def _table(columns: tuple[Column, ...], cells: Cells, widths: dict[int, int], ga
 
 
 def _folded(text: str, width: int) -> str:
-    """The text on as many lines as it needs; words that are too long break at ``_SEAMS``."""
-    lines: list[str] = []
-    for line in wrap(text, width):
-        rest = line
-        while cell_len(rest) > width:
-            seams = [m.start() for m in _SEAMS.finditer(rest) if m.start() <= width]
-            at = seams[-1] if seams else width
-            lines.append(rest[:at])
-            rest = rest[at:]
-        lines.append(rest)
+    """The text on as many lines as it needs; words that are too long are broken."""
+    lines = (line for part in wrap(text, width) for line in chop_cells(part, width or 1))
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ def _drift(
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
     from planner.cli.days import ordered
-    from planner.cli.inputs import load_plans, with_constraints, with_notes
+    from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
     from planner.cli.printing import drift_show as show
 
     files, before = ordered(asked.days), asked.before
@@ -108,6 +108,8 @@ def _drift(
         old = stats_of(before, problem.workload)
         then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
+        if inputs.made_for is not None and made_of_others(inputs.made_for, then):
+            warnings += (f"{plan}: was made for other laws, tables or training than {before} says",)
     limit = MoveLimit(
         start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
@@ -124,7 +126,6 @@ def _drift(
     drift = show.Drift(
         days=tuple(found),
         threshold_ratio=asked.threshold,
-        predicted_s=None if inputs.made_for is None else inputs.made_for.predicted_s,
         before=before,
     )
     return drift, list(warnings)

@@ -106,10 +106,7 @@ def test_a_search_that_the_clock_has_cut_is_told() -> None:
     cut = replace(found, result=replace(found.result, solver=solver))
     file = DayFile(path=Path("today.json"))
     days = tuple(Day(file=file, assessment=a, rows=()) for a in (found, cut))
-    told = [
-        Drift(days=days[:n], threshold_ratio=0.05, predicted_s=None, before=None).warnings
-        for n in (1, 2)
-    ]
+    told = [Drift(days=days[:n], threshold_ratio=0.05, before=None).warnings for n in (1, 2)]
     assert told[0] == ()
     assert len(told[1]) == 1
     assert told[1][0].startswith("--time-limit cut the search of 1 of 2 days")
