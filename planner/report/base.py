@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, member
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from costmodels import units
 from planner.support.text import format_gap, printable, significant, unsigned_zero
@@ -138,6 +138,18 @@ class Section:
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[Item],
+        cells: Sequence[tuple[Column, Callable[[Item], Cell]]],
+        **more: Any,
+    ) -> Section:
+        """A section with a row for each item, as :func:`laid_out` makes them."""
+        columns, rows = laid_out(items, cells)
+        return cls(title=title, columns=columns, rows=rows, **more)
 
 
 def laid_out(

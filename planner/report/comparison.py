@@ -162,7 +162,15 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
 
 def _overview(comparison: Comparison) -> Section:
     base, *others = comparison.plans
-    columns, rows = laid_out(
+    facts = tuple(
+        Fact(label="Verdict", parts=verdict(base, other, sure))
+        for other, sure in zip(others, comparison.confidences, strict=True)
+    )
+    plans = comparison.plans
+    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
+    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    return Section.of(
+        "Plans",
         comparison.plans,
         (
             (Column("plan"), lambda p: p.name),
@@ -172,15 +180,9 @@ def _overview(comparison: Comparison) -> Section:
             ),
             *figures.PLAN_CELLS,
         ),
+        facts=facts,
+        notes=notes,
     )
-    facts = tuple(
-        Fact(label="Verdict", parts=verdict(base, other, sure))
-        for other, sure in zip(others, comparison.confidences, strict=True)
-    )
-    plans = comparison.plans
-    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
-    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
-    return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 
 def verdict(base: Candidate, other: Candidate, faster: float) -> tuple[str, ...]:
@@ -212,7 +214,8 @@ def _stages(plans: tuple[Candidate, ...]) -> Section:
         for p in plans
     )
     numbers = range(2, len(plans) + 1) if len(plans) > 2 else ("",)
-    columns, rows = laid_out(
+    return Section.of(
+        "Time per stage",
         dict.fromkeys(name for times in (first, *others) for name in times),
         (
             (Column("stage (slowest rank)"), lambda name: name),
@@ -229,7 +232,6 @@ def _stages(plans: tuple[Candidate, ...]) -> Section:
             ),
         ),
     )
-    return Section(title="Time per stage", columns=columns, rows=rows)
 
 
 def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Section:
@@ -259,7 +261,8 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
     base, *others = comparison.plans
-    columns, rows = laid_out(
+    return Section.of(
+        f"Re-sharding from {base.name}",
         [(plan.name, comparison.move(plan)) for plan in others],
         (
             (Column("to"), lambda move: move[0]),
@@ -273,7 +276,6 @@ def _reshards(comparison: Comparison) -> Section:
             ),
         ),
     )
-    return Section(title=f"Re-sharding from {base.name}", columns=columns, rows=rows)
 
 
 # ------------------------------------------------------------------ the page

@@ -173,17 +173,16 @@ def _percent(ratio: float) -> str:
 
 
 def _lasting(drift: Drift) -> str:
-    line = drift.trend
+    line, days = drift.trend, len(drift.days)
     if line is None:
         return ""
     soon, likely, late = line.days_until(drift.threshold_ratio)
     if not math.isfinite(likely):
         return "What a new plan saves does not grow from day to day."
-    words = f"This plan lasts about {significant(likely)} more days"
-    if len(drift.days) == 2:
-        return f"{words}, by a line through two days."
     latest = significant(late) if math.isfinite(late) else "any number of"
-    return f"{words} ({significant(soon)} to {latest}), by a line through {len(drift.days)} days."
+    span = f" ({significant(soon)} to {latest})" if days > 2 else ""
+    words = f"This plan lasts about {significant(likely)} more days{span}"
+    return f"{words}, by a line through {days} days."
 
 
 def _move(day: Day) -> tuple[str, ...]:
@@ -200,7 +199,8 @@ def _move(day: Day) -> tuple[str, ...]:
 
 
 def _days(drift: Drift) -> Section:
-    columns, rows = laid_out(
+    return Section.of(
+        "Day by day",
         drift.days,
         (
             (Column("day"), lambda day: day.file.name),
@@ -210,7 +210,6 @@ def _days(drift: Drift) -> Section:
             (Column("tables moved", Kind.COUNT), lambda day: day.moved_tables),
         ),
     )
-    return Section(title="Day by day", columns=columns, rows=rows)
 
 
 def _tables(day: Day, *, everything: bool) -> Section:

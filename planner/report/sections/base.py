@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from abc import ABC
 from typing import ClassVar
 
@@ -30,7 +31,8 @@ class AbstractReportSection(ABC):  # each method has a default
         order: place among the parts; smaller ones come first.
         title: heading on the page.
         short: what the page's list of contents calls it; by default the title.
-        name: what it is asked for by, and its anchor on the page; by default the name of its file.
+        name: what it is asked for by, and its anchor on the page; ``busy_tables`` for a class
+            ``BusyTables`` or ``BusyTablesSection``.
     """
 
     order: ClassVar[int]
@@ -38,10 +40,11 @@ class AbstractReportSection(ABC):  # each method has a default
     short: ClassVar[str]
     name: ClassVar[str]
 
-    def __init_subclass__(cls, *, order: int, title: str, short: str = "", name: str = "") -> None:
-        """Take the attributes from the arguments of the class."""
+    def __init_subclass__(cls, *, order: int, title: str, short: str = "") -> None:
+        """Take the attributes from the arguments and the name of the class."""
         cls.order, cls.title, cls.short = order, title, short or title
-        cls.name = name or cls.__module__.rpartition(".")[2]
+        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Section"))
+        cls.name = "_".join(words).lower()
 
     def build(self, result: PlanningResult) -> Section | None:
         """Facts and rows for one planning result; None for a part that only the page has."""

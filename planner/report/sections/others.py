@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from costmodels import units
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section, format_share, laid_out
+from planner.report.base import Cell, Column, Kind, Section, format_share
 from planner.report.figures import FAMILIES, family_seconds
 from planner.report.page import block, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
@@ -17,7 +17,7 @@ from planner.support.text import counted
 
 
 @final
-class AssumedSection(AbstractReportSection, order=15, title="Assumed", name="assumed"):
+class AssumedSection(AbstractReportSection, order=15, title="Assumed"):
     """One row for each assumed value, with the step of this plan at the other end of its range."""
 
     def build(self, result: PlanningResult) -> Section | None:
@@ -26,7 +26,9 @@ class AssumedSection(AbstractReportSection, order=15, title="Assumed", name="ass
             return None
         ours_s = result.estimate.time.time_s
         change = Column("change", Kind.DELTA)
-        columns, rows = laid_out(
+        notes = ("The same plan, with one value changed at a time.",)
+        return Section.of(
+            self.title,
             result.assumed,
             (
                 (Column("what"), lambda a: a.what),
@@ -36,18 +38,13 @@ class AssumedSection(AbstractReportSection, order=15, title="Assumed", name="ass
                 (Column("step", Kind.TIME), lambda a: a.time_s),
                 (change, lambda a: None if a.time_s is None else a.time_s - ours_s),
             ),
+            notes=notes,
         )
-        notes = ("The same plan, with one value changed at a time.",)
-        return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
 
 @final
 class MovesSection(
-    AbstractReportSection,
-    order=25,
-    title="Bytes moved against step time",
-    short="Moves",
-    name="moves",
+    AbstractReportSection, order=25, title="Bytes moved against step time", short="Moves"
 ):
     """A row for each number of tables; nothing if this was not asked for."""
 
@@ -56,19 +53,6 @@ class MovesSection(
         if not result.curve:
             return None
         before_s = result.curve[0].move.before_s
-        columns, rows = laid_out(
-            result.curve,
-            (
-                (Column("at most"), lambda p: _at_most(p.most_tables)),
-                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
-                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
-                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
-                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
-                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
-                (Column("at least", Kind.TIME), lambda p: p.bound_s),
-                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
-            ),
-        )
         notes = [
             "at least: a proven bound; no plan within the limits of the row has a shorter "
             "iteration. paid back after: training on the new plan until it has saved the time of "
@@ -83,7 +67,21 @@ class MovesSection(
                 f"The limit on moves blocks table {blocked.table}: moving it too ({moved}) would "
                 f"save another {more}."
             )
-        return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))
+        return Section.of(
+            self.title,
+            result.curve,
+            (
+                (Column("at most"), lambda p: _at_most(p.most_tables)),
+                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
+                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
+                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
+                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
+                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
+                (Column("at least", Kind.TIME), lambda p: p.bound_s),
+                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
+            ),
+            notes=tuple(notes),
+        )
 
 
 def _at_most(tables: int | None) -> str:
@@ -99,11 +97,7 @@ def _payback(seconds: float | None) -> str:
 
 @final
 class AlternativesSection(
-    AbstractReportSection,
-    order=80,
-    title="Runners-up and baselines",
-    short="Alternatives",
-    name="alternatives",
+    AbstractReportSection, order=80, title="Runners-up and baselines", short="Alternatives"
 ):
     """One row for each plan, all priced by the same models.
 
@@ -115,7 +109,12 @@ class AlternativesSection(
         named = figures.named_plans(result)
         roles = {plan.name: role for role, plan in named}
         words = figures.abbreviations(plan.plan for _, plan in named)
-        columns, rows = laid_out(
+        notes = (
+            *((f"Column sharding: {words}",) if words else ()),
+            *figures.unfit_baselines(result),
+        )
+        return Section.of(
+            self.title,
             _in_order(result),
             (
                 (Column("plan"), lambda p: p.name),
@@ -123,12 +122,8 @@ class AlternativesSection(
                 (Column("ratio", Kind.FACTOR), lambda p: figures.speedup(result.best, p)),
                 *figures.PLAN_CELLS,
             ),
+            notes=notes,
         )
-        notes = (
-            *((f"Column sharding: {words}",) if words else ()),
-            *figures.unfit_baselines(result),
-        )
-        return Section(title=self.title, columns=columns, rows=rows, notes=notes)
 
     def draw(self, result: PlanningResult) -> Markup:
         """The same plans, and the stages in which others lose time."""
@@ -163,18 +158,15 @@ def _losses(best: Candidate, others: list[Candidate]) -> Markup | None:
 
 @final
 class ProvenanceSection(
-    AbstractReportSection,
-    order=100,
-    title="Sources of numbers",
-    short="Sources",
-    name="provenance",
+    AbstractReportSection, order=100, title="Sources of numbers", short="Sources"
 ):
     """One row for each number of the system; weak sources come first."""
 
     def build(self, result: PlanningResult) -> Section:
         """Name, value as written, source and reference of each number."""
         entries = result.estimate.provenance or result.problem.topology.provenance
-        columns, rows = laid_out(
+        return Section.of(
+            self.title,
             sorted(entries, key=lambda entry: -entry.source.strength),
             (
                 (Column("number"), lambda entry: entry.name),
@@ -183,13 +175,10 @@ class ProvenanceSection(
                 (Column("reference"), lambda entry: entry.reference),
             ),
         )
-        return Section(title=self.title, columns=columns, rows=rows)
 
 
 @final
-class LimitsSection(
-    AbstractReportSection, order=110, title="Limits of the model", short="Limits", name="limits"
-):
+class LimitsSection(AbstractReportSection, order=110, title="Limits of the model", short="Limits"):
     """A list on the page, which begins with the warnings of this plan."""
 
     def draw(self, result: PlanningResult) -> Markup:

@@ -51,7 +51,7 @@ PURPOSES: dict[str, str] = {
 
 
 @final
-class MemorySection(AbstractReportSection, order=40, title="Memory", name="memory"):
+class MemorySection(AbstractReportSection, order=40, title="Memory"):
     """The memory of ranks and hosts, compared with its limits.
 
     Rows are groups of equal ranks, the fullest first; of many, the middle is left out. The page has
@@ -170,9 +170,7 @@ _STRONG = 0.85
 
 
 @final
-class TrafficSection(
-    AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic", name="traffic"
-):
+class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic"):
     """A matrix of ranks, or of hosts if there are many ranks; only on the page."""
 
     def draw_plan(
@@ -241,7 +239,7 @@ _NOTE = (
 
 
 @final
-class TablesSection(AbstractReportSection, order=60, title="Tables", name="tables"):
+class TablesSection(AbstractReportSection, order=60, title="Tables"):
     """A row for each table, the most expensive first.
 
     The terminal shows the first ones. The page has all tables and a box to search them; of a long

@@ -11,7 +11,7 @@ from costmodels import units
 from costmodels.estimates import IterationEstimate, StageTime
 from costmodels.pipeline import CostPipeline
 from planner.report import charts, figures
-from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
+from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.report.charts import Bar, Lane, axis_s, lanes_chart
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, written
@@ -30,11 +30,7 @@ as on it."""
 
 @final
 class TimelineSection(
-    AbstractReportSection,
-    order=20,
-    title="Timeline of one iteration",
-    short="Timeline",
-    name="timeline",
+    AbstractReportSection, order=20, title="Timeline of one iteration", short="Timeline"
 ):
     """The critical path, which is the chain of steps that the iteration waits for.
 
@@ -51,7 +47,9 @@ class TimelineSection(
             for stage, share in figures.path_shares(estimate)
             if share >= _SMALLEST_SHARE
         )
-        columns, rows = laid_out(
+        facts = (Fact(label="By stage", parts=shares or ("none",)),)
+        return Section.of(
+            "Critical path",
             estimate.critical_path,
             (
                 (Column("rank", Kind.COUNT), lambda step: step.rank),
@@ -60,9 +58,8 @@ class TimelineSection(
                 (Column("time", Kind.TIME), lambda step: step.duration_s),
                 (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
             ),
+            facts=facts,
         )
-        facts = (Fact(label="By stage", parts=shares or ("none",)),)
-        return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
         """The critical path, and a lane for each stream of the notable ranks."""
@@ -148,7 +145,9 @@ class StagesSection(
     def build(self, result: PlanningResult) -> Section:
         """Stages in the order in which they start."""
         stages = [stage for stage in result.estimate.stages if any(stage.duration_s)]
-        columns, rows = laid_out(
+        note = "Column rank: where the stage takes longest; - if all ranks take equally long."
+        return Section.of(
+            "Balance of ranks",
             sorted(stages, key=lambda stage: min(stage.start_s)),
             (
                 (Column("stage"), lambda s: s.name),
@@ -162,9 +161,8 @@ class StagesSection(
                     lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
                 ),
             ),
+            notes=(note,),
         )
-        note = "Column rank: where the stage takes longest; - if all ranks take equally long."
-        return Section(title="Balance of ranks", columns=columns, rows=rows, notes=(note,))
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
         """A stacked bar for each rank, or for the busiest."""
