@@ -12,18 +12,18 @@ from costmodels import units
 from planner.support.text import format_gap, printable, significant, unsigned_zero
 
 _NOTHING = 1e-8
-"""A difference of fewer seconds (or bytes) is written as 0."""
+"""A difference of fewer seconds is written as 0."""
 
 Cell = str | int | float | None
 Item = TypeVar("Item")
 
 
-def _signed(value: float, write: Callable[[float], str]) -> str:
+def _signed(value: float) -> str:
     """A difference with ``+`` or a minus sign; ``0`` if it is below ``_NOTHING``."""
     if abs(value) < _NOTHING:
         return "0"
     sign = "+" if value > 0 else "\N{MINUS SIGN}"
-    return sign + write(abs(value))
+    return sign + units.format_time(abs(value))
 
 
 def format_gib(num_bytes: float) -> str:
@@ -82,8 +82,7 @@ class Kind(Enum):
     GAP = member(format_gap)
     FACTOR = member(format_factor)
     RATE = member(lambda v: f"{units.format_count(v)}/s")
-    DELTA = member(lambda v: _signed(v, units.format_time))
-    DELTA_BYTES = member(lambda v: _signed(v, units.format_bytes))
+    DELTA = member(_signed)
     USD = member(lambda v: f"{significant(v)} USD")
 
 

@@ -61,13 +61,8 @@ class Lane:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """A mark on the axis; ``css`` is ``axis`` for a grid line, or ``limit`` for a limit."""
-
-    at_ratio: float
-    label: str
-    css: str = "axis"
+Tick = tuple[float, str, str]
+"""A mark on the axis: its place 0..1, its label, and ``axis`` for a grid line, or ``limit``."""
 
 
 def lanes_chart(
@@ -130,7 +125,7 @@ def axis(end: float, write: Callable[[float], str]) -> tuple[Tick, ...]:
         return ()
     step = _round_step(end / _MOST_TICKS)
     ticks = (i * step for i in range(int(end / step * 1.0001) + 1))
-    return tuple(Tick(at_ratio=v / end, label=write(v) if v else "0") for v in ticks)
+    return tuple((v / end, write(v) if v else "0", "axis") for v in ticks)
 
 
 def _round_step(least: float) -> float:

@@ -27,7 +27,7 @@ from planner.report.base import (
 )
 from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
-from planner.report.sections.stages import length_s
+from planner.report.sections.one_plan import length_s
 from planner.result import Candidate, Reshard
 from planner.rules.moved_bytes import received_bytes
 from planner.support.result_frames import ranks_held

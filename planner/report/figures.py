@@ -261,16 +261,11 @@ def plain_objective(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def is_of_speed(name: str) -> bool:
-    """Whether a shorter iteration makes an objective smaller, as it does for a time."""
-    return objective_kind(name)[0] is Kind.TIME
-
-
-def objective_kind(name: str) -> tuple[Kind, str]:
-    """How values of an objective are written, and their unit."""
+def objective_kind(name: str) -> Kind:
+    """How values of an objective are written; a shorter iteration makes times smaller alone."""
     plain = plain_objective(name)
-    unit = objective_class(plain).unit if plain in objective_names() else ""
-    return Kind.TIME if unit == "s" else Kind.NUMBER, unit
+    is_time = plain in objective_names() and objective_class(plain).unit == "s"
+    return Kind.TIME if is_time else Kind.NUMBER
 
 
 # ------------------------------------------------------------------ families of stages

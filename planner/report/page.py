@@ -28,8 +28,7 @@ _TALL_ROWS = 24
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
 _SHORT_NUMBER = re.compile(r"(?<![\d.,])\d+(\.\d+)?(?= )(?! %)(?! B$)")
-_SIGNED = (Kind.DELTA, Kind.DELTA_BYTES)
-_PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, *_SIGNED)
+_PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, Kind.DELTA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +141,7 @@ def grid(
         ident: id of the table, for its search box.
         marked: number of first rows that stand out.
     """
-    if not css and any(column.kind in _SIGNED for column in columns):
+    if not css and any(column.kind is Kind.DELTA for column in columns):
         css = "delta"
     if not css and any(isinstance(v, str) and len(v) > _WIDE_TEXT for row in rows for v in row[1:]):
         css = "wide"
@@ -165,7 +164,7 @@ def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     if not isinstance(value, float):
         return words, "" if value is None else printable(str(value)), ""
     side = "up" if value > 0 else "down"
-    return words, f"{value:.9g}", side if kind in _SIGNED and words != "0" else ""
+    return words, f"{value:.9g}", side if kind is Kind.DELTA and words != "0" else ""
 
 
 def written(kind: Kind, value: Cell) -> str:

@@ -160,7 +160,7 @@ def _facts(solver: SolverReport) -> tuple[Fact, ...]:
 
     if solver.objective == "iteration":
         return ()
-    kind, _ = objective_kind(solver.objective)
+    kind = objective_kind(solver.objective)
     parts = [f"{solver.objective} {format_cell(kind, solver.value)}"]
     if not math.isfinite(solver.value):
         words = "has no value: the plan takes more host memory than TorchRec's planner allows"

@@ -217,11 +217,6 @@ def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) ->
             f"{100 * before:.1f} %): the factors are noise; give more runs, or use the system "
             "without them"
         )
-    if found.absent:
-        kinds = " and ".join(found.absent)
-        doubts.append(
-            f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"
-        )
     if found.topology is not problem.topology:
         doubts.append(
             "these CPU ranks were never calibrated: the runs correct constants measured on other "

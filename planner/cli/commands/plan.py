@@ -15,7 +15,7 @@ from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
-from planner.support.status import Status
+from planner.support.status import STATUS_WORDS, Status
 from planner.support.text import format_gap
 
 if TYPE_CHECKING:
@@ -291,11 +291,7 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
     if solver.status is Status.TIME_LIMIT:
         more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
-        why = f"the search proved no bound; {more}"
-        if solver.status is Status.NO_PROOF:
-            why = "a plan was priced below the bound, so the bound is wrong and was withdrawn"
-        elif solver.strategy != "auto":
-            why = f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
+        why = f"{STATUS_WORDS[solver.status]}; --strategy auto proves a bound, or {more}"
         return f"the gap is unknown, so {asked} is not met: {why}"
     if gap <= most_ratio:
         return None

@@ -78,14 +78,9 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     """(label, value, note) of each figure."""
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
-    kind, _ = figures.objective_kind(solver.objective)
+    kind = figures.objective_kind(solver.objective)
     exposed_s = estimate.exposed_communication_s
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
-    price = result.problem.topology.price_per_device_usd_per_hour
-    usd, paid = result.usd_per_billion_samples, []
-    if usd is not None and price is not None:
-        at = f"per billion samples, at {significant(price, 6)} USD per device and hour"
-        paid.append(("Cost", written(Kind.USD, usd), at))
     bound, gap = (
         "unproven" if value is None else written(unit, value)
         for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
@@ -98,7 +93,6 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     return [
         ("Iteration", written(Kind.TIME, time.time_s), spread),
         ("Throughput", written(Kind.RATE, estimate.samples_per_s), "samples per second"),
-        *paid,
         ("Proven bound", bound, ended),
         ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
         ("Exposed communication", share, hidden),
@@ -150,7 +144,7 @@ def advice(result: PlanningResult, rival: Candidate | None, sure: float) -> str:
     if gain < 0:
         objective, problem = result.solver.objective, result.problem
         shorter = f"the iteration of {who} is {format_share(-gain)} shorter"
-        if not figures.is_of_speed(objective):
+        if figures.objective_kind(objective) is not Kind.TIME:
             return f"This plan was searched for objective {objective}: {shorter}."
         if rival.name == IN_USE:
             return f"Recommended: keep the plan in use; {shorter}."

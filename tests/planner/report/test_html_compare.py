@@ -16,7 +16,7 @@ from planner.report.comparison import (
     difference_sections,
     render_compare,
 )
-from planner.report.sections.stages import TimelineSection, length_s
+from planner.report.sections.one_plan import TimelineSection, length_s
 from planner.result import Candidate, PlanningResult
 from tests.planner.report.page_reader import Page, Values, differing, read_page, values_of
 
