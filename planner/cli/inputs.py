@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
@@ -253,6 +254,15 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
     return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
 
 
+_SAYS: Final = {
+    "system": "--system",
+    "ranks per host": "--gpus-per-host",
+    "samples per rank": "--batch-size",
+    "pipeline": "--set training.pipeline",
+}
+"""What a plan's file says that it was made for, and the flag that asks for another value."""
+
+
 def _made_otherwise(
     path: Path,
     plan: io.SavedPlan,
@@ -260,30 +270,22 @@ def _made_otherwise(
     problem: PlanningProblem,
     flags: ProblemFlags,
 ) -> list[str]:
-    """That a plan was made for another system, batch or pipeline, where no flag asks for one."""
+    """That a plan was made for another system, batch or pipeline, where no flag asks for one.
+
+    ``first`` is the system of the first plan.
+    """
     workload, topology = problem.workload, problem.topology
-    set_keys = {text.partition("=")[0] for text in flags.overrides}
-    batch = bool(flags.batch_size or flags.global_batch_size)
-    batch |= "training.batch_size_per_rank" in set_keys
-    pipeline = f"--set training.pipeline={plan.pipeline}"
-    rows = (
-        ("system", flags.system, plan.system, first, "--system"),
-        (
-            *("ranks per host", flags.gpus_per_host, plan.local_world_size),
-            *(topology.local_world_size, "--gpus-per-host"),
-        ),
-        (
-            *("samples per rank", batch, plan.batch_size_per_rank),
-            *(workload.batch_size_per_rank, "--batch-size"),
-        ),
-        (
-            *("pipeline", "training.pipeline" in set_keys, plan.pipeline),
-            *(workload.pipeline.value, pipeline),
-        ),
-    )
+    keys = {text.partition("=")[0] for text in flags.overrides}
+    is_batch = (flags.batch_size or flags.global_batch_size) is not None
+    batch = is_batch or "training.batch_size_per_rank" in keys
+    asked = (flags.system, flags.gpus_per_host, batch, "training.pipeline" in keys)
+    made = (plan.system, plan.local_world_size, plan.batch_size_per_rank, plan.pipeline)
+    sizes = topology.local_world_size, workload.batch_size_per_rank
     told = [
         f"{path}: was made for {what} {old}, and is priced for {now}; {flag} says otherwise"
-        for what, is_asked, old, now, flag in rows
+        for (what, flag), is_asked, old, now in zip(
+            _SAYS.items(), asked, made, (first, *sizes, workload.pipeline.value), strict=True
+        )
         if not is_asked and old not in (None, now)
     ]
     is_first = not (flags.system or flags.gpus_per_host) and plan.system in (None, first)

@@ -19,7 +19,7 @@ from planner.explain.explainer import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats
-from planner.result import Blocked, Candidate, MovePoint, PlanningResult
+from planner.result import Blocked, Candidate, MovePoint, PlanningResult, Reshard
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
@@ -165,6 +165,7 @@ class Assessment:
         fits: whether the plan in use still fits in the memory that constraints leave.
         result: the best plan found for the day's data, with the move to it. It is never slower than
             the plan in use, if that fits.
+        rows: the rows that the data need in each measured table.
     """
 
     changes: tuple[TableChange, ...]
@@ -172,6 +173,7 @@ class Assessment:
     now_s: float
     fits: bool
     result: PlanningResult
+    rows: tuple[TableRows, ...] = ()
 
     @property
     def new_s(self) -> float:
@@ -188,6 +190,16 @@ class Assessment:
         """Seconds of training until the new plan has saved the time of the move; None for never."""
         move = self.result.reshard
         return None if move is None else move.payback_s
+
+    @property
+    def pays(self) -> bool:
+        """Whether the new plan is faster."""
+        return self.payback_s is not None and self.saved_ratio > 0
+
+    @property
+    def move(self) -> Reshard | None:
+        """The move to the new plan; None where that is only another one as slow."""
+        return None if self.fits and not self.pays else self.result.reshard
 
 
 def assess(

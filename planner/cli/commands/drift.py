@@ -83,7 +83,7 @@ def command(
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         from planner import io
 
-        io.save_plan(asked.output, drift.latest.assessment.result)
+        io.save_plan(asked.output, drift.latest.result)
         remark(settings, f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
@@ -114,20 +114,16 @@ def _drift(
         start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
     search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
-    found = []
+    found = {}
     with StopOnInterrupt(keeps=False) as stop:
         for file in files:
             now, rows, notes = workload_under(
-                problem.workload, stats_of(file.path, problem.workload), file.name
+                problem.workload, stats_of(file.path, problem.workload), str(file.path)
             )
             warnings += notes
-            assessment = assess(problem, now, limit, search=search, should_stop=stop)
-            found.append(show.Day(file=file, assessment=assessment, rows=rows))
-    drift = show.Drift(
-        days=tuple(found),
-        threshold_ratio=asked.threshold,
-        before=before,
-    )
+            assessed = assess(problem, now, limit, search=search, should_stop=stop)
+            found[file] = replace(assessed, rows=rows)
+    drift = show.Drift(days=found, threshold_ratio=asked.threshold, before=before)
     return drift, list(warnings)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,9 +11,8 @@ from typing import Any, Final
 from costmodels import units
 from planner.cli.console import Settings, stdout_console
 from planner.cli.days import DayFile
-from planner.drift.changes import Assessment, IndexFigures, TableChange, TableRows, Trend, trend
+from planner.drift.changes import Assessment, IndexFigures, TableChange, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
-from planner.result import Reshard
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
@@ -21,60 +20,35 @@ _MOST_TABLES: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
-    """One day's data: where they are from, what they do to the plan, and the rows they ask for."""
-
-    file: DayFile
-    assessment: Assessment
-    rows: tuple[TableRows, ...]
-
-    @property
-    def pays(self) -> bool:
-        """Whether the new plan is faster."""
-        return self.assessment.payback_s is not None and self.assessment.saved_ratio > 0
-
-    @property
-    def move(self) -> Reshard | None:
-        """The move to the new plan; None where that is only another one as slow."""
-        now = self.assessment
-        return None if now.fits and not self.pays else now.result.reshard
-
-    @property
-    def moved_tables(self) -> int:
-        """Tables that move to the new plan."""
-        return 0 if self.move is None else self.move.moved_tables
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """All days in order.
 
     Attributes:
-        days: at least one.
+        days: what the data of each file do to the plan; at least one.
         threshold_ratio: saving above which a new plan is due.
         before: statistics that the plan was made with, None for the workload's laws.
     """
 
-    days: tuple[Day, ...]
+    days: Mapping[DayFile, Assessment]
     threshold_ratio: float
     before: Path | None
 
     @property
-    def latest(self) -> Day:
+    def latest(self) -> Assessment:
         """The last day."""
-        return self.days[-1]
+        return list(self.days.values())[-1]
 
     @property
     def is_alarming(self) -> bool:
         """Whether the latest data ask for another plan, or for larger tables."""
-        now = self.latest.assessment
-        outgrown = any(rows.is_outgrown for rows in self.latest.rows)
+        now = self.latest
+        outgrown = any(rows.is_outgrown for rows in now.rows)
         return now.saved_ratio > self.threshold_ratio or not now.fits or outgrown
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the figures doubtful."""
-        ends = [day.assessment.result.solver.status for day in self.days]
+        ends = [now.result.solver.status for now in self.days.values()]
         cut = ends.count(Status.TIME_LIMIT)
         told = (
             f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler machine "
@@ -90,11 +64,11 @@ class Drift:
     @property
     def trend(self) -> Trend | None:
         """The line through what a new plan saves, day by day; None without days."""
-        days = [d.file.day for d in self.days if d.file.day is not None]
-        return trend(days, [d.assessment.saved_ratio for d in self.days]) if days else None
+        days = [file.day for file in self.days if file.day is not None]
+        return trend(days, [now.saved_ratio for now in self.days.values()]) if days else None
 
 
-_FIGURES: Final = ("before_s", "now_s", "new_s", "saved_ratio", "fits", "payback_s")
+_FIGURES: Final = ("before_s", "now_s", "new_s", "saved_ratio", "fits", "payback_s", "rows")
 
 
 def as_json(drift: Drift) -> dict[str, Any]:
@@ -105,14 +79,13 @@ def as_json(drift: Drift) -> dict[str, Any]:
         "threshold_ratio": drift.threshold_ratio,
         "days": [
             {
-                "file": day.file.name,
-                "day": day.file.day,
-                **{name: getattr(day.assessment, name) for name in _FIGURES},
-                "move": day.assessment.result.reshard,
-                "tables": day.assessment.changes,
-                "rows": day.rows,
+                "file": str(file.path),
+                "day": file.day,
+                **{name: getattr(now, name) for name in _FIGURES},
+                "move": now.result.reshard,
+                "tables": now.changes,
             }
-            for day in drift.days
+            for file, now in drift.days.items()
         ],
         "trend": line
         and {
@@ -135,18 +108,18 @@ def print_drift(settings: Settings, drift: Drift) -> None:
 
 
 def _facts(drift: Drift) -> list[Fact]:
-    now, day = drift.latest.assessment, drift.latest
+    now, file = drift.latest, list(drift.days)[-1]
     change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
     lines = {
         "Verdict": (_verdict(drift),),
         "Then": (f"{units.format_time(now.before_s)} per iteration", drift.source),
-        "Now": (f"{units.format_time(now.now_s)} ({change})", day.file.name),
+        "Now": (f"{units.format_time(now.now_s)} ({change})", str(file.path)),
         "New plan": (units.format_time(now.new_s), saved),
-        "Move": _move(day),
+        "Move": _move(now),
         "Too small": tuple(
             f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
-            for rows in day.rows
+            for rows in now.rows
             if rows.is_outgrown
         ),
     }
@@ -154,9 +127,9 @@ def _facts(drift: Drift) -> list[Fact]:
 
 
 def _verdict(drift: Drift) -> str:
-    now = drift.latest.assessment
+    now = drift.latest
     limit = f"{_percent(drift.threshold_ratio)} (--threshold)"
-    if any(rows.is_outgrown for rows in drift.latest.rows):
+    if any(rows.is_outgrown for rows in now.rows):
         return "Enlarge tables: the data hold ids for which the model has no rows."
     if not now.fits:
         return "Plan again: under these data the plan in use does not fit in memory."
@@ -185,8 +158,8 @@ def _lasting(drift: Drift) -> str:
     return f"{words}, by a line through {days} days."
 
 
-def _move(day: Day) -> tuple[str, ...]:
-    move, now = day.move, day.assessment
+def _move(now: Assessment) -> tuple[str, ...]:
+    move = now.move
     if move is None:
         return ("none: no other plan is faster",)
     payback = units.format_long_time(now.payback_s or 0.0)
@@ -194,26 +167,30 @@ def _move(day: Day) -> tuple[str, ...]:
         f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
         f"{units.format_bytes(move.moved_bytes)}",
         f"{units.format_time(move.time_s)} once over the links",
-        f"paid back after {payback} of training" if day.pays else "no faster, but it fits",
+        f"paid back after {payback} of training" if now.pays else "no faster, but it fits",
     )
 
 
 def _days(drift: Drift) -> Section:
     return Section.of(
         "Day by day",
-        drift.days,
+        drift.days.items(),
         (
-            (Column("day"), lambda day: day.file.name),
-            (Column("this plan", Kind.TIME), lambda day: day.assessment.now_s),
-            (Column("new plan", Kind.TIME), lambda day: day.assessment.new_s),
-            (Column("saves", Kind.SHARE), lambda day: day.assessment.saved_ratio),
-            (Column("tables moved", Kind.COUNT), lambda day: day.moved_tables),
+            (Column("day"), lambda day: str(day[0].path)),
+            (Column("this plan", Kind.TIME), lambda day: day[1].now_s),
+            (Column("new plan", Kind.TIME), lambda day: day[1].new_s),
+            (Column("saves", Kind.SHARE), lambda day: day[1].saved_ratio),
+            (Column("tables moved", Kind.COUNT), lambda day: _moved(day[1])),
         ),
     )
 
 
-def _tables(day: Day, *, everything: bool) -> Section:
-    changes = day.assessment.changes
+def _moved(now: Assessment) -> int:
+    return 0 if now.move is None else now.move.moved_tables
+
+
+def _tables(now: Assessment, *, everything: bool) -> Section:
+    changes = now.changes
     columns, rows = laid_out(
         changes if everything else changes[:_MOST_TABLES],
         (

@@ -8,11 +8,10 @@ from markupsafe import Markup
 
 from costmodels import units
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section, format_share
-from planner.report.figures import FAMILIES, family_seconds
-from planner.report.page import block, grid, plain_body
+from planner.report.base import Column, Kind, Section, format_share
+from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
-from planner.result import Candidate, PlanningResult
+from planner.result import PlanningResult
 from planner.support.text import counted
 
 
@@ -99,15 +98,13 @@ def _payback(seconds: float | None) -> str:
 class AlternativesSection(
     AbstractReportSection, order=80, title="Runners-up and baselines", short="Alternatives"
 ):
-    """One row for each plan, all priced by the same models.
-
-    The page also shows how much more or less time each plan spends in each family of stages.
-    """
+    """One row for each plan, all priced by the same models."""
 
     def build(self, result: PlanningResult) -> Section:
         """The chosen plan first, then the others from fast to slow."""
         named = figures.named_plans(result)
         roles = {plan.name: role for role, plan in named}
+        best, *others = (plan for _, plan in named)
         words = figures.abbreviations(plan.plan for _, plan in named)
         notes = (
             *((f"Column sharding: {words}",) if words else ()),
@@ -115,7 +112,7 @@ class AlternativesSection(
         )
         return Section.of(
             self.title,
-            _in_order(result),
+            [best, *sorted(others, key=lambda plan: plan.estimate.time.time_s)],
             (
                 (Column("plan"), lambda p: p.name),
                 (Column("role", optional=True), lambda p: roles[p.name]),
@@ -124,33 +121,6 @@ class AlternativesSection(
             ),
             notes=notes,
         )
-
-    def draw(self, result: PlanningResult) -> Markup:
-        """The same plans, and the stages in which others lose time."""
-        best, *others = _in_order(result)
-        return block(
-            "alternatives", table=plain_body(self.build(result)), losses=_losses(best, others)
-        )
-
-
-def _in_order(result: PlanningResult) -> list[Candidate]:
-    """The chosen plan, then the others from fast to slow."""
-    chosen, *others = (plan for _, plan in figures.named_plans(result))
-    return [chosen, *sorted(others, key=lambda plan: plan.estimate.time.time_s)]
-
-
-def _losses(best: Candidate, others: list[Candidate]) -> Markup | None:
-    """Seconds of each family of stages on the critical path, minus those of the chosen plan."""
-    if not others:
-        return None
-    mine = family_seconds(best.estimate)
-    spent = {plan.name: family_seconds(plan.estimate) for plan in others}
-    used = [f for f in FAMILIES if f in mine or any(f in s for s in spent.values())]
-    columns = (Column("plan"), *(Column(FAMILIES[f], Kind.DELTA) for f in used))
-    rows: list[tuple[Cell, ...]] = [
-        (name, *(s.get(f, 0.0) - mine.get(f, 0.0) for f in used)) for name, s in spent.items()
-    ]
-    return grid(columns, rows)
 
 
 # ------------------------------------------------------------------ sources, limits

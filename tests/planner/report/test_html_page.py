@@ -69,15 +69,6 @@ def test_cost_shares_of_tables_sum_to_one(page: Page) -> None:
     assert sum(shares) == pytest.approx(1.0)
 
 
-def test_losses_by_stage_sum_to_the_loss(page: Page) -> None:
-    """The sample's critical path is the same in all plans, so nothing may be lost on it."""
-    values = values_of(page)
-    losses = {q for s, _, q in values if s == "alternatives" and " " in q}
-    parts = [v for (s, _, q), v in values.items() if s == "alternatives" and q in losses]
-    assert parts
-    assert not any(parts)
-
-
 def test_names_cannot_become_markup() -> None:
     workload = replace(make_workload(3, prefix=NASTY), name=NASTY)
     text = render(make_result(workload))
