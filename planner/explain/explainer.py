@@ -56,8 +56,8 @@ class OptionCost:
         lookup_forward_s, lookup_backward_s: seconds to look up its largest shard alone.
         exchanged_bytes: bytes of vectors and indices that all ranks exchange for it, forward.
         device_bytes: bytes on the rank that holds most of the table.
-        plan_time_s: seconds per iteration of the whole plan with this option; None if it does not
-            fit in memory, or if TorchRec cannot run its pieces on these places.
+        plan_time_s: seconds per iteration of the whole plan with this option; infinite if it does
+            not fit in memory, or if TorchRec cannot run its pieces on these places.
         is_chosen: whether the plan has this option.
     """
 
@@ -66,7 +66,7 @@ class OptionCost:
     lookup_backward_s: float
     exchanged_bytes: float
     device_bytes: float
-    plan_time_s: float | None
+    plan_time_s: float = math.inf
     is_chosen: bool = False
 
 
@@ -166,7 +166,7 @@ class Explainer:
                 known = kept.setdefault(_cut(cost.placement), cost)
                 if _is_faster(cost.plan_time_s, known.plan_time_s):
                     kept[_cut(cost.placement)] = cost
-        ranked = sorted([own, *kept.values()], key=lambda c: _seconds(c.plan_time_s))
+        ranked = sorted([own, *kept.values()], key=lambda c: c.plan_time_s)
         return TableExplanation(
             table=name,
             plan_time_s=self.plan_time_s,
@@ -195,7 +195,7 @@ class Explainer:
             ways = (
                 (o.plan_time_s, o.placement)
                 for o in self.table(name).options
-                if not o.is_chosen and o.plan_time_s is not None
+                if not o.is_chosen and o.plan_time_s < math.inf
             )
             for time_s, placement in itertools.islice(ways, 1):
                 after = least_moved(placement, self.problem, self._counted_from)
@@ -266,7 +266,7 @@ class Explainer:
             local_world_size=topology.local_world_size,
         )
         figures = self._figures(placement, placed.work - rest)
-        return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
+        return replace(figures, plan_time_s=float(placed.value))
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
@@ -276,9 +276,8 @@ class Explainer:
             return []
         index, places = located
         ways = self._placer.moved((table, index), places, rest)
-        fitting = (placed for placed in ways if np.isfinite(placed.value))
-        best = min(fitting, key=lambda placed: placed.value, default=None)
-        return [] if best is None else [self._told(best, rest)]
+        best = min(ways, key=lambda placed: placed.value, default=None)
+        return [] if best is None or best.value == math.inf else [self._told(best, rest)]
 
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
         """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
@@ -296,7 +295,6 @@ class Explainer:
             lookup_backward_s=float(alone[1].max()),
             exchanged_bytes=exchanged,
             device_bytes=float(pipeline.device_bytes(work).max()),
-            plan_time_s=None,
         )
 
 
@@ -342,14 +340,9 @@ def _held(placement: TablePlacement) -> tuple[object, ...]:
     return _cut(placement), frozenset(shards.items())
 
 
-def _is_faster(one_s: float | None, other_s: float | None) -> bool:
-    """Whether one time is shorter by more than rounding; None stands for no plan that fits."""
-    return _seconds(one_s) < _seconds(other_s) * (1 - _ROUNDING)
-
-
-def _seconds(time_s: float | None) -> float:
-    """A time that can be compared; no plan that fits is later than all others."""
-    return math.inf if time_s is None else time_s
+def _is_faster(one_s: float, other_s: float) -> bool:
+    """Whether one time is shorter by more than rounding."""
+    return one_s < other_s * (1 - _ROUNDING)
 
 
 # ------------------------------------------------------------------ what constraints cost

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,8 +26,6 @@ _TALL_ROWS = 24
 """A table with more rows than this scrolls in a box of its own."""
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
-_SHORT_NUMBER = re.compile(r"(?<![\d.,])\d+(\.\d+)?(?= )(?! %)(?! B$)")
-_PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, Kind.DELTA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,18 +155,10 @@ def grid(
 
 def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     """The text, the raw number (None for a text), and the style class of a signed difference."""
-    words = written(Kind.BYTES if kind is Kind.GIB else kind, value)
+    words = format_cell(Kind.BYTES if kind is Kind.GIB else kind, value)
     if kind is Kind.TEXT:
         return words, None, ""
     if not isinstance(value, float):
         return words, "" if value is None else printable(str(value)), ""
     side = "up" if value > 0 else "down"
     return words, f"{value:.9g}", side if kind is Kind.DELTA and words != "0" else ""
-
-
-def written(kind: Kind, value: Cell) -> str:
-    """A value for people; times, bytes and rates have three digits, so that they line up."""
-    words = format_cell(kind, value)
-    if kind not in _PADDED:
-        return words
-    return _SHORT_NUMBER.sub(lambda found: f"{float(found[0]):#.3g}".rstrip("."), words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -99,8 +100,8 @@ def print_table(explanation: TableExplanation) -> None:
         say(f"{explanation.num_stuck} {told}")
 
 
-def _change(time_s: float | None, plan_time_s: float) -> str:
-    return "does not fit" if time_s is None else _changed(time_s / plan_time_s - 1)
+def _change(time_s: float, plan_time_s: float) -> str:
+    return "does not fit" if time_s == math.inf else _changed(time_s / plan_time_s - 1)
 
 
 def _changed(ratio: float) -> str:

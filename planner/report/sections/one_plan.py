@@ -21,6 +21,7 @@ from planner.report.base import (
     Fact,
     Kind,
     Section,
+    format_cell,
     format_gib,
     format_share,
     laid_out,
@@ -37,7 +38,7 @@ from planner.report.charts import (
     stacked,
 )
 from planner.report.figures import FAMILIES, family, family_keys
-from planner.report.page import block, grid, written
+from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.result_frames import ranks_held
@@ -209,7 +210,7 @@ class StagesSection(
                 name,
                 [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
                 end_s,
-                written(Kind.TIME, sums_s[name]),
+                format_cell(Kind.TIME, sums_s[name]),
             )
             for name, row in rows.items()
         ]

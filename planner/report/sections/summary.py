@@ -21,13 +21,14 @@ from planner.report.base import (
     Fact,
     Kind,
     Section,
+    format_cell,
     format_confidence,
     format_factor,
     format_gib,
     format_interval,
     format_share,
 )
-from planner.report.page import block, written
+from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import (
     OPTIMAL_GAP,
@@ -82,21 +83,21 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     exposed_s = estimate.exposed_communication_s
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
     bound, gap = (
-        "unproven" if value is None else written(unit, value)
+        "unproven" if value is None else format_cell(unit, value)
         for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
     )
-    share = written(Kind.SHARE, exposed_s / (time.time_s or 1.0))
+    share = format_cell(Kind.SHARE, exposed_s / (time.time_s or 1.0))
     hidden = f"{units.format_time(exposed_s)} that no compute hides"
     held = f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}"
     ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
     spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
     return [
-        ("Iteration", written(Kind.TIME, time.time_s), spread),
-        ("Throughput", written(Kind.RATE, estimate.samples_per_s), "samples per second"),
+        ("Iteration", format_cell(Kind.TIME, time.time_s), spread),
+        ("Throughput", format_cell(Kind.RATE, estimate.samples_per_s), "samples per second"),
         ("Proven bound", bound, ended),
         ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
         ("Exposed communication", share, hidden),
-        ("Fullest device", written(Kind.BYTES, fullest.used_bytes), held),
+        ("Fullest device", format_cell(Kind.BYTES, fullest.used_bytes), held),
     ]
 
 
