@@ -141,17 +141,18 @@ def stats_of(path: Path, workload: Workload) -> Stats:
         return load_stats(path)
     readers = all_readers()
     names = {name for source in find_sources([path], readers) for name in source.names}
-    tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
-    by_name = {t.name: t.name for t in workload.tables if t.name in names}
-    if not tables and not by_name:
+    tables = {t.name: t.name for t in workload.tables}
+    tables |= {f.name: t.name for t in workload.tables for f in t.features}
+    found = {name: tables[name] for name in sorted(names) if name in tables}
+    if not found:
         message = (
             f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
             "or table of the workload; profile it with 'shardplan profile --table-map'"
         )
         raise InvalidInputError(message)
     options = ProfileOptions(
-        features=tuple(sorted({*tables, *by_name})),
-        by_feature=ByFeature({**by_name, **tables}),
+        features=tuple(found),
+        by_feature=ByFeature(found),
         batch_sizes=(int(workload.batch_size_per_rank),),
         jobs=usable_cores(),
     )

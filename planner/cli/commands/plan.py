@@ -206,7 +206,7 @@ def _searched(
     warnings = (*asked.warnings, *result.warnings)
     result = replace(result, warnings=warnings, assumed=assumed)
     if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, steered, stop, until_s)
+        result = _with_wider_price(result, steered, stop, start_s)
     if more.curve and not stop():
         result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
     if more.mtbf_s is not None:
@@ -215,7 +215,7 @@ def _searched(
 
 
 def _with_wider_price(
-    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, until_s: float
+    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, start_s: float
 ) -> PlanningResult:
     """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
 
@@ -226,25 +226,18 @@ def _with_wider_price(
     from planner.errors import PlannerError
     from planner.options.torchrec_rules import odd_tables, priced_remark, widened
 
-    problem, left_s = result.problem, None
-    if not odd_tables(problem.workload) or problem.scenarios:
+    problem, kept_s = result.problem, time.perf_counter() - start_s
+    is_late = kept_s > (search.time_limit_s or math.inf) - 1.0
+    if not odd_tables(problem.workload) or problem.scenarios or is_late:
         return result
-    if math.isfinite(until_s):
-        left_s = until_s - time.perf_counter()
-        if left_s < 1.0:
-            return result
-    short = replace(
-        search, time_limit_s=left_s, kept_s=0.0, max_evaluations=_SHORT, with_baselines=False
-    )
+    short = replace(search, kept_s=kept_s, max_evaluations=_SHORT, with_baselines=False)
+    wide = replace(problem, workload=widened(problem.workload), move_limit=None)
     try:
-        wide = replace(problem, workload=widened(problem.workload), move_limit=None)
         found = api.solve(wide, search=short, should_stop=stop)
     except (CostModelError, PlannerError):
         return result
-    remark_ = priced_remark(
-        problem.workload, result.estimate.time.time_s, found.estimate.time.time_s
-    )
-    return replace(result, warnings=(*result.warnings, remark_))
+    times_s = (one.estimate.time.time_s for one in (result, found))
+    return replace(result, warnings=(*result.warnings, priced_remark(problem.workload, *times_s)))
 
 
 def _deliver(

@@ -79,25 +79,24 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     """(label, value, note) of each figure."""
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
-    kind = figures.objective_kind(solver.objective)
     exposed_s = estimate.exposed_communication_s
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
-    bound, gap = (
-        "unproven" if value is None else format_cell(unit, value)
-        for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
-    )
-    share = format_cell(Kind.SHARE, exposed_s / (time.time_s or 1.0))
+    spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
+    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
     hidden = f"{units.format_time(exposed_s)} that no compute hides"
     held = f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}"
-    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
-    spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
+    priced, kind = counted(solver.evaluations, "plan"), figures.objective_kind(solver.objective)
+    cards: tuple[tuple[str, Kind, float | None, str], ...] = (
+        ("Iteration", Kind.TIME, time.time_s, spread),
+        ("Throughput", Kind.RATE, estimate.samples_per_s, "samples per second"),
+        ("Proven bound", kind, solver.bound, ended),
+        ("Gap to the bound", Kind.GAP, solver.gap_ratio, f"{priced} priced"),
+        ("Exposed communication", Kind.SHARE, exposed_s / (time.time_s or 1.0), hidden),
+        ("Fullest device", Kind.BYTES, fullest.used_bytes, held),
+    )
     return [
-        ("Iteration", format_cell(Kind.TIME, time.time_s), spread),
-        ("Throughput", format_cell(Kind.RATE, estimate.samples_per_s), "samples per second"),
-        ("Proven bound", bound, ended),
-        ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
-        ("Exposed communication", share, hidden),
-        ("Fullest device", format_cell(Kind.BYTES, fullest.used_bytes), held),
+        (label, "unproven" if value is None else format_cell(unit, value), note)
+        for label, unit, value, note in cards
     ]
 
 
