@@ -100,7 +100,7 @@ PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
 def kernel_name(placement: TablePlacement) -> str:
     """The kernel, with the share of the rows that its cache can hold."""
     ratio, kernel = placement.cache_load_factor_ratio, placement.kernel.value
-    return kernel if ratio is None else f"{kernel} {ratio:.2g}"
+    return kernel if ratio is None else f"{kernel} {100 * ratio:.2g}%"
 
 
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:
@@ -180,8 +180,8 @@ def has_unknown_rules(result: PlanningResult) -> bool:
 def unfit_baselines(result: PlanningResult) -> tuple[str, ...]:
     """The baselines that found no plan."""
     keeps = " and keeps the constraints" if has_unknown_rules(result) else ""
-    names = map(printable, result.unfit_baselines)
-    return tuple(f"{name}: found no plan that fits{keeps}" for name in names)
+    names = ", ".join(map(printable, result.unfit_baselines))
+    return (f"{names}: found no plan that fits{keeps}",) if names else ()
 
 
 def fullest_hosts(ledger: MemoryLedger) -> tuple[str, ...]:

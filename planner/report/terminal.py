@@ -29,6 +29,9 @@ for none: what is tried one after the other until a table fits."""
 _BREAK = re.compile(r" (?!%|[KMGTP]?i?B\b|[num]?s\b|[kMG]\b(?!\s[\d(])|USD\b|FLOP)")
 """Where a text may be broken: at a blank, but not between a number and its unit."""
 
+_SEAMS = re.compile(r"(?<=[_/.-])(?=[^\d_/.-])")
+"""The places where a long word is broken if possible."""
+
 Cells = list[tuple[str, ...]]
 
 
@@ -121,9 +124,9 @@ def _table(columns: tuple[Column, ...], cells: Cells, widths: dict[int, int], ga
 
 
 def _folded(text: str, width: int) -> str:
-    """The text on as many lines as it needs; words that are too long are broken."""
-    lines = (line for part in wrap(text, width) for line in chop_cells(part, width or 1))
-    return "\n".join(lines)
+    """The text on as many lines as it needs; words that are too long break at ``_SEAMS``."""
+    parts = (line for part in wrap(text, width) for line in _filled(_SEAMS.split(part), width, ""))
+    return "\n".join(line for part in parts for line in chop_cells(part, width or 1))
 
 
 def _column_widths(

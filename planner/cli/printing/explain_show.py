@@ -32,8 +32,11 @@ def as_json(
     costs: Sequence[ConstraintCost] | None,
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
-    told = [{**asdict(t), "options": [_plain(o, o.placement) for o in t.options]} for t in tables]
-    best = [_plain(c, c.after) | {"before": cut(c.before)} for c in changes or ()]
+    told = [
+        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
+        for t in tables
+    ]
+    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes or ()]
     return {
         "plan_time_s": plan_time_s,
         "tables": told,
@@ -42,10 +45,12 @@ def as_json(
     }
 
 
-def _plain(item: OptionCost | Change, placement: TablePlacement) -> dict[str, Any]:
-    """The figures of an item, and where it puts the table."""
+def _plain(
+    item: OptionCost | Change, placed: TablePlacement, **placements: TablePlacement
+) -> dict[str, Any]:
+    """The figures of an item, its placements in words, and the ranks where it puts the table."""
     figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
-    return {**figures, "option": cut(placement), "ranks": placement.ranks}
+    return {**figures, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
 
 
 def cut(placement: TablePlacement) -> str:
