@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.support.files import (
-    PLAN_FILE,
-    RUN_FILES,
-    TRACE_FOLDER,
-    behind_links,
-    is_stream,
-    write_files,
-)
+from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
@@ -45,10 +38,10 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
     Raises:
         InvalidInputError: there is such content; the message says what it is.
     """
-    names = _names_in(folder, RUN_FILES)
-    refuse_own_input((folder / name for name in names & RUN_FILES), inputs)
-    holds_run = PLAN_FILE in names and names <= RUN_FILES
-    shown = ", ".join(sorted(names - RUN_FILES or names)[:3])
+    names = _names_in(folder, support.RUN_FILES)
+    refuse_own_input((folder / name for name in names & support.RUN_FILES), inputs)
+    holds_run = support.PLAN_FILE in names and names <= support.RUN_FILES
+    shown = ", ".join(sorted(names - support.RUN_FILES or names)[:3])
     _refuse(
         names and not holds_run and not force,
         f"--output {folder} is not empty and not an earlier run (it holds {shown}); choose another "
@@ -63,7 +56,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
         InvalidInputError: it is a file, cannot be written, or has folders in the place of files.
     """
     if not folder.exists():
-        _check_parent(behind_links(folder))
+        _check_parent(support.behind_links(folder))
         return set()
     _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
     names = {path.name for path in folder.iterdir()}
@@ -71,7 +64,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
         is_folder = (folder / name).is_dir()
         there, new = ("a folder", "a file") if is_folder else ("a file", "a folder")
         _refuse(
-            is_folder is not (name == TRACE_FOLDER),
+            is_folder is not (name == support.TRACE_FOLDER),
             f"--output {folder}: {name} in it is {there}, where {new} is to be written; choose "
             "another folder",
         )
@@ -87,7 +80,7 @@ def refuse_other_run(folder: Path, workload: Workload) -> None:
             tables.
     """
     try:
-        saved = json.loads((folder / PLAN_FILE).read_bytes())
+        saved = json.loads((folder / support.PLAN_FILE).read_bytes())
         name, modules = saved["workload"], saved["plan"].values()
         tables = {table for module in modules for table in module}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -151,9 +144,9 @@ def check_file(path: Path) -> None:
         InvalidInputError: the file cannot be written; the message says why.
     """
     _refuse(path.is_dir(), f"--output {path} is a folder; name a file")
-    if not is_stream(path):
-        _check_parent(behind_links(path))
-    _refuse(behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
+    if not support.is_stream(path):
+        _check_parent(support.behind_links(path))
+    _refuse(support.behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -164,7 +157,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     other = sorted(_names_in(folder, set(files)) - set(files))[:3]
     _refuse(other, f"--output {folder} holds {', '.join(other)}; name a new or an empty folder")
-    write_files(folder, files)
+    support.write_files(folder, files)
 
 
 def _check_parent(path: Path) -> None:

@@ -10,17 +10,9 @@ from collections.abc import Sequence
 import click
 
 from costmodels.errors import CostModelError
+from planner.cli import interrupt
 from planner.cli.console import Settings, abandon, complain, flush_failure, repair_streams
 from planner.cli.group import cli
-from planner.cli.interrupt import (
-    EXIT_GAVE_UP,
-    EXIT_STOPPED,
-    GaveUp,
-    Interrupted,
-    interrupt_in,
-    signals_interrupt,
-    stop_words,
-)
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
 EXIT_BAD_INPUT = 2
@@ -35,7 +27,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run one command line, and return its exit code; it never raises."""
     settings = Settings()
     repair_streams()
-    with signals_interrupt():
+    with interrupt.signals_interrupt():
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
@@ -59,13 +51,14 @@ def _ended(error: BaseException, settings: Settings, models: Sequence[str]) -> i
         if isinstance(error.__context__, BrokenPipeError) or not models:
             return 0  # rich has met a reader that has ended, or click has completed words
     elif isinstance(error, click.Abort):  # click makes one of an interrupt, and of the end of input
-        error = error.__cause__ or Interrupted("Ctrl-C")
-    stopped = None if isinstance(error, SystemExit | EOFError) else interrupt_in(error)
+        error = error.__cause__ or interrupt.Interrupted("Ctrl-C")
+    stopped = None if isinstance(error, SystemExit | EOFError) else interrupt.interrupt_in(error)
     if stopped is not None:
-        again = " twice; what was not written before is lost" if isinstance(stopped, GaveUp) else ""
+        gave_up = isinstance(stopped, interrupt.GaveUp)
+        again = " twice; what was not written before is lost" if gave_up else ""
         detail = "".join(f"; {line}" for line in getattr(stopped, "__notes__", ()))
-        complain(f"shardplan: stopped by {stop_words(stopped)}{again}{detail}")
-        return EXIT_GAVE_UP if isinstance(stopped, GaveUp) else EXIT_STOPPED
+        complain(f"shardplan: stopped by {interrupt.stop_words(stopped)}{again}{detail}")
+        return interrupt.EXIT_GAVE_UP if gave_up else interrupt.EXIT_STOPPED
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)
         return 0  # the reader of the output has ended, as ``head`` does

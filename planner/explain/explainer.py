@@ -25,17 +25,8 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError,
 from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
+from planner.rules import placement_rules
 from planner.rules.moved_bytes import MoveBudget, received_bytes
-from planner.rules.placement_rules import (
-    Usage,
-    apart_words,
-    count_words,
-    general_words,
-    memory_words,
-    rules_on,
-    table_words,
-    together_words,
-)
 from planner.scenarios import ScenarioRule
 from planner.search.improve.best_place import BestPlace, Placed
 from planner.settings import SearchSettings
@@ -129,7 +120,7 @@ class Explainer:
         self._work = self._pipeline.plan_work(plan)
         self.plan_time_s = float(self._pipeline.iteration_times(self._work))
         self._placements = {p.table: p for p in plan.placements}
-        usage = Usage(self.space.rules, [None] * self.space.num_tables)
+        usage = placement_rules.Usage(self.space.rules, [None] * self.space.num_tables)
         for index, table in enumerate(self.space.tables):
             ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
@@ -171,7 +162,7 @@ class Explainer:
             table=name,
             plan_time_s=self.plan_time_s,
             options=tuple(ranked),
-            rules=rules_on(name, self.problem.constraints),
+            rules=placement_rules.rules_on(name, self.problem.constraints),
             num_stuck=stuck,
         )
 
@@ -433,14 +424,14 @@ def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
     found = [
         (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
-        for field, told in general_words(given).items()
+        for field, told in placement_rules.general_words(given).items()
     ]
     words: dict[str, Callable[[Any], str]] = {
-        "tables": table_words,
-        "together": together_words,
-        "apart": apart_words,
-        "counts": count_words,
-        "memory": memory_words,
+        "tables": placement_rules.table_words,
+        "together": placement_rules.together_words,
+        "apart": placement_rules.apart_words,
+        "counts": placement_rules.count_words,
+        "memory": placement_rules.memory_words,
     }
     for field, say in words.items():
         rules = getattr(given, field)

@@ -43,12 +43,7 @@ from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
 from planner.trace.reading import TraceTimes, check_ranks
-from planner.trace.stages import (
-    COLLECTIVES,
-    DENSE_STAGES,
-    OTHER,
-    stage_of_name,
-)
+from planner.trace.stages import COLLECTIVES, DENSE_STAGES, OTHER, stage_of_name
 
 COLLECTIVE: Final = "collective"
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -10,14 +10,7 @@ from planner.report import figures
 from planner.report.page import render_page
 from planner.report.sections.base import build_blocks, build_sections
 from planner.result import PlanningResult
-from planner.support.files import (
-    HTML_FILE,
-    PLAN_FILE,
-    RESHARD_FILE,
-    RUN_FILES,
-    TRACE_FOLDER,
-    write_files,
-)
+from planner.support import files as support
 from planner.trace.kineto import traces
 
 
@@ -35,16 +28,16 @@ def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     In an existing folder each file is replaced in one step, the plan last; the folder of traces is
     replaced as a whole, and what an earlier run has left is removed.
     """
-    texts = {PLAN_FILE: io.plan_text(result), HTML_FILE: page(result)}
+    texts = {support.PLAN_FILE: io.plan_text(result), support.HTML_FILE: page(result)}
     limit = result.problem.move_limit
     if limit is not None:
         local = result.problem.topology.local_world_size
-        texts[RESHARD_FILE] = io.reshard_text(
+        texts[support.RESHARD_FILE] = io.reshard_text(
             limit.start, result.plan, result.problem.workload, local
         )
     ranks = [rank for _, rank in figures.notable_ranks(result.estimate)]
     traced = traces(pipeline_of(result.problem), result.plan, ranks=ranks)
     files = {name: text.encode() for name, text in texts.items()}
-    files |= {f"{TRACE_FOLDER}/{file.name}": file.data for file in traced}
-    write_files(folder, files, last=PLAN_FILE, stale=RUN_FILES)
-    return tuple(folder / name for name in (*texts, *([TRACE_FOLDER] if traced else [])))
+    files |= {f"{support.TRACE_FOLDER}/{file.name}": file.data for file in traced}
+    support.write_files(folder, files, last=support.PLAN_FILE, stale=support.RUN_FILES)
+    return tuple(folder / name for name in (*texts, *([support.TRACE_FOLDER] if traced else [])))

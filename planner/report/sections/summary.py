@@ -30,13 +30,7 @@ from planner.report.base import (
 )
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
-from planner.result import (
-    OPTIMAL_GAP,
-    TORCHREC_BASELINE,
-    Assumed,
-    Candidate,
-    PlanningResult,
-)
+from planner.result import OPTIMAL_GAP, TORCHREC_BASELINE, Assumed, Candidate, PlanningResult
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
