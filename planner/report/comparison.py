@@ -13,18 +13,8 @@ from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.workload import Workload
 from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
-from planner.report import figures
-from planner.report.base import (
-    Column,
-    Fact,
-    Kind,
-    Section,
-    format_confidence,
-    format_factor,
-    format_interval,
-    format_share,
-    laid_out,
-)
+from planner.report import base, figures
+from planner.report.base import Column, Fact, Kind, Section, laid_out
 from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
@@ -97,9 +87,9 @@ def _describe(placement: TablePlacement) -> str:
     return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
 
 
-def regression_ratio(base: Candidate, other: Candidate) -> float:
-    """How much longer ``other`` takes than ``base``: 0.03 is 3 % slower, below 0 faster."""
-    return figures.speedup(base, other) - 1.0
+def regression_ratio(first: Candidate, other: Candidate) -> float:
+    """How much longer ``other`` takes than ``first``: 0.03 is 3 % slower, below 0 faster."""
+    return figures.speedup(first, other) - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +109,10 @@ class Comparison:
 
     def move(self, other: Candidate) -> Reshard:
         """The move from the reference to another plan."""
-        base, pipeline = self.plans[0], self.pipeline
-        before_s, after_s = (p.estimate.time.time_s for p in (base, other))
+        first, pipeline = self.plans[0], self.pipeline
+        before_s, after_s = (p.estimate.time.time_s for p in (first, other))
         systems = pipeline.workload, pipeline.topology
-        return reshard(base.plan, other.plan, *systems, before_s=before_s, after_s=after_s)
+        return reshard(first.plan, other.plan, *systems, before_s=before_s, after_s=after_s)
 
 
 def difference_sections(
@@ -138,14 +128,14 @@ def difference_sections(
 
 def difference_data(comparison: Comparison) -> dict[str, object]:
     """The comparison as plain values for JSON: seconds, bytes, ratios."""
-    base, *others = comparison.plans
+    first, *others = comparison.plans
     sure = (None, *comparison.confidences)
     return {
         "plans": [
             {
                 "name": plan.name,
                 **predicted_json(plan.estimate),
-                "change_ratio": regression_ratio(base, plan),
+                "change_ratio": regression_ratio(first, plan),
                 "confidence_faster_ratio": faster,
                 "fullest_rank_bytes": plan.memory.fullest.used_bytes,
                 "fits": plan.memory.fits,
@@ -161,9 +151,9 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
 
 
 def _overview(comparison: Comparison) -> Section:
-    base, *others = comparison.plans
+    first, *others = comparison.plans
     facts = tuple(
-        Fact(label="Verdict", parts=verdict(base, other, sure))
+        Fact(label="Verdict", parts=verdict(first, other, sure))
         for other, sure in zip(others, comparison.confidences, strict=True)
     )
     plans = comparison.plans
@@ -176,7 +166,7 @@ def _overview(comparison: Comparison) -> Section:
             (Column("plan"), lambda p: p.name),
             (
                 Column("change", Kind.SHARE),
-                lambda p: None if p is base else regression_ratio(base, p),
+                lambda p: None if p is first else regression_ratio(first, p),
             ),
             *figures.PLAN_CELLS,
         ),
@@ -185,25 +175,25 @@ def _overview(comparison: Comparison) -> Section:
     )
 
 
-def verdict(base: Candidate, other: Candidate, faster: float) -> tuple[str, ...]:
+def verdict(first: Candidate, other: Candidate, faster: float) -> tuple[str, ...]:
     """How another plan compares with the first; a large difference as a factor.
 
     A factor is the same from both sides. ``faster`` is the probability that the other one is.
     """
-    ratio = regression_ratio(base, other)
-    times = (base.estimate.time, other.estimate.time)
-    (before, _), (after, _) = (format_interval(t.time_s, t.low_s, t.high_s) for t in times)
+    ratio = regression_ratio(first, other)
+    times = (first.estimate.time, other.estimate.time)
+    (before, _), (after, _) = (base.format_interval(t.time_s, t.low_s, t.high_s) for t in times)
     if abs(ratio) < _SAME_RATIO:
-        return (f"{other.name} takes as long as {base.name} ({after})",)
+        return (f"{other.name} takes as long as {first.name} ({after})",)
     word, sure = ("slower", 1.0 - faster) if ratio > 0 else ("faster", faster)
     factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
-    change = f"is {format_share(abs(ratio))} {word} than"
+    change = f"is {base.format_share(abs(ratio))} {word} than"
     if factor >= _FACTOR:
-        shown = format_factor(factor)
+        shown = base.format_factor(factor)
         change = f"takes {shown} as long as" if ratio > 0 else f"is {shown} as fast as"
     return (
-        f"{other.name} {change} {base.name} ({before} -> {after})",
-        f"confidence that it is {word}: {format_confidence(sure)}",
+        f"{other.name} {change} {first.name} ({before} -> {after})",
+        f"confidence that it is {word}: {base.format_confidence(sure)}",
     )
 
 
@@ -260,9 +250,9 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
 
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
-    base, *others = comparison.plans
+    first, *others = comparison.plans
     return Section.of(
-        f"Re-sharding from {base.name}",
+        f"Re-sharding from {first.name}",
         [(plan.name, comparison.move(plan)) for plan in others],
         (
             (Column("to"), lambda move: move[0]),

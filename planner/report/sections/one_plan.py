@@ -14,29 +14,9 @@ from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
 from planner.models import pipeline_of
-from planner.report import figures
-from planner.report.base import (
-    Cell,
-    Column,
-    Fact,
-    Kind,
-    Section,
-    format_cell,
-    format_gib,
-    format_share,
-    laid_out,
-)
-from planner.report.charts import (
-    MOST_GROUPS,
-    VALUE_WIDTH,
-    Bar,
-    Lane,
-    axis,
-    axis_s,
-    lanes_chart,
-    rank_groups,
-    stacked,
-)
+from planner.report import base, charts, figures
+from planner.report.base import Cell, Column, Fact, Kind, Section, laid_out
+from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
@@ -69,7 +49,7 @@ class TimelineSection(
         estimate = result.estimate
         total = estimate.time.time_s or 1.0
         shares = tuple(
-            f"{stage} {format_share(share)}"
+            f"{stage} {base.format_share(share)}"
             for stage, share in figures.path_shares(estimate)
             if share >= _SMALLEST_SHARE
         )
@@ -109,7 +89,7 @@ class TimelineSection(
             "timeline",
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
-            chart=lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s)),
+            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis_s(end_s)),
         )
 
 
@@ -196,7 +176,7 @@ class StagesSection(
         families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
-        is_long = len(ranks) > MOST_GROUPS
+        is_long = len(ranks) > charts.MOST_GROUPS
         if is_long:
             ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
             what = f"the {_BUSIEST} busiest ranks and the mean of all"
@@ -206,15 +186,17 @@ class StagesSection(
         sums_s = {name: sum(row.values()) for name, row in rows.items()}
         end_s = max(sums_s.values(), default=0.0) or 1.0
         lanes = [
-            stacked(
+            charts.stacked(
                 name,
                 [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
                 end_s,
-                format_cell(Kind.TIME, sums_s[name]),
+                base.format_cell(Kind.TIME, sums_s[name]),
             )
             for name, row in rows.items()
         ]
-        chart = lanes_chart(self.title, lanes, axis=axis_s(end_s), value_width=VALUE_WIDTH)
+        chart = charts.lanes_chart(
+            self.title, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
+        )
         return block("stages", what=what, keys=family_keys(families_s), chart=chart)
 
 
@@ -256,7 +238,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         groups: dict[tuple[str, ...], list[RankMemory]] = {}
         for rank in _fullest_first(ledger):
             sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
-            groups.setdefault(tuple(map(format_gib, sizes)), []).append(rank)
+            groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
         used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
         columns, rows = laid_out(
             groups.values(),
@@ -294,7 +276,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
         """A bar for each rank, or for the fullest of each group of ranks."""
         del scale_s
-        groups, in_order = rank_groups(pipeline.topology), _fullest_first(plan.memory)
+        groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
         fullest = {
             name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
         }
@@ -304,7 +286,9 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             _lane(name if each else f"{name}, rank {rank.rank}", rank, end)
             for name, rank in fullest.items()
         ]
-        ticks = [*axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")]
+        ticks = [
+            *charts.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")
+        ]
         limits = {(r.capacity_bytes, r.capacity_bytes - r.reserved_bytes) for r in fullest.values()}
         if len(limits) == 1:
             lines = zip(*limits, ("limit", "reserve"), strict=True)
@@ -314,7 +298,9 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             "memory",
             which="each rank" if each else "the fullest rank of each group of ranks",
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
-            chart=lanes_chart("Device memory", lanes, axis=ticks, value_width=VALUE_WIDTH),
+            chart=charts.lanes_chart(
+                "Device memory", lanes, axis=ticks, value_width=charts.VALUE_WIDTH
+            ),
             hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
         )
 
@@ -325,12 +311,12 @@ def _fullest_first(ledger: MemoryLedger) -> list[RankMemory]:
 
 def _reserve(rank: RankMemory) -> Fact:
     """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
-    least, usual, most = map(format_share, ALLOCATOR_RATIO)
-    more = format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
+    least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
+    more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
     return Fact(
         label="Reserve",
         parts=(
-            f"{format_gib(rank.reserved_bytes)} GiB",
+            f"{base.format_gib(rank.reserved_bytes)} GiB",
             f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
             f"here up to {more} GiB",
         ),
@@ -346,11 +332,13 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     """Bytes by purpose, then what is free, then the reserve at the end of the memory."""
     used = purposes_bytes(rank)
     gap = max(0.0, rank.capacity_bytes - sum(used.values()))
-    parts = [(f"m-{p}", f"{PURPOSES[p]}, {format_gib(v)} GiB", v) for p, v in used.items()]
+    parts = [(f"m-{p}", f"{PURPOSES[p]}, {base.format_gib(v)} GiB", v) for p, v in used.items()]
     parts.insert(-1, ("", "", gap))
     free = rank.headroom_bytes
-    value = f"{format_gib(free)} GiB free" if free >= 0 else f"{format_gib(-free)} GiB over"
-    return stacked(name, parts, end, value)
+    value = (
+        f"{base.format_gib(free)} GiB free" if free >= 0 else f"{base.format_gib(-free)} GiB over"
+    )
+    return charts.stacked(name, parts, end, value)
 
 
 # ------------------------------------------------------------------ traffic
@@ -372,7 +360,7 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         world = pipeline.topology.world_size
         if world == 1:
             return None
-        groups = rank_groups(pipeline.topology)
+        groups = charts.rank_groups(pipeline.topology)
         names, starts = list(groups), [ranks.start for ranks in groups.values()]
         traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
         matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)

@@ -16,18 +16,8 @@ from costmodels.uncertainty import host_is_assumed
 from costmodels.workload import Workload
 from planner.models import pipeline_of
 from planner.problem import NO_CONSTRAINTS
-from planner.report import figures
-from planner.report.base import (
-    Fact,
-    Kind,
-    Section,
-    format_cell,
-    format_confidence,
-    format_factor,
-    format_gib,
-    format_interval,
-    format_share,
-)
+from planner.report import base, figures
+from planner.report.base import Fact, Kind, Section
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import OPTIMAL_GAP, TORCHREC_BASELINE, Assumed, Candidate, PlanningResult
@@ -74,7 +64,7 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
     exposed_s = estimate.exposed_communication_s
-    _, interval = format_interval(time.time_s, time.low_s, time.high_s)
+    _, interval = base.format_interval(time.time_s, time.low_s, time.high_s)
     spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
     ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
     hidden = f"{units.format_time(exposed_s)} that no compute hides"
@@ -89,7 +79,7 @@ def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
         ("Fullest device", Kind.BYTES, fullest.used_bytes, held),
     )
     return [
-        (label, "unproven" if value is None else format_cell(unit, value), note)
+        (label, "unproven" if value is None else base.format_cell(unit, value), note)
         for label, unit, value, note in cards
     ]
 
@@ -137,7 +127,7 @@ def advice(result: PlanningResult, rival: Candidate | None, sure: float) -> str:
         return f"Either plan will do: this one takes about as long as {who}."
     if gain < 0:
         objective, problem = result.solver.objective, result.problem
-        shorter = f"the iteration of {who} is {format_share(-gain)} shorter"
+        shorter = f"the iteration of {who} is {base.format_share(-gain)} shorter"
         if figures.objective_kind(objective) is not Kind.TIME:
             return f"This plan was searched for objective {objective}: {shorter}."
         if rival.name == IN_USE:
@@ -150,10 +140,11 @@ def advice(result: PlanningResult, rival: Candidate | None, sure: float) -> str:
     if move is not None and move.payback_s is not None:
         paid = units.format_long_time(move.payback_s)
         moved = f" The move takes {units.format_time(move.time_s)} and is paid back after {paid}."
+    factor, chance = base.format_factor(1.0 + gain), base.format_confidence(sure)
     return (
-        f"{word} It is {format_factor(1.0 + gain)} as fast as {who}{_reason(result.best, rival)}, "
-        f"and it is the faster one with a probability of {format_confidence(sure)} under the "
-        f"errors of the models and of their inputs.{moved}"
+        f"{word} It is {factor} as fast as {who}{_reason(result.best, rival)}, and it is the "
+        f"faster one with a probability of {chance} under the errors of the models and of their "
+        f"inputs.{moved}"
     )
 
 
@@ -199,7 +190,7 @@ def _verdict(result: PlanningResult) -> list[str]:
     parts = [] if best.memory.fits else ["DO NOT RUN THIS PLAN: it does not fit in memory"]
     incumbent, _ = figures.split_baselines(result)
     if incumbent is not None:
-        ratio = format_factor(figures.speedup(best, incumbent))
+        ratio = base.format_factor(figures.speedup(best, incumbent))
         unheld = "; it need not keep limits on ranks, groups, counts or moves"
         free = unheld if figures.has_unknown_rules(result) else ""
         first = "" if not result.scenarios else " in the first scenario"
@@ -241,7 +232,7 @@ def _predicted(result: PlanningResult) -> list[str]:
     """
     estimate, worst = result.estimate, figures.worst_scenario(result)
     span = worst or estimate.time
-    time, interval = format_interval(span.time_s, span.low_s, span.high_s)
+    time, interval = base.format_interval(span.time_s, span.low_s, span.high_s)
     rate = worst.samples_per_s if worst else estimate.samples_per_s
     parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
     if worst is not None:
@@ -254,13 +245,13 @@ def _bottleneck(result: PlanningResult) -> list[str]:
     """The rank with most of the critical path, the stages of that path, exposed communication."""
     estimate = result.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
-    shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
+    shares = ", ".join(f"{stage} {base.format_share(share)}" for stage, share in top)
     rank = f"rank {figures.bottleneck_rank(estimate)}"
     parts = [f"critical path, mostly on {rank}: {shares}"] if shares else []
     uneven = f"{estimate.imbalance_ratio:.2f}x the mean of ranks"
     parts.append(f"rank {estimate.slowest_rank} computes longest, {uneven}")
     exposed = estimate.exposed_communication_s
-    share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
+    share = base.format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
     parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
     return parts
 
@@ -269,8 +260,8 @@ def _memory(result: PlanningResult) -> list[str]:
     """The fullest rank with its capacity, and the fullest host if a table is in host memory."""
     best = result.best
     rank = best.memory.fullest
-    used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
-    reserve = format_gib(rank.reserved_bytes)
+    used, capacity = base.format_gib(rank.used_bytes), base.format_gib(rank.capacity_bytes)
+    reserve = base.format_gib(rank.reserved_bytes)
     parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
     parts += figures.fullest_hosts(best.memory)[:1]
     return parts if best.memory.fits else [*parts, "DOES NOT FIT"]
@@ -300,7 +291,9 @@ def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
 def _baselines(result: PlanningResult) -> list[str]:
     """How fast the plan is beside baselines, and which baselines found none."""
     _, others = figures.split_baselines(result)
-    ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
+    ratios = [
+        f"{base.format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others
+    ]
     return [*ratios, *figures.unfit_baselines(result)]
 
 
@@ -363,7 +356,7 @@ def move(result: PlanningResult) -> list[str]:
     parts.append(f"{units.format_time(reshard.time_s)} once")
     if reshard.payback_iterations is None:
         return [*parts, "not faster than the plan in use"]
-    gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+    gain = base.format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
     verdict = "it pays" if reshard.pays else "it does not pay"
     paid = f"paid back after {reshard.payback_iterations:,} iterations"
     return [*parts, f"saves {gain} of each iteration: {verdict}, {paid}"]
