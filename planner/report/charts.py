@@ -114,13 +114,8 @@ def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, valu
     return Lane(label=name, bars=tuple(bars), value=value)
 
 
-def axis_s(end_s: float) -> tuple[Tick, ...]:
-    """Round times from 0 to ``end_s``."""
-    return axis(end_s, units.format_time)
-
-
-def axis(end: float, write: Callable[[float], str]) -> tuple[Tick, ...]:
-    """Round numbers from 0 to ``end``."""
+def axis(end: float, write: Callable[[float], str] = units.format_time) -> tuple[Tick, ...]:
+    """Round numbers from 0 to ``end``, by default times."""
     if end <= 0:
         return ()
     step = _round_step(end / _MOST_TICKS)

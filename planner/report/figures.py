@@ -21,6 +21,7 @@ from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
+from planner.support.result_frames import ranks_held
 from planner.support.text import printable
 
 Key = TypeVar("Key")
@@ -233,8 +234,12 @@ def rank_ranges(ranks: list[int]) -> str:
 _MOST_RANGES = 6
 
 
-def where(ranks: list[int]) -> str:
-    """Ranks as ranges, ``0-7, 12``, or how many where the ranges are many."""
+def where(placement: TablePlacement) -> str:
+    """Ranks that hold a part of a table as ranges, ``0-7, 12``, or how many where these are many.
+
+    A table with fewer rows than ranks has none on some of them.
+    """
+    ranks = ranks_held(placement)
     ranges = rank_ranges(ranks)
     return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
 

@@ -160,11 +160,8 @@ def _facts(solver: SolverReport) -> tuple[Fact, ...]:
 
     if solver.objective == "iteration":
         return ()
-    kind = objective_kind(solver.objective)
-    parts = [f"{solver.objective} {format_cell(kind, solver.value)}"]
+    value = format_cell(objective_kind(solver.objective), solver.value)
     if not math.isfinite(solver.value):
-        words = "has no value: the plan takes more host memory than TorchRec's planner allows"
-        parts = [f"{solver.objective} {words}"]
-    elif solver.torchrec_defaults:
-        parts.append("on TorchRec's default figures")
-    return (Fact(label="Objective", parts=tuple(parts)),)
+        value = "has no value: the plan takes more host memory than TorchRec's planner allows"
+    source = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
+    return (Fact(label="Objective", parts=(f"{solver.objective} {value}", *source)),)

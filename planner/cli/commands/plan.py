@@ -31,16 +31,11 @@ _SHORT = 2000
 
 
 HEADINGS: Final = {
-    "The system and the model": (
-        *("--gpus-per-host", "--global-batch-size", "--price", "--set", "--model"),
-    ),
-    "The search": (
-        *("--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults"),
-        "--require-gap",
-    ),
-    "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
-    "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
-    "Output": ("--force", "--json", "--quiet", "--debug"),
+    "The system and the model": "--gpus-per-host --global-batch-size --price --set --model",
+    "The search": "--strategy --objective --evaluations --seed --torchrec-defaults --require-gap",
+    "A plan in use": "--from --max-moved-bytes --max-moved-tables --curve",
+    "Several data, and failures": "--scenario --robust --mtbf",
+    "Output": "--force --json --quiet --debug",
 }
 """The flags of the help that people need less often."""
 

@@ -57,11 +57,6 @@ class Drift:
         return (told,) if cut else ()
 
     @property
-    def source(self) -> str:
-        """What the plan was made with, in words."""
-        return "the workload's own laws" if self.before is None else str(self.before)
-
-    @property
     def trend(self) -> Trend | None:
         """The line through what a new plan saves, day by day; None without days."""
         days = [file.day for file in self.days if file.day is not None]
@@ -111,9 +106,10 @@ def _facts(drift: Drift) -> list[Fact]:
     now, file = drift.latest, list(drift.days)[-1]
     change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
+    source = "the workload's own laws" if drift.before is None else str(drift.before)
     lines = {
         "Verdict": (_verdict(drift),),
-        "Then": (f"{units.format_time(now.before_s)} per iteration", drift.source),
+        "Then": (f"{units.format_time(now.before_s)} per iteration", source),
         "Now": (f"{units.format_time(now.now_s)} ({change})", str(file.path)),
         "New plan": (units.format_time(now.new_s), saved),
         "Move": _move(now),

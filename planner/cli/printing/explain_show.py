@@ -20,7 +20,6 @@ from planner.explain.explainer import (
     TableExplanation,
 )
 from planner.report import figures
-from planner.support.result_frames import ranks_held
 
 _MOST_OPTIONS = 24
 
@@ -63,14 +62,6 @@ def cut(placement: TablePlacement) -> str:
     return f"{kind}, {figures.kernel_name(placement)}"
 
 
-def where(placement: TablePlacement) -> str:
-    """Ranks that hold a part of the table as ranges, ``0-7, 12``, or how many where these are many.
-
-    A table with fewer rows than ranks has none on some of them.
-    """
-    return figures.where(ranks_held(placement))
-
-
 def print_table(explanation: TableExplanation) -> None:
     """The fastest options, with the plan's own among them, and what leaves others out."""
     options = explanation.options
@@ -89,7 +80,7 @@ def print_table(explanation: TableExplanation) -> None:
         {
             "": lambda o: "*" if o.is_chosen else "",
             "option": lambda o: cut(o.placement),
-            "ranks": lambda o: where(o.placement),
+            "ranks": lambda o: figures.where(o.placement),
             "forward?": lambda o: units.format_time(o.lookup_forward_s),
             "backward?": lambda o: units.format_time(o.lookup_backward_s),
             "sent": lambda o: units.format_bytes(o.exchanged_bytes),
@@ -140,7 +131,7 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
         {
             "table": lambda c: c.table,
             "now": lambda c: cut(c.before),
-            "instead": lambda c: f"{cut(c.after)} on {where(c.after)}",
+            "instead": lambda c: f"{cut(c.after)} on {figures.where(c.after)}",
             "iteration": lambda c: _change(c.plan_time_s, estimate_s),
             "moves": lambda c: units.format_bytes(c.moved_bytes),
         },

@@ -21,7 +21,6 @@ from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.result_frames import ranks_held
 from planner.support.text import significant
 
 # ------------------------------------------------------------------ timeline
@@ -89,7 +88,7 @@ class TimelineSection(
             "timeline",
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
-            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis_s(end_s)),
+            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis(end_s)),
         )
 
 
@@ -195,7 +194,7 @@ class StagesSection(
             for name, row in rows.items()
         ]
         chart = charts.lanes_chart(
-            self.title, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
+            self.title, lanes, axis=charts.axis(end_s), value_width=charts.VALUE_WIDTH
         )
         return block("stages", what=what, keys=family_keys(families_s), chart=chart)
 
@@ -460,7 +459,7 @@ def _rows(result: PlanningResult) -> tuple[tuple[Cell, ...], ...]:
             *costs[table.name],
             figures.short_name(placement),
             figures.kernel_name(placement),
-            figures.where(ranks_held(placement)),
+            figures.where(placement),
             table.num_embeddings,
             table.embedding_dim,
             table.weight_bytes,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
-from planner.cli.printing.explain_show import print_costs, print_table, where
+from planner.cli.printing.explain_show import print_costs, print_table
 from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
+from planner.report.figures import where
 
 
 @pytest.mark.parametrize(
