@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from planner.cli.types import shipped
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET: Final = 5
@@ -209,11 +209,10 @@ def require_torchrec(
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        message = (
+        refuse(
             f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
             "'shardplan check' checks the versions"
         )
-        raise InvalidInputError(message)
 
 
 def refuse_launcher(command: str) -> None:
@@ -226,8 +225,7 @@ def refuse_launcher(command: str) -> None:
 
     launch = launch_of()
     if launch is not None and launch.world_size > 1:
-        message = (
+        refuse(
             f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
             f"{launch.world_size} times: run it by itself, without torchrun"
         )
-        raise InvalidInputError(message)

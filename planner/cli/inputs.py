@@ -12,10 +12,9 @@ from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner import io
+from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
-from planner.errors import InvalidInputError
 from planner.io.constraints import merged
 from planner.options.contradictions import broken_constraints
 from planner.options.cuts import rank_batch
@@ -148,8 +147,8 @@ def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
             whole, per_host = made_for.whole, made_for.local_world_size
         system, gpus = system or made_for.system, gpus or made_for.world_size
     if system is None:
-        message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
-        raise InvalidInputError(message)
+        known = "such as h100_sxm ('shardplan systems' lists them)"
+        errors.refuse(f"no system named; add --system, {known}")
     if whole is not None:
         gpus, per_host = whole
     price = flags.price_usd_per_hour
@@ -157,11 +156,11 @@ def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
     try:
         found = io.load_system(system, gpus=gpus, gpus_per_host=per_host, overrides=priced)
         return found if made_for is None or whole is None else _group(found, made_for)
-    except InvalidInputError as error:
+    except errors.InvalidInputError as error:
         if flags.system is not None:
             raise
         hint = f"the plan was made for system {system!r}; name a file or another with --system"
-        raise InvalidInputError([*error.problems, hint]) from error
+        raise errors.InvalidInputError([*error.problems, hint]) from error
 
 
 def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
@@ -182,7 +181,7 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
         f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
         f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
     )
-    raise InvalidInputError(message)
+    raise errors.InvalidInputError(message)
 
 
 def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
@@ -239,8 +238,7 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
     wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
-    if wrong:
-        raise InvalidInputError([f"{flag} {text!r}: write {form}" for text in wrong])
+    errors.refuse_any([f"{flag} {text!r}: write {form}" for text in wrong])
     return tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
 
 

@@ -14,7 +14,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, TablePlacement
 from costmodels.workload import Table, Workload
 from planner import api
-from planner.errors import InvalidInputError, PlannerError, StoppedError
+from planner.errors import PlannerError, StoppedError, refuse
 from planner.explain.explainer import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
@@ -228,8 +228,7 @@ def assess(
     """
     names = [[t.name for t in w.tables] for w in (problem.workload, now)]
     if names[0] != names[1]:
-        message = "the two workloads of a drift must have the same tables in the same order"
-        raise InvalidInputError(message)
+        refuse("the two workloads of a drift must have the same tables in the same order")
     system = problem.topology
     before, today = (_priced(problem, w, limit.start) for w in (problem.workload, now))
     result = api.solve(
@@ -414,8 +413,7 @@ def with_curve(
     """
     problem, limit = result.problem, result.problem.move_limit
     if limit is None:
-        message = "a curve of moves needs a plan in use: set the move limit of the problem"
-        raise InvalidInputError(message)
+        refuse("a curve of moves needs a plan in use: set the move limit of the problem")
     every = len(problem.workload.tables)
     most = every if limit.max_tables is None else min(every, limit.max_tables)
     best: PlanningResult | None = None
@@ -457,8 +455,7 @@ def _bound_s(result: PlanningResult | None) -> float | None:
 
 def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
     if result.reshard is None:
-        message = "a point of the curve needs the price of its move"
-        raise InvalidInputError(message)
+        refuse("a point of the curve needs the price of its move")
     time_s = result.estimate.time.time_s
     return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
 

@@ -21,7 +21,7 @@ from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, Spread, TablePlacement, place
 from costmodels.topology import Topology
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
+from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
 from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
@@ -221,8 +221,7 @@ class Explainer:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
             hint = hint if names else "the workload has no tables"
-            message = f"--table {name!r}: no such table; {hint}"
-            raise InvalidInputError(message)
+            refuse(f"--table {name!r}: no such table; {hint}")
         return names.index(name)
 
     def _without(self, name: str) -> FloatArray:

@@ -41,21 +41,14 @@ from planner.io.system.measured_files import load_constants
 from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
+from planner.trace import reading
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import (
-    COLLECTIVES,
-    DENSE_STAGES,
-    OTHER,
-    TraceTimes,
-    check_ranks,
-    stage_of_name,
-)
 
 COLLECTIVE: Final = "collective"
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lookup": (LOOKUP_FORWARD, LOOKUP_BACKWARD),
-    COLLECTIVE: COLLECTIVES,
-    "dense": (*DENSE_STAGES, OTHER),
+    COLLECTIVE: reading.COLLECTIVES,
+    "dense": (*reading.DENSE_STAGES, reading.OTHER),
 }
 """For each factor the stages of a trace whose kernels tell it. The factor of the host is told by
 the host's own time."""
@@ -78,7 +71,7 @@ class Run:
     name: str
     plan: Plan
     iteration_s: float
-    traces: tuple[TraceTimes, ...] = ()
+    traces: tuple[reading.TraceTimes, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the time is a positive number."""
@@ -126,8 +119,7 @@ class Predictor:
             InvalidInputError: there is no run, or a plan or trace does not belong to the problem.
         """
         if not runs:
-            message = "a fit needs one run at least"
-            raise InvalidInputError(message)
+            refuse("a fit needs one run at least")
         self.problem, self.runs = problem, tuple(runs)
         self._models = models_of(problem)
         base = self._pipeline(np.zeros(len(FITTED_KINDS)))
@@ -138,7 +130,7 @@ class Predictor:
             except InvalidValueError as error:
                 message = f"run {run.name}: {error}"
                 raise InvalidInputError(message) from error
-            check_ranks(run.traces, world, f"run {run.name}: ")
+            reading.check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]
         self.absent = tuple(k for k in FITTED_KINDS if not any(times[k] for times in found))
@@ -173,7 +165,7 @@ _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
 """The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
-def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
+def mean_iteration_s(traces: Sequence[reading.TraceTimes]) -> float:
     """Mean seconds per iteration of the profiled ranks."""
     return float(np.mean([t.iteration_s for t in traces]))
 
@@ -207,7 +199,7 @@ def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> 
     at = list(ranks)
     totals = dict.fromkeys(FITTED_KINDS, 0.0)
     for index, step in enumerate(program.steps):
-        kind = stage_of_name(kernel_name(step))
+        kind = reading.stage_of_name(kernel_name(step))
         totals[HOST] += float(np.broadcast_to(step.host_s, work.shape[-2:-1])[at].sum())
         for name, kernels in MEASURED_KINDS.items():
             if kind in kernels:

@@ -245,19 +245,18 @@ def where(placement: TablePlacement) -> str:
 
 
 _WORTH_TELLING = 1e-3
-_UNSEEN = "kernel launches and overlap, which the bound does not count"
-_UNEVEN = "work spread unevenly over ranks"
-_DEARER = "tables cut in ways that cost more than those of the bound"
 
 
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     """The parts of a gap, as shares of the value, without those too small to mention."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    parts = [(solver.unseen_gap_ratio, _UNSEEN)]
+    parts = [
+        (solver.unseen_gap_ratio, "kernel launches and overlap, which the bound does not count")
+    ]
     if gap is not None and uneven is not None:
-        parts.append((uneven, _UNEVEN))
+        parts.append((uneven, "work spread unevenly over ranks"))
         rest = gap - uneven - solver.unseen_gap_ratio
-        parts.append((rest, _DEARER))
+        parts.append((rest, "tables cut in ways that cost more than those of the bound"))
     return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
 
 

@@ -133,7 +133,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.errors import InvalidInputError
+    from planner.errors import refuse
     from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
     from planner.profiling.stats import load_stats, some_names
 
@@ -145,11 +145,10 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     tables |= {f.name: t.name for t in workload.tables for f in t.features}
     found = {name: tables[name] for name in sorted(names) if name in tables}
     if not found:
-        message = (
+        refuse(
             f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
             "or table of the workload; profile it with 'shardplan profile --table-map'"
         )
-        raise InvalidInputError(message)
     options = ProfileOptions(
         features=tuple(found),
         by_feature=ByFeature(found),
