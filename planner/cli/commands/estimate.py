@@ -95,10 +95,7 @@ def _valued(
     """The value of the plan by the objective of the flags, or else by that it was made for.
 
     If the objective comes from the plan and cannot be priced, the value is the iteration time, with
-    a warning.
-
-    Returns:
-        The problem with its scenarios, the value in the form of a search's report, and warnings.
+    a warning. Returned are the problem with its scenarios, the report, and warnings.
 
     Raises:
         InvalidInputError: a scenario breaks a rule, the system lacks what the objective needs, or

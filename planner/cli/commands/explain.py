@@ -13,7 +13,9 @@ from planner.cli.types import Duration, File, Texts
 from planner.support.text import counted
 
 if TYPE_CHECKING:
+    from planner.explain.explainer import ConstraintCost
     from planner.io import SavedPlan
+    from planner.problem import PlanningProblem
 
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
@@ -81,7 +83,7 @@ def command(
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain.explainer import Explainer, constraint_costs, relaxed
+    from planner.explain.explainer import Explainer
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     told = [explainer.table(name) for name in asked.tables]
@@ -90,13 +92,7 @@ def command(
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
             changes = explainer.changes(progress=step)
-    costs = None
-    if asked.prices:
-        total = len(relaxed(inputs.problem.constraints)) + 1
-        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-            costs = constraint_costs(
-                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
-            )
+    costs = _costs(settings, inputs.problem, asked.time_limit) if asked.prices else None
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
     cut = (_CUT,) if any(cost.is_cut for cost in costs or ()) else ()
     warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
@@ -113,3 +109,15 @@ def command(
         print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
+
+
+def _costs(
+    settings: Settings, problem: PlanningProblem, time_limit_s: float | None
+) -> tuple[ConstraintCost, ...]:
+    """What each constraint costs, by a search without it."""
+    from planner.cli.progress import bar
+    from planner.explain.explainer import constraint_costs, relaxed
+
+    total = len(relaxed(problem.constraints)) + 1
+    with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+        return constraint_costs(problem, time_limit_s=time_limit_s, progress=step, should_stop=stop)

@@ -36,12 +36,8 @@ def as_json(
         for t in tables
     ]
     best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes or ()]
-    return {
-        "plan_time_s": plan_time_s,
-        "tables": told,
-        "changes": None if changes is None else best,
-        "constraints": costs and [{**asdict(c), "gain_s": c.gain_s} for c in costs],
-    }
+    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs or ()]
+    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
 
 
 def _plain(
