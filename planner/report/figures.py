@@ -250,9 +250,8 @@ _WORTH_TELLING = 1e-3
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     """The parts of a gap, as shares of the value, without those too small to mention."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    parts = [
-        (solver.unseen_gap_ratio, "kernel launches and overlap, which the bound does not count")
-    ]
+    launches = "kernel launches and overlap, which the bound does not count"
+    parts = [(solver.unseen_gap_ratio, launches)]
     if gap is not None and uneven is not None:
         parts.append((uneven, "work spread unevenly over ranks"))
         rest = gap - uneven - solver.unseen_gap_ratio

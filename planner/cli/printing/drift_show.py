@@ -96,9 +96,8 @@ def print_drift(settings: Settings, drift: Drift) -> None:
 
     console = stdout_console()
     print_facts(console, tuple(_facts(drift)))
-    sections = [_tables(drift.latest, everything=settings.verbose)]
-    if len(drift.days) > 1:
-        sections.insert(0, _days(drift))
+    sections = [_days(drift)] if len(drift.days) > 1 else []
+    sections.append(_tables(drift.latest, everything=settings.verbose))
     print_sections(console, tuple(s for s in sections if s.rows))
 
 
