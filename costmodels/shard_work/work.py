@@ -147,7 +147,7 @@ def _of_workload(workload: Workload) -> dict[str, Any]:
 
 def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
     """Every table in device memory as one shard, with all that is looked up in an iteration."""
-    tables = TableColumns.of(workload.tables)
+    tables = TableColumns(workload.tables)
     size, batch = len(workload.tables), float(workload.batch_size_per_rank * topology.world_size)
     indices = batch * tables.pooling_factor
     return LookupShards(
@@ -179,7 +179,7 @@ class WorkModel:
     @cached_property
     def columns(self) -> TableColumns:
         """The tables as columns of numbers."""
-        return TableColumns.of(self.workload.tables)
+        return TableColumns(self.workload.tables)
 
     @property
     def _depth(self) -> float:
