@@ -13,38 +13,15 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.collective._curve import (
-    RINGS,
-    Family,
-    Found,
-    TimeCurve,
-    agreed,
-    between,
-    completed,
-    joined,
-    left_out_residuals,
-    mixed,
-    risen,
-    with_floor,
-)
-from costmodels.collective._law import (
-    TYPICAL_EFFICIENCY,
-    Group,
-    Law,
-    at_typical_latency,
-    bus_factor,
-    busiest_factor,
-    fabric_law,
-    longer_s,
-    network_law,
-    on_usual_link,
-)
+from costmodels.collective import _curve, _law
+from costmodels.collective._curve import RINGS, Family, Found, TimeCurve
+from costmodels.collective._law import TYPICAL_EFFICIENCY, Group, Law, busiest_factor
 from costmodels.collective.base import Basis, Confidence
 from costmodels.fabrics import FABRICS
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -113,12 +90,8 @@ class Catalogue:
             return None
         known = group if there is None or not found.other_links else there
 
-        def spread_ratio() -> float:
-            measured = self.find(collective, known) or found
-            factor = busiest_factor(collective, known)
-            return spread_around(measured, factor, large=is_large(size_bytes))
-
-        own = confidence_of(found, group, size_bytes, spread_ratio)
+        measured = self.find(collective, known) or found
+        own = confidence_of(found, group, size_bytes, measured, busiest_factor(collective, known))
         if not elsewhere or group.domains > 1:
             return own
         moved = np.array(size_bytes * busiest_factor(collective, group))
@@ -151,7 +124,7 @@ class Catalogue:
         curves = self._crossing(group)
         known = [(-c.priority, c.network_bytes_per_s) for c in curves if c.network_bytes_per_s]
         if known:
-            return on_usual_link(group, max(known)[1])
+            return _law.on_usual_link(group, max(known)[1])
         return group if curves else group._replace(network_rate=0.0)
 
     def rates_of_other_links(self, group: Group) -> tuple[float, ...]:
@@ -187,7 +160,7 @@ class Catalogue:
                 for n in (fewer, more)
             )
             part = math.log(group.units / fewer) / math.log(more / fewer)
-            return mixed(low, high, groups, part)
+            return _curve.mixed(low, high, groups, part)
         searched = {
             c: self._measured(c, group, there)
             if origin is None
@@ -196,12 +169,12 @@ class Catalogue:
         }
         found = {c: f for c, f in searched.items() if f is not None}
         if family == RINGS and origin is None:
-            found = agreed(completed(found, group), group)
+            found = _curve.agreed(_curve.completed(found, group), group)
         if fewer == 0:
             return found
         below = group.of_units(fewer)
         known = self._family(family, below, there and there.of_units(fewer))
-        return risen(found, group, known, below)
+        return _curve.risen(found, group, known, below)
 
     def _neighbours(self, group: Group) -> tuple[int, int | None]:
         """The anchors just below and just above the number of domains (or hosts) of a group.
@@ -232,13 +205,13 @@ class Catalogue:
         found = self.find(collective, there)
         if found is None:
             return None
-        known, law = fabric_law(collective, there), fabric_law(collective, group)
+        known, law = _law.fabric_law(collective, there), _law.fabric_law(collective, group)
         if group.domains > 1:
             inside = self.find(collective, there.within_domain)
             here = self.find(collective, group.within_domain, there.within_domain)
-            known = network_law(collective, there, inside.table.law if inside else None)
-            law = network_law(collective, group, here.table.law if here else None)
-        longer = longer_s(collective, there, group)
+            known = _law.network_law(collective, there, inside.table.law if inside else None)
+            law = _law.network_law(collective, group, here.table.law if here else None)
+        longer = _law.longer_s(collective, there, group)
         if law == known and longer == 0.0:
             return found
         return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
@@ -271,14 +244,18 @@ class Catalogue:
         by_ranks: dict[int, list[CollectiveCurve]] = defaultdict(list)
         for curve in curves:
             by_ranks[curve.ranks].append(curve)
-        floor_s = fabric_law(collective, group).floor_s
+        floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
-            ranks: with_floor(joined(repeats, bus_factor(collective, ranks)), floor_s)
+            ranks: _curve.with_floor(
+                _curve.joined(repeats, _law.bus_factor(collective, ranks)), floor_s
+            )
             for ranks, repeats in by_ranks.items()
         }
         if group.ranks in tables:
             return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
-        return Found(between(tables, collective, group.ranks, group.mesh), curves, same_shape=False)
+        return Found(
+            _curve.between(tables, collective, group.ranks, group.mesh), curves, same_shape=False
+        )
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """The table over several domains, carried over from the nearest shape by the law.
@@ -288,18 +265,20 @@ class Catalogue:
         curves = [c for c in self._crossing(group) if c.collective is collective]
         if not curves:
             fabric = self.find(collective, group.within_domain, there and there.within_domain)
-            return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
+            return fabric and _by_law(fabric, _law.network_law(collective, group, fabric.table.law))
         nearest = min(curves, key=lambda c: distance(c, group))
         rate = nearest.network_bytes_per_s
         same = (c for c in curves if c.shape == nearest.shape and c.network_bytes_per_s == rate)
         repeats = best(same)
         alike = is_on_like_link(nearest, group)
-        there = at_typical_latency(group_measured(nearest, group))
-        here = at_typical_latency(group) if alike else group
+        there = _law.at_typical_latency(group_measured(nearest, group))
+        here = _law.at_typical_latency(group) if alike else group
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
-        known, law = (network_law(collective, g, inner) for g in (there, here))
-        table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
+        known, law = (_law.network_law(collective, g, inner) for g in (there, here))
+        table = _curve.with_floor(
+            _curve.joined(repeats, busiest_factor(collective, there)), known.floor_s
+        )
         exact = alike and nearest.shape == (group.ranks, group.domains)
         if not exact:
             table = _carried(table, known, law, same_link=alike)
@@ -453,7 +432,7 @@ def is_large(size_bytes: float) -> bool:
 
 
 def confidence_of(
-    found: Found, group: Group, size_bytes: float, spread_ratio: Callable[[], float]
+    found: Found, group: Group, size_bytes: float, measured: Found, factor: float
 ) -> Confidence:
     """What the time of a collective rests on, and its interval, at the site of the curves.
 
@@ -461,8 +440,8 @@ def confidence_of(
         found: the table that tells the time, and its curves.
         group: the ranks that take part.
         size_bytes: size as nccl-tests counts it.
-        spread_ratio: computes the spread of the table around its curves, on the links that these
-            were measured on; called only if it is needed.
+        measured: the table on the links that its curves were measured on.
+        factor: bytes on the busiest link there per byte of size.
     """
     large = is_large(size_bytes)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
@@ -475,7 +454,7 @@ def confidence_of(
     if not found.same_shape:
         spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
         return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
-    spread = carried + spread_ratio()
+    spread = carried + spread_around(measured, factor, large=large)
     if len({c.version for c in found.curves}) == 1:
         spread = math.hypot(spread, _ONE_VERSION[large])
     if group.domains > 1:
@@ -524,7 +503,7 @@ def spread_around(found: Found, factor: float, *, large: bool) -> float:
     for curve in found.curves:
         sizes = np.array(curve.size_bytes)
         whole = found.table.log_time_at(np.log(sizes * factor)) - np.log(curve.time_s)
-        inner, left_out = left_out_residuals(curve)
+        inner, left_out = _curve.left_out_residuals(curve)
         errors.extend(np.abs(whole)[(sizes >= _LARGE_BYTES) == large])
         errors.extend(np.abs(left_out)[(inner >= _LARGE_BYTES) == large])
     smallest = _SMALLEST_SPREADS[large]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -117,13 +117,15 @@ class TimeCurve:
         times = np.log(np.exp(self.log_time_at(fine)) + added)
         return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
 
-    def moved(self, law: Law) -> TimeCurve:
-        """A table of the same shape with the floor and the rate of ``law``."""
-        own = self.law
-        slower = math.log(law.floor_s / own.floor_s)
-        wider = slower + math.log(law.rate / own.rate)
+    def shifted(self, wider: float, slower: float = 0.0) -> TimeCurve:
+        """The table with these numbers added to all logarithms of bytes and of seconds."""
         fine = self._fine_bytes + wider, self._fine_time + slower
         return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
+
+    def moved(self, law: Law) -> TimeCurve:
+        """A table of the same shape with the floor and the rate of ``law``."""
+        slower = math.log(law.floor_s / self.law.floor_s)
+        return self.shifted(slower + math.log(law.rate / self.law.rate), slower)
 
     def followed_by(self, other: TimeCurve) -> TimeCurve:
         """This table, continued by another one whose first point is the last one of this table."""
@@ -358,20 +360,16 @@ def completed(found: Family, group: Group) -> Family:
         found: the tables of the family :data:`RINGS` that come from curves.
         group: the ranks that take part.
     """
-    halves = [found[c] for c in HALVES if c in found]
-    whole = found.get(Collective.ALL_REDUCE)
-    if halves and whole is None:
-        grid, times = _on_sizes(found, group)
-        total = np.logaddexp(*(times[c] for c in HALVES))
-        table = _table(Collective.ALL_REDUCE, group, grid, total)
-        return {**found, Collective.ALL_REDUCE: halves[0]._replace(table=table, same_shape=False)}
-    if whole is not None and not halves:
-        grid, times = _on_sizes(found, group)
-        half = times[Collective.ALL_REDUCE] - math.log(2.0)
-        return found | {
-            c: whole._replace(table=_table(c, group, grid, half), same_shape=False) for c in HALVES
-        }
-    return found
+    halves, whole = [found[c] for c in HALVES if c in found], found.get(Collective.ALL_REDUCE)
+    if bool(halves) is (whole is not None):
+        return found
+    grid, (times,) = _on_sizes((found, group))
+    if whole is not None:
+        made = dict.fromkeys(HALVES, times[Collective.ALL_REDUCE] - math.log(2.0))
+    else:
+        made = {Collective.ALL_REDUCE: np.logaddexp(*(times[c] for c in HALVES))}
+    like = (whole or halves[0])._replace(same_shape=False)
+    return found | {c: like._replace(table=_table(c, group, grid, t)) for c, t in made.items()}
 
 
 def agreed(found: Family, group: Group) -> Family:
@@ -389,7 +387,7 @@ def agreed(found: Family, group: Group) -> Family:
     strong = _is_own(found[Collective.ALL_REDUCE])
     halves = any(_is_own(found[c]) for c in HALVES)
     stays = 0.5 if strong == halves else float(strong)
-    grid, times = _on_sizes(found, group)
+    grid, (times,) = _on_sizes((found, group))
     whole = times[Collective.ALL_REDUCE]
     total = np.logaddexp(*(times[c] for c in HALVES))
     wanted = np.clip(total - whole, *np.log(RATIO))
@@ -410,19 +408,11 @@ def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Fam
         fewer: the tables in ``fewer_group``.
         fewer_group: ranks in fewer domains, or on fewer hosts of one domain.
     """
-    shared = {c: f for c, f in found.items() if c in fewer}
+    shared = found.keys() & fewer.keys()
     if not shared:
         return found
-    grid = np.unique(
-        np.concatenate(
-            [_log_sizes(f, c, group) for c, f in shared.items()]
-            + [_log_sizes(fewer[c], c, fewer_group) for c in shared]
-        )
-    )
-    times = {c: _at(f.table, c, group, grid) for c, f in found.items()}
-    raised = dict(times)
-    for c in shared:
-        raised[c] = np.maximum(times[c], _at(fewer[c].table, c, fewer_group, grid))
+    grid, (times, below) = _on_sizes((found, group), ({c: fewer[c] for c in shared}, fewer_group))
+    raised = times | {c: np.maximum(times[c], below[c]) for c in shared}
     if _must_agree(found, group):
         total = np.logaddexp(*(raised[c] for c in HALVES))
         whole = np.maximum(raised[Collective.ALL_REDUCE], total - math.log(RATIO[1]))
@@ -444,14 +434,13 @@ def mixed(low: Family, high: Family, groups: tuple[Group, Group, Group], part: f
     fewer, wanted, more = groups
     both: Family = {}
     for c in low.keys() & high.keys():
-        grid = np.union1d(_log_sizes(low[c], c, fewer), _log_sizes(high[c], c, more))
-        below, above = _at(low[c].table, c, fewer, grid), _at(high[c].table, c, more, grid)
-        table = _table(c, wanted, grid, (1.0 - part) * below + part * above)
+        grid, (below, above) = _on_sizes(({c: low[c]}, fewer), ({c: high[c]}, more))
+        table = _table(c, wanted, grid, (1.0 - part) * below[c] + part * above[c])
         both[c] = high[c]._replace(table=table, same_shape=False)
     return both
 
 
-def _must_agree(found: Mapping[Collective, Found], group: Group) -> bool:
+def _must_agree(found: Family, group: Group) -> bool:
     """Whether all three tables are known, inside a domain, and come from different sources."""
     if group.domains > 1 or len(found) < len(RINGS):
         return False
@@ -469,8 +458,8 @@ def _changed(
     found: Family,
     group: Group,
     grid: FloatArray,
-    times: Mapping[Collective, FloatArray],
-    changed: Mapping[Collective, FloatArray],
+    times: dict[Collective, FloatArray],
+    changed: dict[Collective, FloatArray],
 ) -> Family:
     """The family with the changed times; tables whose times are as before stay the same objects.
 
@@ -489,22 +478,20 @@ def _changed(
     }
 
 
-def _on_sizes(found: Family, group: Group) -> tuple[FloatArray, dict[Collective, FloatArray]]:
-    """Logarithms of the sizes at which any table has a corner, and of all tables' times there."""
-    grid = np.unique(np.concatenate([_log_sizes(f, c, group) for c, f in found.items()]))
-    return grid, {c: _at(f.table, c, group, grid) for c, f in found.items()}
+def _on_sizes(
+    *families: tuple[Family, Group],
+) -> tuple[FloatArray, list[dict[Collective, FloatArray]]]:
+    """Logarithms of the sizes at which any table has a corner, and of all tables' times there.
 
-
-def _log_sizes(found: Found, collective: Collective, group: Group) -> FloatArray:
-    """Logarithms of the sizes at which a table has corners."""
-    return found.table.corners - math.log(busiest_factor(collective, group))
-
-
-def _at(
-    table: TimeCurve, collective: Collective, group: Group, log_sizes: FloatArray
-) -> FloatArray:
-    """Logarithms of the seconds of a table at logarithms of sizes."""
-    return table.log_time_at(log_sizes + math.log(busiest_factor(collective, group)))
+    Args:
+        families: tables, each with the ranks that take part.
+    """
+    sized = [
+        {c: f.table.shifted(-math.log(busiest_factor(c, group))) for c, f in family.items()}
+        for family, group in families
+    ]
+    grid = np.unique(np.concatenate([t.corners for tables in sized for t in tables.values()]))
+    return grid, [{c: t.log_time_at(grid) for c, t in tables.items()} for tables in sized]
 
 
 def _table(

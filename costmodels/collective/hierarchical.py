@@ -8,7 +8,13 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, Confidence, LinkLevel, default_model
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Confidence,
+    LinkLevel,
+    Wrapping,
+    default_model,
+)
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -16,7 +22,7 @@ from costmodels.topology import Topology
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hierarchical(AbstractCollectiveModel):
+class Hierarchical(Wrapping):
     """All-to-all: t = t_domain(all bytes) + t_network(bytes that leave the domain).
 
     In the first step, every rank hands the bytes for the j-th rank of any domain to the j-th rank
@@ -38,11 +44,6 @@ class Hierarchical(AbstractCollectiveModel):
     sources: ClassVar[tuple[str, ...]] = (
         "Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange",
     )
-
-    @property
-    def full_duplex(self) -> bool:
-        """As ``inner``."""
-        return self.inner.full_duplex
 
     @property
     def pays_for_others(self) -> bool:
@@ -80,18 +81,6 @@ class Hierarchical(AbstractCollectiveModel):
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
         inside = price(_inside(send, one), _inside(receive, one), one)
         return _flat(inside, price(_lanes(send, one), _across(receive, one), domains))
-
-    def reduce_scatter(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
-
-    def all_reduce(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool

@@ -197,7 +197,9 @@ class Gloo(AbstractCollectiveModel):
         """``[..., R]`` seconds, with what empty, large and one-sided messages add."""
         fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=False)
         counts = all_to_all_counts(send.sum(axis=-1), receive.sum(axis=-1))
-        return fixed + counts[..., 1:] @ np.array(self.constants.collective.all_to_all_s[1:])
+        return np.asarray(
+            fixed + counts[..., 1:] @ np.array(self.constants.collective.all_to_all_s[1:])
+        )
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
