@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.dense.live import live_bytes, looked_up_bytes
+from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,

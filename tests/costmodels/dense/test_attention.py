@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dense.base import dense_names, dense_operators, uneven_remark
+from costmodels.dense.base import dense_names, dense_operators, with_even_sequences
 from costmodels.dense.kernels import Gpu, attention_time, kernel_time
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.errors import InvalidValueError
@@ -134,11 +134,14 @@ def test_ranks_differ_more_if_samples_share_their_history() -> None:
     shared = replace(drawn, samples_per_history=4)
     one, four = (max(o.deviation_ratio for o in operators(x)) for x in (drawn, shared))
     assert four == pytest.approx(2 * one)
-    said = uneven_remark(workload(drawn), make_topology(device=H100), DenseRoofline())
-    assert said is not None
-    assert "balanced: true" in said
-    for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
-        assert uneven_remark(workload(quiet), make_topology(device=H100), DenseRoofline()) is None
+    ranks = make_topology(num_hosts=1, device=H100)
+    drawn_s, even_s = (
+        sum(DenseRoofline().times(w, ranks))
+        for w in (workload(drawn), with_even_sequences(workload(drawn)))
+    )
+    assert even_s < drawn_s
+    for even in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
+        assert with_even_sequences(workload(even)) == workload(even)
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
