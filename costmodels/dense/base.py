@@ -350,8 +350,8 @@ def activation_bytes(workload: Workload) -> float:
 #
 # Autograd keeps the tensors that a backward pass needs, and frees each of them after its
 # operator. The peak is therefore found by going through the operators: at each of them, what all
-# operators up to it keep, and the tensors that it works on. Lookups are a moment of their own, after
-# the backward pass of everything that follows them.
+# operators up to it keep, and the tensors that it works on. Lookups are a moment of their own,
+# after the backward pass of everything that follows them.
 
 _HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
 """Pipelines of TorchRec that hold the looked-up vectors of a batch until its step has ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator
@@ -29,9 +28,9 @@ class DeepFm(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The operators, which give one number per sample."""
         vectors, elements = flow.num_vectors, flow.num_elements
-        require(
+        self.need(
             vectors > 0 and elements % vectors == 0,
-            f"layer {self.prefix}: needs looked-up vectors of one width, but {vectors} vectors of "
+            f"needs looked-up vectors of one width, but {vectors} vectors of "
             f"{elements} elements reach it",
         )
         joined, met = joins.joined(flow)

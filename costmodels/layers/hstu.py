@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, final
 
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -21,7 +20,7 @@ class Kernel(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hstu(AbstractLayer):
+class Hstu(joins.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
     Each layer computes u, v, q, k = split(silu(in(norm(x)))), then a = silu(q k) v / n, and gives
@@ -60,7 +59,6 @@ class Hstu(AbstractLayer):
     layers: int
     hidden: int
     heads: int
-    seq: int
     qk_width: int = 0
     value_width: int = 0
     input_width: int = 0
@@ -70,46 +68,40 @@ class Hstu(AbstractLayer):
     contextual: int = 0
     contextual_width: int = 0
     stu: bool = False
-    lengths: tuple[int, ...] = ()
     samples_per_history: int = 1
-    balanced: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        where = f"layer {self.prefix}"
-        AbstractLayer.__post_init__(self)
-        for key in ("qk_width", "value_width", "input_width", "contextual_width"):
-            value = getattr(self, key)
-            require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
-        require(
+        joins.AbstractSequenceLayer.__post_init__(self)
+        self.need(
             (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
-            f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
         self.check_choice("kernel", Kernel)
-        require(
+        self.need(
             self.fused_attention or self.kernel == Kernel.CUTLASS,
-            f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
+            f"kernel {self.kernel} is one of fused attention, and fused_attention is "
             "false; leave kernel out, or set fused_attention: true",
         )
-        require(
+        self.need(
             self.fused_attention or not self.stu,
-            f"{where}: stu is one of fused attention, and fused_attention is false; leave stu out, "
+            "stu is one of fused attention, and fused_attention is false; leave stu out, "
             "or set fused_attention: true",
         )
-        least = min(self._lengths.values)  # refuses lengths that do not fit
-        require(
+        least = min(self.lengths or (self.seq,))
+        self.need(
             0 <= self.contextual < least,
-            f"{where}: contextual must be 0..{least - 1}, fewer than the positions of each "
+            f"contextual must be 0..{least - 1}, fewer than the positions of each "
             f"history, got {self.contextual}",
         )
-        require(
+        self.need(
             self.contextual > 0 or not self.contextual_width,
-            f"{where}: contextual_width belongs to contextual positions; give contextual too",
+            "contextual_width belongs to contextual positions; give contextual too",
         )
-        require(
+        self.need(
             self.samples_per_history == 1 or (self.samples_per_history > 0 and bool(self.lengths)),
-            f"{where}: samples_per_history must be 1 or more, and above 1 needs lengths, got "
+            f"samples_per_history must be 1 or more, and above 1 needs lengths, got "
             f"{self.samples_per_history}",
         )
 
@@ -123,16 +115,10 @@ class Hstu(AbstractLayer):
             "with the fused kernels of FBGEMM or Triton, set fused_attention: true"
         )
 
-    def evened(self) -> Hstu:
-        """This layer with histories that are handed out so that all ranks have equal work."""
-        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
-
     @property
-    def _lengths(self) -> joins.Lengths:
-        repeats = self.samples_per_history
-        return joins.Lengths.of(
-            self.prefix, self.lengths, self.seq, is_balanced=self.balanced, repeats=repeats
-        )
+    def repeats(self) -> int:
+        """Samples of a batch that have the same history."""
+        return self.samples_per_history
 
     @property
     def _queries(self) -> int:
@@ -146,16 +132,13 @@ class Hstu(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
-        lengths = self._lengths
         given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
         others = self.contextual, self.contextual_width or given
-        first, met = joins.positions(
-            flow, self.prefix, (given, self.hidden), lengths, advice, others
-        )
-        rows = lengths.rows(flow.batch_size)
+        first, met = self.positions(flow, (given, self.hidden), advice, others)
+        rows = self.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
-        return self.placed((*first, *lengths.uneven(repeated, flow.batch_size)), met)
+        return self.placed((*first, *self.uneven(repeated, flow.batch_size)), met)
 
     def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """Norm, product and activation of ``rows`` positions.
@@ -185,7 +168,7 @@ class Hstu(AbstractLayer):
         """The attention of every position to the positions of its history."""
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
-            groups, long, seen = self.heads, rows, self._lengths.seen
+            groups, long, seen = self.heads, rows, self.seen
         if self.fused_attention:
             return (self._attention(flow, rows, (groups, long, seen)),)
         return self._scores(flow, rows, (groups, long, seen))

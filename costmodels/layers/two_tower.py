@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.datatypes import DataType
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
@@ -31,23 +30,15 @@ class TwoTower(AbstractLayer):
     sizes: tuple[int, ...]
     user_elements: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        AbstractLayer.__post_init__(self)
-        require(
-            self.user_elements >= 0,
-            f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
-        )
-
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
         joined, met = joins.joined(flow, self.prefix)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user
-        require(
+        self.need(
             item > 0 and user > 0,
-            f"layer {name}: user_elements must leave some for the item, got {user} of {met.width}",
+            f"user_elements must leave some for the item, got {user} of {met.width}",
         )
         operators = (
             *joined,
