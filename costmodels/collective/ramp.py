@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, final
 
 import numpy as np
@@ -14,6 +14,8 @@ from costmodels.collective.base import AbstractCollectiveModel, analytic_spread_
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
+
+_HALF = Collective.REDUCE_SCATTER
 
 
 @final
@@ -88,12 +90,14 @@ class Ramp(AbstractCollectiveModel):
         A ring over a single domain takes at least two fifths of the all-reduce of the same buffer,
         and the all-reduce at least 1 / 1.3 times as long as the reduce-scatter and the all-gather.
         """
-        group = group_of(topology, within_host=within_host)
-        half_s, whole_s = self._ring_times_s(num_bytes, group)
-        is_whole = kind is Collective.ALL_REDUCE
-        own_s, other_s = (whole_s, half_s) if is_whole else (half_s, whole_s)
+        group, whole = group_of(topology, within_host=within_host), Collective.ALL_REDUCE
+        is_whole = kind is whole
+        own, other = (whole, _HALF) if is_whole else (_HALF, whole)
+        own_s = _least_s(own, num_bytes, group)
+        if group.domains > 1:
+            return own_s
         least_ratio = 2.0 / _law.RATIO[1] if is_whole else 0.5 * _law.RATIO[0]
-        return np.maximum(own_s, least_ratio * other_s) if group.domains == 1 else own_s
+        return np.maximum(own_s, least_ratio * _least_s(other, num_bytes, group))
 
     def plan_spread_ratio(self, topology: Topology) -> float:
         """The spread of a time that follows from the rates of links alone."""
@@ -103,26 +107,17 @@ class Ramp(AbstractCollectiveModel):
         """The model itself, because under its laws the time per byte never rises with size."""
         return self
 
-    @staticmethod
-    def _ring_times_s(num_bytes: FloatArray, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a reduce-scatter and of an all-reduce; no less than inside one domain.
 
-        Args:
-            num_bytes: ``[...]`` bytes of the buffer of each member.
-            group: the members.
-        """
-        half, whole = np.zeros_like(num_bytes), np.zeros_like(num_bytes)
-        for part in (group.within_domain, group):
-            if part.ranks > 1:
-                each = (
-                    _law_of(c, part).time_s(num_bytes * bus_factor(c, part.ranks))
-                    for c in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
-                )
-                half, whole = map(np.maximum, (half, whole), each)
-        return half, whole
+def _least_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+    """Seconds ``[...]`` of buffers in a group; no less than inside one domain."""
+    parts = [part for part in (group.within_domain, group) if part.ranks > 1]
+    times = (
+        _law_of(collective, p).time_s(num_bytes * bus_factor(collective, p.ranks)) for p in parts
+    )
+    return functools.reduce(np.maximum, times, np.zeros_like(num_bytes))
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def _law_of(collective: Collective, group: Group) -> Law:
     """The law of a collective in a group, of which nothing was measured."""
     if group.domains > 1:

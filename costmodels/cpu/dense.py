@@ -142,7 +142,12 @@ def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
     for operator in operators:
         name = class_of(operator)
         if operator.product is None and operator.has_gradient:
-            found[name] += operator.num_repeats * _gradient(operator, missed)
+            counts = _forward(operator, missed)
+            if name == "embedding":
+                # The gradient of a trained matrix whose rows are looked up is as large as the
+                # matrix; its bytes stand in the place of bytes from memory.
+                counts[5] = operator.parameter_bytes
+            found[name] += operator.num_repeats * counts
         needed = {"left": operator.left_gradient, "right": operator.right_gradient}
         sides = [side for side, is_needed in needed.items() if is_needed]
         for side, product in zip(sides, operator.backward_products, strict=False):
@@ -211,26 +216,11 @@ def _missed(held: float) -> tuple[float, float]:
 
 def _forward(operator: Operator, missed: tuple[float, float]) -> FloatArray:
     """The counts of one repeat of an operator in the forward pass."""
-    product = operator.product
-    if product is not None:
-        return _product(product, missed)
+    if operator.product is not None:
+        return _product(operator.product, missed)
     if operator.kind is OperatorKind.ATTENTION:
         return _attention(operator, missed)
     return _streamed(operator, missed)
-
-
-def _gradient(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """The counts of one repeat of an operator that is no product, in the backward pass.
-
-    They are those of the forward pass, except that the gradient of a trained matrix whose rows are
-    looked up has as many bytes as the matrix. These stand in the place of bytes from memory.
-    """
-    if operator.kind is OperatorKind.ATTENTION:
-        return _attention(operator, missed)
-    counts = _streamed(operator, missed)
-    if class_of(operator) == "embedding":
-        counts[5] = operator.parameter_bytes
-    return counts
 
 
 def _product(product: Product, missed: tuple[float, float]) -> FloatArray:

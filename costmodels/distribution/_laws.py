@@ -63,6 +63,10 @@ class Bins:
         missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
         return np.asarray(-np.expm1(draws * missed))
 
+    def distinct(self, draws: float) -> float:
+        """Expected distinct rows of N = ``draws`` draws."""
+        return float((self.rows * self.touched(draws)).sum())
+
     def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
 
@@ -362,7 +366,7 @@ class Laws:
         known = self._counts.get((at, num_indices))
         if known is None:
             bins, draws = self._bins[at], self.laws[at].effective_draws(num_indices)
-            unique = min(float((bins.rows * bins.touched(draws)).sum()), num_indices)
+            unique = min(bins.distinct(draws), num_indices)
             known = self._counts[at, num_indices] = (unique, draws)
         return known
 
@@ -405,14 +409,10 @@ class Laws:
         return np.geomspace(_FEWEST_DRAWS, _FULL / coldest, _CURVE_POINTS, axis=-1)
 
     @cached_property
-    def _held(self) -> FloatArray:
-        """Rows that a cache holds at each point, ``[laws, points]``."""
-        return np.full((len(self.laws), _CURVE_POINTS), np.nan)
-
-    @cached_property
-    def _hits(self) -> FloatArray:
-        """Hit ratio (0..1) at each point, ``[laws, points]``."""
-        return np.full((len(self.laws), _CURVE_POINTS), np.nan)
+    def _points(self) -> tuple[FloatArray, FloatArray]:
+        """Rows that a cache holds at each point, and its hit ratio (0..1), ``[laws, points]``."""
+        held, hits = np.full((2, len(self.laws), _CURVE_POINTS), np.nan)
+        return held, hits
 
     @cached_property
     def _drawn_rows(self) -> FloatArray:
@@ -421,25 +421,21 @@ class Laws:
 
     def _held_at(self, law: IntArray, point: IntArray) -> FloatArray:
         """Rows that a cache holds at point ``point`` of the curve of each query's law, ``[n]``."""
-        held = self._held[law, point]
-        unknown = np.flatnonzero(np.isnan(held))
+        known = self._points[0]
+        unknown = np.flatnonzero(np.isnan(known[law, point]))
         if len(unknown):
             self._compute(np.unique(law[unknown] * _CURVE_POINTS + point[unknown]))
-            held = self._held[law, point]
-        return np.asarray(held)
+        return np.asarray(known[law, point])
 
     def _compute(self, codes: IntArray) -> None:
         """Compute points, given as ascending codes: law times ``_CURVE_POINTS`` plus point."""
-        laws, points = np.divmod(codes, _CURVE_POINTS)
+        (laws, points), (held, hits) = np.divmod(codes, _CURVE_POINTS), self._points
         starts = np.flatnonzero(np.diff(laws, prepend=-1))
         for at, chosen in zip(laws[starts].tolist(), np.split(points, starts[1:]), strict=True):
-            bins = self._bins[at]
+            bins, some = self._bins[at], chosen
             if len(bins.drawn_rows) <= _FEW_BINS:
-                held, hits = bins.cache(self._grid[at])
-                self._held[at], self._hits[at] = np.maximum.accumulate(held), hits
-            else:
-                held, hits = bins.cache(self._grid[at, chosen])
-                self._held[at, chosen], self._hits[at, chosen] = held, hits
+                some = np.arange(_CURVE_POINTS)
+            held[at, some], hits[at, some] = bins.cache(self._grid[at, some])
 
     def _position_after(self, law: IntArray, draws: FloatArray) -> IntArray:
         """A point of each query's curve at more than ``draws`` draws; the last point if none is."""
@@ -471,7 +467,7 @@ class Laws:
         between two points in the logarithms of rows and draws, hit ratios in the logarithm of
         draws.
         """
-        grid, held, hits = self._grid, self._held, self._hits
+        grid, (held, hits) = self._grid, self._points
         zero = np.zeros(len(law), dtype=np.int64)
         least = self._held_at(law, zero)
         draws = grid[law, zero] * np.maximum(cached, 0.0) / least
