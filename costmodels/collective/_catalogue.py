@@ -69,8 +69,6 @@ class Catalogue:
         group: Group,
         size_bytes: float,
         there: Group | None = None,
-        *,
-        elsewhere: bool = False,
     ) -> Confidence | None:
         """What a time rests on, and its interval; None if no curve tells the time.
 
@@ -81,18 +79,18 @@ class Catalogue:
             collective: the collective.
             group: the ranks that take part.
             size_bytes: size as nccl-tests counts it.
-            there: as in :meth:`find`.
-            elsewhere: whether the curves were measured at another site, on other machines.
+            there: as in :meth:`find`; given if the curves were measured at another site, on other
+                machines.
         """
-        there = self._of_own_kind(group, there)
-        found = self.find(collective, group, there)
+        on_kind = self._of_own_kind(group, there)
+        found = self.find(collective, group, on_kind)
         if found is None:
             return None
-        known = group if there is None or not found.other_links else there
+        known = on_kind if on_kind is not None and found.other_links else group
 
         measured = self.find(collective, known) or found
         own = confidence_of(found, group, size_bytes, measured, busiest_factor(collective, known))
-        if not elsewhere or group.domains > 1:
+        if there is None or group.domains > 1:
             return own
         moved = np.array(size_bytes * busiest_factor(collective, group))
         return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)

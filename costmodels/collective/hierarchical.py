@@ -80,7 +80,11 @@ class Hierarchical(Wrapping):
             return price(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
         inside = price(_inside(send, one), _inside(receive, one), one)
-        return _flat(inside, price(_lanes(send, one), _across(receive, one), domains))
+        # The first step has spread the bytes of a domain evenly over its ranks.
+        leaving = _across(send, one)
+        even = np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
+        seconds = inside + np.moveaxis(price(even, _across(receive, one), domains), -1, -2)
+        return seconds.reshape(*seconds.shape[:-2], -1)
 
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -152,18 +156,3 @@ def _across(moved: FloatArray, one: Topology) -> FloatArray:
     leaving = np.moveaxis(by_domain, -1, -2)
     zero = np.zeros_like(leaving)
     return np.stack([zero, zero, leaving], axis=-1)
-
-
-def _lanes(send: FloatArray, one: Topology) -> FloatArray:
-    """As :func:`_across`, with the bytes of a domain spread evenly over its ranks.
-
-    This is what each rank sends in the second step, because the first step has spread the bytes.
-    """
-    leaving = _across(send, one)
-    return np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
-
-
-def _flat(inside: FloatArray, across: FloatArray) -> FloatArray:
-    """The sum of ``[..., domains, D]`` and ``[..., D, domains]`` seconds, as ``[..., R]``."""
-    seconds = inside + np.moveaxis(across, -1, -2)
-    return seconds.reshape(*seconds.shape[:-2], -1)

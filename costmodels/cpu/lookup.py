@@ -18,13 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-)
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.measured.cpu_constants import (
     Caches,
     CpuConstants,
@@ -260,12 +254,8 @@ class CpuLookup(AbstractLookupModel):
         "Che, Tung, Wang 2002: characteristic time of an LRU cache",
     )
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """``[NUM_LOOKUP_WORK]`` seconds of the shard as bytes, forward and backward."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """``[n, NUM_LOOKUP_WORK]``: as :meth:`shard_work`, for many shards.
+        """``[n, NUM_LOOKUP_WORK]`` seconds of shards as bytes, forward and backward.
 
         Raises:
             InvalidValueError: tables use an update or a deduplication that CPU kernels lack.

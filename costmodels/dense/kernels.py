@@ -47,17 +47,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from costmodels import sustained
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import (
-    BURSTS,
-    Shares,
-    Works,
-    generation_of,
-    pointwise_works,
-    shares_of,
-    softmax_works,
-)
+from costmodels.sustained import BURSTS, Shares, Works
 from costmodels.topology import Device
 from costmodels.training.optimizers import DenseOptimizer
 
@@ -186,7 +179,7 @@ class Gpu:
 
     def shares_in(self, dtype: DataType) -> Shares:
         """The shares of the rates that operators in a type reach."""
-        known = self.shares or shares_of(self.device, dtype)
+        known = self.shares or sustained.shares_of(self.device, dtype)
         return known.capped() if self.is_capped else known
 
     def product_rate(self, dtype: DataType) -> float:
@@ -301,7 +294,7 @@ def _aligned_ratio(product: Product, dtype: DataType, gpu: Gpu) -> float:
     (karpathy/build-nanogpt; configs/published/transformers.csv).
     """
     constants = gpu.constants
-    if generation_of(gpu.device) not in _LOADS_TILES:
+    if sustained.generation_of(gpu.device) not in _LOADS_TILES:
         return 1.0
     if dtype is DataType.TF32 and product.aligned < 4:
         return constants.tf32_ratio
@@ -414,9 +407,11 @@ def attention_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     if operator.dtype.num_bytes == DataType.FP32.num_bytes and not operator.is_pointwise:
         return _wide_time(operator, gpu, is_backward=is_backward)
     if operator.is_pointwise:
-        works = pointwise_works(operator.flash_version, gpu.device)
+        works = sustained.pointwise_works(operator.flash_version, gpu.device)
     else:
-        works = softmax_works(operator.flash_version, gpu.device, gpu.shares_in(operator.dtype))
+        works = sustained.softmax_works(
+            operator.flash_version, gpu.device, gpu.shares_in(operator.dtype)
+        )
     return kernel_time(operator, gpu, works, is_backward=is_backward)
 
 

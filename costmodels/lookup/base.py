@@ -316,16 +316,21 @@ class AbstractLookupModel(ABC):
 
     sources: ClassVar[tuple[str, ...]]
 
-    @abstractmethod
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative."""
+        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative.
+
+        A model has this method, or :meth:`shards_work`.
+        """
+        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """:meth:`shard_work` of many shards, ``[n, NUM_LOOKUP_WORK]``.
 
-        A model may replace this loop by arithmetic on the columns, because a large plan has many
+        Arithmetic on the columns is much faster than this loop, because a large plan has many
         thousands of different shards.
         """
+        if type(self).shard_work is AbstractLookupModel.shard_work:
+            self._refuse("it has neither shard_work nor shards_work")
         work = [self.shard_work(shards.shard(index), topology) for index in range(len(shards))]
         shapes = {np.shape(row) for row in work} - {(NUM_LOOKUP_WORK,)}
         for shape in shapes:

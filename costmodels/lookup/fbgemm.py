@@ -9,14 +9,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    CallFloor,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-)
+from costmodels.lookup.base import AbstractLookupModel, CallFloor, LookupShards, LookupWork
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -132,13 +125,9 @@ class Fbgemm(AbstractLookupModel):
             fetch_s=c.cache_floor_s if cached else 0.0,
         )
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """The work of one shard; the class has the formulas."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The work of many shards, ``[n, NUM_LOOKUP_WORK]``."""
-        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        work = np.zeros((len(shards), len(LookupWork)))
         used = shards.is_used
         if used.any():
             work[used] = _work(shards.chosen(used), topology)
@@ -262,7 +251,7 @@ def _lines(num_bytes: FloatArray, line_bytes: int) -> FloatArray:
 def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
     work, c, device = (
-        np.zeros((len(shards), NUM_LOOKUP_WORK)),
+        np.zeros((len(shards), len(LookupWork))),
         _constants(topology),
         topology.device,
     )

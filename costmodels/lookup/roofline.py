@@ -8,13 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-)
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 
@@ -97,10 +91,6 @@ class Roofline(AbstractLookupModel):
         "Che, Tung, Wang 2002: characteristic time of an LRU cache",
         "FBGEMM table-batched embedding: exact updates touch distinct rows once",
     )
-
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """The traffic of one shard; the class has the formulas."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The traffic of many shards, ``[n, NUM_LOOKUP_WORK]``."""
