@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -223,25 +222,20 @@ class Catalogue:
             there: the same ranks on the links that the curves inside a domain were measured on;
                 None if these curves hold for the links of the group.
         """
-
-        def search(one: Collective) -> Found | None:
+        for one in filter(None, (collective, _MIRRORED.get(collective))):
             inside = group.domains == 1
-            return self._inside(one, group) if inside else self._across(one, group, there)
-
-        found = search(collective)
-        if found is None and collective in _MIRRORED:
-            found = search(_MIRRORED[collective])
-            return found._replace(same_shape=False) if found is not None else None
-        return found
+            found = self._inside(one, group) if inside else self._across(one, group, there)
+            if found is not None:
+                return found if one is collective else found._replace(same_shape=False)
+        return None
 
     def _inside(self, collective: Collective, group: Group) -> Found | None:
         """The table inside one domain, from the curves with the lowest priority number."""
         curves = best([c for c in self._curves if c.collective is collective and c.domains == 1])
         if not curves:
             return None
-        by_ranks: dict[int, list[CollectiveCurve]] = defaultdict(list)
-        for curve in curves:
-            by_ranks[curve.ranks].append(curve)
+        sizes = {c.ranks for c in curves}
+        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in sizes}
         floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
             ranks: _curve.with_floor(
@@ -250,7 +244,7 @@ class Catalogue:
             for ranks, repeats in by_ranks.items()
         }
         if group.ranks in tables:
-            return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
+            return Found(tables[group.ranks], by_ranks[group.ranks], same_shape=True)
         return Found(
             _curve.between(tables, collective, group.ranks, group.mesh), curves, same_shape=False
         )
@@ -263,7 +257,12 @@ class Catalogue:
         curves = [c for c in self._crossing(group) if c.collective is collective]
         if not curves:
             fabric = self.find(collective, group.within_domain, there and there.within_domain)
-            return fabric and _by_law(fabric, _law.network_law(collective, group, fabric.table.law))
+            if fabric is None:
+                return None
+            law = _law.network_law(collective, group, fabric.table.law)
+            log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
+            table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
+            return Found(table, fabric.curves, same_shape=False)
         nearest = min(curves, key=lambda c: distance(c, group))
         rate = nearest.network_bytes_per_s
         same = (c for c in curves if c.shape == nearest.shape and c.network_bytes_per_s == rate)
@@ -304,18 +303,6 @@ def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> Time
         reached = min(max(reached, _PLAUSIBLE[0]), _PLAUSIBLE[1])
         return table.moved(Law(law.floor_s, law.rate * reached))
     return table.moved(Law(table.law.floor_s * law.floor_s / known.floor_s, law.rate * reached))
-
-
-def _by_law(fabric: Found, law: Law) -> Found:
-    """A table made from the law of a network that no curve crosses.
-
-    Args:
-        fabric: the table inside a domain, whose curves the law rests on.
-        law: the law over several domains.
-    """
-    log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
-    table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
-    return Found(table, fabric.curves, same_shape=False)
 
 
 # ------------------ near curves
@@ -424,11 +411,6 @@ _OTHER_DOMAINS: Final = 1.0
 """Spread over a number of domains that was not measured (the same benchmark)."""
 
 
-def is_large(size_bytes: float) -> bool:
-    """Whether a message of this size counts as large."""
-    return bool(size_bytes >= _LARGE_BYTES)
-
-
 def confidence_of(
     found: Found, group: Group, size_bytes: float, measured: Found, factor: float
 ) -> Confidence:
@@ -441,7 +423,7 @@ def confidence_of(
         measured: the table on the links that its curves were measured on.
         factor: bytes on the busiest link there per byte of size.
     """
-    large = is_large(size_bytes)
+    large = size_bytes >= _LARGE_BYTES
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
         kind = FABRICS.get(group.fabric)
         few = kind is not None and kind.num_sources < _MANY_SOURCES
@@ -479,7 +461,7 @@ def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Gr
         time_s: the time.
         group: the ranks that take part.
     """
-    site = math.log1p(_OTHER_SITE[is_large(size_bytes)])
+    site = math.log1p(_OTHER_SITE[size_bytes >= _LARGE_BYTES])
     spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
     launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
     return replace(own, spread_ratio=max(spread, launched))

@@ -212,14 +212,10 @@ def between(
     if ranks > above:
         floor = high.law.floor_s * floor_growth
     law = Law(floor, low.law.rate * (high.law.rate / low.law.rate) ** by_inverse)
-    return _mixed(low.moved(law), high.moved(law), min(max(by_log, 0.0), 1.0))
-
-
-def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
-    """The table between two others; ``part`` is the weight of ``high``, from 0 to 1."""
-    grid = np.unique(np.concatenate([low.log_bytes, high.log_bytes]))
-    times = (1 - part) * low.log_time_at(grid) + part * high.log_time_at(grid)
-    return TimeCurve(grid, _isotonic(times))
+    part, ends = min(max(by_log, 0.0), 1.0), (low.moved(law), high.moved(law))
+    grid = np.unique(np.concatenate([table.log_bytes for table in ends]))
+    first, second = (table.log_time_at(grid) for table in ends)
+    return TimeCurve(grid, _isotonic((1 - part) * first + part * second))
 
 
 @functools.cache

@@ -442,7 +442,12 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
     listed = [o for layer in layers for o in layer.operators]
     operators = [o for o in listed if _multiplies(o) or (o.moved_bytes and not o.num_joined)]
     products = [p for layer in layers for p in layer.products]
-    products += [p for o in operators for p in _attention_products(o)]
+    for o in operators:
+        if o.kind is OperatorKind.ATTENTION:
+            heads, queries, keys, width, value_width = o.shape
+            scores = Product(m=queries, k=width, n=keys, count=heads)
+            values = Product(m=queries, k=keys, n=value_width, count=heads)
+            products += (scores, values) * o.num_repeats
     joined = sum(
         o.num_repeats * o.tensor_bytes
         for last, o in pairwise((None, *operators))
@@ -456,13 +461,3 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
 def _multiplies(operator: Operator) -> bool:
     """Whether an operator is a matrix product or a fused attention."""
     return operator.product is not None or operator.kind is OperatorKind.ATTENTION
-
-
-def _attention_products(operator: Operator) -> tuple[Product, ...]:
-    """Both products of a fused attention, with all its repeats; empty for other operators."""
-    if operator.kind is not OperatorKind.ATTENTION:
-        return ()
-    heads, queries, keys, width, value_width = operator.shape
-    scores = Product(m=queries, k=width, n=keys, count=heads)
-    values = Product(m=queries, k=keys, n=value_width, count=heads)
-    return (scores, values) * operator.num_repeats

@@ -23,7 +23,7 @@ from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeC
 from costmodels.measured.curves import Collective
 from costmodels.sharding import BY_ROWS, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Table, Workload
+from costmodels.workload import Workload
 
 _LENGTH_BYTES = 4.0
 """Bytes of the length of a bag."""
@@ -333,25 +333,18 @@ def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardL
         sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
         batch = workload.batch_size_per_rank * sources
         for shard in placement.shards:
-            access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
+            law, ids = table.distribution, (shard.row_offset, shard.num_rows)
+            access = Access(
+                rows=law.range_rows(*ids),
+                probability=law.frequency_bins()[1],
+                draws=law.effective_draws(batch * table.pooling_factor),
+                num_indices=batch * table.pooling_factor * law.range_share(*ids),
+                num_bags=float(batch * len(table.features)),
+                num_cols=shard.num_cols,
+                num_rows=shard.num_rows,
+            )
             found.append(ShardLoad(rank=shard.rank, sharding_type=kind, access=access))
     return tuple(found)
-
-
-def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:
-    """How a shard is accessed that begins at row ``offset`` and sees ``batch`` samples."""
-    law = table.distribution
-    _, probability = law.frequency_bins()
-    drawn = batch * table.pooling_factor
-    return Access(
-        rows=law.range_rows(offset, num_rows),
-        probability=probability,
-        draws=law.effective_draws(drawn),
-        num_indices=drawn * law.range_share(offset, num_rows),
-        num_bags=float(batch * len(table.features)),
-        num_cols=num_cols,
-        num_rows=num_rows,
-    )
 
 
 def exchange_counts(

@@ -18,7 +18,7 @@ from costmodels.errors import require
 from costmodels.layers import joins
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
-from costmodels.operators import PRODUCTS, Operator, OperatorKind
+from costmodels.operators import PRODUCTS, Operator, OperatorKind, Product
 from costmodels.topology import Device, Topology
 from costmodels.workload import (
     DenseArch,

@@ -263,15 +263,6 @@ def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     return moved_s + gpu.constants.join_s * joined
 
 
-def _trained_s(operator: Operator, gpu: Gpu) -> float:
-    """Seconds for the gradients of what a product trains, beside those of its products."""
-    seconds = 0.0
-    if operator.has_bias and not operator.is_vectorized:
-        _, rows, _, columns = operator.shape
-        seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
-    return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
-
-
 def _backward_bytes(operator: Operator) -> float:
     """Bytes of a backward pass: an activation reads two tensors and writes one."""
     is_unary = operator.read_bytes == operator.written_bytes
@@ -287,7 +278,11 @@ def _gradient_s(operator: Operator, gpu: Gpu) -> float:
     if operator.product is not None:
         found = operator.backward_products
         seconds = sum(kernels.product_time(p, operator.dtype, gpu) for p in found)
-        return seconds + _trained_s(operator, gpu)
+        seconds += kernels.cast_time(operator, gpu) if operator.is_cast else 0.0
+        if operator.has_bias and not operator.is_vectorized:
+            _, rows, _, columns = operator.shape
+            seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
+        return seconds
     if operator.kind is OperatorKind.ATTENTION:
         return kernels.attention_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
