@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
@@ -539,8 +538,6 @@ def _groups(
 # ------------------------------------------------------------------ the hottest part of a table
 
 
-ComplexArray = npt.NDArray[np.complex128]
-
 _HEAD_ROWS: Final = 64
 """Hottest rows whose places are random one by one. The others are so many that the share of a part
 on them is a normal variable."""
@@ -551,20 +548,19 @@ _DEVIATIONS: Final = 14.0
 _TAIL_DEVIATIONS: Final = 6.0
 _MARGIN: Final = 1.3
 """Span of the shares over what they can be, since a discrete Fourier transform is periodic."""
-_AT_ONCE: Final = 16
-"""Tables computed together: enough that numpy's calls take little, and few enough for caches."""
 _NOTHING: Final = 9.0
 """Standard deviations from which on the characteristic function of a normal law is taken as 0: it
 is exp(-40)."""
-_FINE: Final = 32
+_FINE: Final = 16
 """Powers of a row's turn that are computed one by one; the others are products with these."""
 _SMOOTHING: Final = 0.7
 """Least standard deviation of the tail, in steps between points: jumps of the distribution function
 would ring."""
 
 
-def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int) -> FloatArray:
-    """Expected largest share (0..1) of accesses among ``num_parts`` equal parts of hashed tables.
+@lru_cache(maxsize=65536)
+def hottest_share(law: AbstractIndexDistribution, num_parts: int) -> float:
+    """Expected largest share (0..1) of accesses among ``num_parts`` equal parts of a hashed table.
 
     A part holds each row with probability 1/k. Only what a row has above the mean of all rows makes
     parts differ, since parts have equally many rows. Let Y be the sum of these excesses in a part,
@@ -575,89 +571,44 @@ def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int
     mean of simulated placements (``tests/costmodels/distribution/test_hottest.py``).
 
     Args:
-        bins: for each of L tables the rows of each bin, hottest first, and the probability of one
-            row of each bin.
+        law: of the table.
         num_parts: k, at least 1.
-
-    Returns:
-        ``[L]`` shares.
     """
     if num_parts == 1:
-        return np.ones(len(bins))
-    even = 1.0 / num_parts
-    head, tail = np.zeros((len(bins), _HEAD_ROWS)), np.zeros(len(bins))
-    for i, (rows, probability) in enumerate(bins):
-        excess = probability - 1.0 / rows.sum()
-        before = np.cumsum(rows) - rows
-        alone = np.clip(np.floor(_HEAD_ROWS - before), 0, np.floor(rows)).astype(np.int64)
-        hottest = np.maximum(np.repeat(excess, alone), 0.0)
-        head[i, : len(hottest)] = hottest
-        tail[i] = np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even))
-    # Tables whose tails are about as wide need about as many points of the transform.
-    shares, order = np.empty(len(bins)), np.argsort(tail / np.maximum(head[:, 0], 1e-300))
-    for some in np.array_split(order, -(-len(bins) // _AT_ONCE)):
-        shares[some] = _shares(head[some], tail[some], num_parts)
-    return shares
-
-
-def _shares(head: FloatArray, tail: FloatArray, num_parts: int) -> FloatArray:
-    """The shares of :func:`hottest_shares`, ``[L]``, from what rows have above the mean.
-
-    Args:
-        head: ``[L, 64]`` excess of each of the hottest rows.
-        tail: ``[L]`` standard deviation of the sum of the other rows in a part.
-        num_parts: k, at least 2.
-    """
-    even = 1.0 / num_parts
-    first, others = head[:, 0], head[:, 1:]
-    deviation = np.sqrt((others**2).sum(axis=1) * even * (1.0 - even) + tail**2)
-    differs = first + deviation > 0.0
-    shares = np.full(len(head), even)
-    if not differs.any():
-        return shares
-    first, others, tail, deviation = (a[differs] for a in (first, others, tail, deviation))
-    total = others.sum(axis=1)
-    high = first + np.minimum(total, _DEVIATIONS * deviation) + _TAIL_DEVIATIONS * tail
-    low = -np.minimum((first + total) * even, _DEVIATIONS * deviation + first * even)
+        return 1.0
+    (rows, probability), even = bins_of(law), 1.0 / num_parts
+    excess, before = probability - 1.0 / rows.sum(), np.cumsum(rows) - rows
+    alone = np.clip(np.floor(_HEAD_ROWS - before), 0, np.floor(rows)).astype(np.int64)
+    head = np.maximum(np.repeat(excess, alone), 0.0)
+    first, others = float(head[:1].sum()), head[1:]
+    tail = float(np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even)))
+    deviation = float(np.sqrt((others**2).sum() * even * (1.0 - even) + tail**2))
+    if first + deviation <= 0.0:
+        return even
+    total = float(others.sum())
+    high = first + min(total, _DEVIATIONS * deviation) + _TAIL_DEVIATIONS * tail
+    low = -min((first + total) * even, _DEVIATIONS * deviation + first * even)
     low -= _TAIL_DEVIATIONS * tail
     step = (high - low) * _MARGIN / _POINTS
     low -= 0.1 * (high - low)
     angle = 2.0 * np.pi / (_POINTS * step)
-    smooth = np.maximum(tail, _SMOOTHING * step)
-    needed = int((_NOTHING / (smooth * angle)).max()) + 1  # at further points the wave is 0
-    t = angle[:, None] * np.arange(min(needed, _POINTS // 2 + 1))
-    wave = np.exp(-0.5 * (t * smooth[:, None]) ** 2 - 1j * t * ((first + total) * even)[:, None])
-    wave *= _product(others * angle[:, None], even, t.shape[1])
-
-    def distribution(shift: FloatArray) -> FloatArray:
-        """F(x - shift) at the points."""
-        density = np.fft.irfft(np.conj(wave * np.exp(1j * t * (shift - low)[:, None])), _POINTS)
-        return np.asarray(np.clip(np.cumsum(density, axis=-1), 0.0, 1.0))
-
-    below = distribution(first) * distribution(np.zeros_like(first)) ** (num_parts - 1)
-    found = even + low + (1.0 - below).sum(axis=-1) * step
-    shares[differs] = np.minimum(np.maximum(found, even + first * (1.0 - even)), 1.0)
-    return shares
-
-
-def _product(angles: FloatArray, even: float, count: int) -> ComplexArray:
-    """``[L, count]`` product over rows of 1 - even + even exp(i n angle), for n from 0 on.
-
-    The powers of exp(i angle) are products of two of them, so that few exponentials are computed:
-    listing the options of 10,000 tables took minutes with one for each row and point.
-
-    Args:
-        angles: ``[L, rows]`` radians.
-        even: probability of each row to be in a part.
-        count: of points.
-    """
-    turns = 1j * angles[:, :, None]
+    smooth = max(tail, _SMOOTHING * step)
+    needed = int(_NOTHING / (smooth * angle)) + 1  # at further points the wave is 0
+    t = angle * np.arange(min(needed, _POINTS // 2 + 1))
+    # Powers of each row's turn are products of two of them, so that few exponentials are computed.
+    turns = 1j * others[:, None] * angle
     fine = np.exp(np.arange(_FINE) * turns)
-    coarse = even * np.exp(_FINE * np.arange(-(-count // _FINE)) * turns)
-    product = np.ones((len(angles), coarse.shape[2], _FINE), dtype=complex)
-    factor = np.empty_like(product)
-    for row in range(angles.shape[1]):
-        np.multiply(coarse[:, row, :, None], fine[:, row, None, :], out=factor)
-        factor += 1.0 - even
-        product *= factor
-    return np.asarray(product.reshape(len(angles), -1)[:, :count])
+    coarse = even * np.exp(_FINE * np.arange(-(-len(t) // _FINE)) * turns)
+    factors = coarse[:, :, None] * fine[:, None, :]
+    factors += 1.0 - even
+    product = factors.prod(axis=0).ravel()[: len(t)]
+    wave = np.exp(-0.5 * (t * smooth) ** 2 - 1j * t * ((first + total) * even)) * product
+
+    def distribution(shift: float) -> FloatArray:
+        """F(x - shift) at the points."""
+        density = np.fft.irfft(np.conj(wave * np.exp(1j * t * (shift - low))), _POINTS)
+        return np.asarray(np.clip(np.cumsum(density), 0.0, 1.0))
+
+    below = distribution(first) * distribution(0.0) ** (num_parts - 1)
+    found = even + low + float((1.0 - below).sum()) * step
+    return min(max(found, even + first * (1.0 - even)), 1.0)
