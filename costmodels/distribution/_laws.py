@@ -243,20 +243,13 @@ class Laws:
     ) -> FloatArray:
         """Rows of an id range that one batch of the whole table draws more than so many times."""
         found = np.zeros(len(law))
-        groups = _groups(np.ones(len(law), dtype=bool), law, num_indices)
-        if not groups:
-            return found
-        bins = [self._bins[at] for at, _, _ in groups]
-        draws = [self.laws[at].effective_draws(count) for at, count, _ in groups]
-        ends = np.cumsum([len(b.rows) for b in bins])
-        mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
-        busy = busy_share(mean, draws_of_row)
-        sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
-        for (at, _, chosen), own, rows in zip(groups, np.split(busy, ends), sums, strict=False):
+        for at, count, chosen in _groups(np.ones(len(law), dtype=bool), law, num_indices):
+            bins, draws = self._bins[at], self.laws[at].effective_draws(count)
+            busy = busy_share(bins.probability * draws, draws_of_row)
             if self._scattered[at]:
-                found[chosen] = rows * (num_rows[chosen] / self._num_embeddings[at])
+                found[chosen] = (busy @ bins.rows) * (num_rows[chosen] / self._num_embeddings[at])
             else:
-                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], own)
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], busy)
         return found
 
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import ClassVar
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
+from costmodels.fields import settle
 from costmodels.operators import Operator
 
 
@@ -121,7 +121,7 @@ class AbstractLayer(ABC):
         """
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are out of range, and empty lists of sizes.
+        """Refuse values of other kinds, sizes that are out of range, and empty lists of sizes.
 
         The fields without a default are sizes, or lists of sizes, of 1..1e6. Those whose default is
         the number 0 may be 0, too, and are at most 1e6 unless their metadata say ``most``.
@@ -129,6 +129,7 @@ class AbstractLayer(ABC):
         Raises:
             InvalidValueError: the message names the layer, the key and the value.
         """
+        settle(self, f"layer {self.prefix}: ")
         for known in fields(self):
             value, is_needed = getattr(self, known.name), known.default is MISSING
             if not is_needed and (known.default != 0 or known.default is False):
@@ -143,15 +144,6 @@ class AbstractLayer(ABC):
     def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Refuse the entry unless a condition holds; the message names the layer and the rule."""
         require(condition, f"layer {self.prefix}: {rule}")
-
-    def check_choice(self, key: str, choices: Iterable[str]) -> None:
-        """Refuse a text under this key of the entry that is none of the choices.
-
-        Raises:
-            InvalidValueError: the message names the layer, the key, the choices and the value.
-        """
-        value, known = getattr(self, key), [str(choice) for choice in choices]
-        self.need(value in known, f"{key} must be one of {', '.join(known)}, got {value!r}")
 
     def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.

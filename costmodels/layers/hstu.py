@@ -64,7 +64,7 @@ class Hstu(joins.AbstractSequenceLayer):
     input_width: int = 0
     causal: bool = False
     fused_attention: bool = False
-    kernel: str = Kernel.CUTLASS.value
+    kernel: Kernel = Kernel.CUTLASS
     contextual: int = 0
     contextual_width: int = 0
     stu: bool = False
@@ -78,7 +78,6 @@ class Hstu(joins.AbstractSequenceLayer):
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
-        self.check_choice("kernel", Kernel)
         self.need(
             self.fused_attention or self.kernel == Kernel.CUTLASS,
             f"kernel {self.kernel} is one of fused attention, and fused_attention is "

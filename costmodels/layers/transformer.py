@@ -109,7 +109,7 @@ class Transformer(joins.AbstractSequenceLayer):
     autocast: bool = False
     compiled: bool = False
     composed: bool | None = None
-    checkpoint: str = Checkpoint.NONE.value
+    checkpoint: Checkpoint = Checkpoint.NONE
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
@@ -127,7 +127,6 @@ class Transformer(joins.AbstractSequenceLayer):
             0 <= self.predicted <= self.seq,
             f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
         )
-        self.check_choice("checkpoint", Checkpoint)
         self.need(
             not self.lengths or self.fused_attention,
             "lengths need fused_attention; scores that are written are padded to seq",
