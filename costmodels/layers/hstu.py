@@ -168,30 +168,22 @@ class Hstu(joins.AbstractSequenceLayer):
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
             groups, long, seen = self.heads, rows, self.seen
-        if self.fused_attention:
-            return (self._attention(flow, rows, (groups, long, seen)),)
-        return self._scores(flow, rows, (groups, long, seen))
-
-    def _attention(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operator:
-        """Fused attention in one kernel; other operators keep what its backward pass reads.
-
-        Args:
-            flow: what reaches the layer.
-            rows: positions of the batch.
-            pairs: groups (sequences times heads), queries, and keys of each group.
-        """
-        widths = self._queries // self.heads, self._values // self.heads
-        return Operator(
+        if not self.fused_attention:
+            return self._scores(flow, rows, (groups, long, seen))
+        # Other operators keep what the backward pass of the one kernel reads.
+        queries, values, element = self._queries, self._values, float(flow.dtype.num_bytes)
+        kernel = Operator(
             name=f"{self.prefix}.attention",
             kind=OperatorKind.ATTENTION,
-            shape=(*pairs, *widths),
+            shape=(groups, long, seen, queries // self.heads, values // self.heads),
             dtype=flow.dtype,
-            read_bytes=float(flow.dtype.num_bytes * rows * (2 * self._queries + self._values)),
-            written_bytes=float(flow.dtype.num_bytes * rows * self._values),
+            read_bytes=element * rows * (2 * queries + values),
+            written_bytes=element * rows * values,
             is_causal=self.causal,
             is_pointwise=True,
             flash_version=1 if self.kernel == Kernel.TRITON else 3,
         )
+        return (kernel,)
 
     def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
         """Attention that writes its scores: copies by head, two products, silu, division and mask.

@@ -203,7 +203,15 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
             backward_bytes=float((2 * read + written) * flow.dtype.num_bytes),
             is_vectorized=True,
         )
-        return (*_one_tensor(flow), kernel), _without_vectors(flow, wide)
+        if not flow.piece_bytes:
+            return (kernel,), _without_vectors(flow, wide)
+        # NVIDIA's DLRM in PyTorch copies the vectors to the one tensor that the kernel reads. Its
+        # lookups write a tensor for all tables, and their backward pass copies the gradient out of
+        # that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
+        returned = 2.0 * batch * flow.num_elements * flow.dtype.num_bytes
+        given: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
+        copy = _parts.streamed("concat", (batch, elements), flow.dtype, **given)
+        return (copy, kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
@@ -223,12 +231,12 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         backward_bytes=returned,
         is_vectorized=is_compiled,
     )
-    return (
-        *_collected(flow, is_cast=True),
-        product,
-        chosen,
-        *_parts_of_row(flow, pairs + passed),
-    ), _without_vectors(flow, pairs + passed)
+    operators = (*_collected(flow, is_cast=True), product, chosen)
+    if flow.piece_bytes:
+        # The copy of pairs and dense vector to one row, and that of the gradient of the pairs.
+        row = _parts.streamed("pairs", (batch, pairs + passed), flow.dtype)
+        operators += (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
+    return operators, _without_vectors(flow, pairs + passed)
 
 
 def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
@@ -257,33 +265,6 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
-
-
-def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
-    """The copy of pairs and dense vector to one row, and that of the gradient of the pairs."""
-    if not flow.piece_bytes:
-        return ()
-    row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
-    return (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
-
-
-def _one_tensor(flow: Flow) -> tuple[Operator, ...]:
-    """The copy to the one tensor that a fused kernel reads, as in NVIDIA's DLRM in PyTorch.
-
-    Its lookups write a tensor for all tables, and their backward pass copies the gradient out of
-    that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
-    """
-    if not flow.piece_bytes:
-        return ()
-    shape = flow.batch_size, flow.num_elements + flow.width
-    returned = 2.0 * flow.batch_size * flow.num_elements * flow.dtype.num_bytes
-    copied: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
-    return (_parts.streamed("concat", shape, flow.dtype, **copied),)
-
-
-def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """All vectors side by side (:func:`_collected`)."""
-    return _collected(flow), _without_vectors(flow, flow.num_elements + flow.width)
 
 
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
@@ -360,7 +341,11 @@ def dlrm(
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
-    operators, met = dot(given) if interaction == "dot" else cat(given)
+    if interaction == "dot":
+        operators, met = dot(given)
+    else:
+        operators = _collected(given)
+        met = _without_vectors(given, given.num_elements + given.width)
     if interaction == "dcn":
         operators += cross(met, *cross_sizes)
     operators += _parts.mlp("top", batch, (met.width, *top), dtype)

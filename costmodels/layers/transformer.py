@@ -258,23 +258,15 @@ class Transformer(joins.AbstractSequenceLayer):
                 name, sizes, style.inner, is_causal=self.causal, kv_heads=shared
             )
             whole = replace(whole, flash_version=self.flash)
-            return (self._jagged(whole, rows, heads) if self.lengths else whole,)
+            if not self.lengths:
+                return (whole,)
+            # Without padding each sequence attends only to itself.
+            share = rows * heads / math.prod(whole.shape[:2])
+            names = ("read_bytes", "written_bytes", "saved_bytes")
+            amounts = {name: getattr(whole, name) * share for name in names}
+            return (replace(whole, shape=(heads, rows, self.seen, width, width), **amounts),)
         wide = (flow.batch_size, heads, self.seq, self.seq, width)
         return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
-
-    def _jagged(self, attention: Operator, rows: int, heads: int) -> Operator:
-        """Fused attention of sequences without padding, each only to itself.
-
-        Args:
-            attention: the attention of padded sequences.
-            rows: positions of the batch without padding.
-            heads: heads of one rank.
-        """
-        share = rows * heads / math.prod(attention.shape[:2])
-        names = ("read_bytes", "written_bytes", "saved_bytes")
-        amounts = {name: getattr(attention, name) * share for name in names}
-        shape = (heads, rows, self.seen, *attention.shape[3:])
-        return replace(attention, shape=shape, **amounts)
 
     def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         """The second half of a block up to the activation of the feed-forward network."""
