@@ -44,7 +44,7 @@ class Catalogue:
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
-        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
+        self._family = functools.cache(self._settled)
 
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
@@ -94,35 +94,24 @@ class Catalogue:
         moved = np.array(size_bytes * busiest_factor(collective, group))
         return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
 
-    def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
-        """The tables of collectives that have to agree with one another, and with fewer domains."""
-        if group.ranks <= 1:
-            return {}
-        key = (family, group, there)
-        if key not in self._known:
-            self._known[key] = self._settled(family, group, there)
-        return self._known[key]
-
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
-        """``there``, but on a network of the group's kind if its own network is of another kind."""
+        """``there``, but on a network of the group's kind if its own network is of another kind.
+
+        That is the network link that the curves of the kind have. Of the curves over the kind,
+        those with the lowest priority number count, and among them the one with the fastest link.
+        The link of the group itself does not matter. The choice between curves therefore stays the
+        same when only a link of the group changes, and a faster link never leads to curves of a
+        slower network. If no curve is of that kind, the rate is 0: the time then follows from the
+        law of the group's own link.
+        """
         if there is None or there.fabric == group.fabric:
             return there
-        return there.on_network_of(self._usual(group))
-
-    def _usual(self, group: Group) -> Group:
-        """The group on the network link that the curves of its kind of network have.
-
-        Of the curves over that kind, those with the lowest priority number count, and among them
-        the one with the fastest link. The link of the group itself does not matter. The choice
-        between curves therefore stays the same when only a link of the group changes, and a faster
-        link never leads to curves of a slower network. If no curve is of that kind, the rate is 0:
-        the time then follows from the law of the group's own link.
-        """
         curves = self._crossing(group)
         known = [(-c.priority, c.network_bytes_per_s) for c in curves if c.network_bytes_per_s]
+        usual = group if curves else group._replace(network_rate=0.0)
         if known:
-            return _law.on_usual_link(group, max(known)[1])
-        return group if curves else group._replace(network_rate=0.0)
+            usual = _law.on_usual_link(group, max(known)[1])
+        return there.on_network_of(usual)
 
     def rates_of_other_links(self, group: Group) -> tuple[float, ...]:
         """Nominal rates of the network links that were measured, if none is like the group's link.
@@ -144,7 +133,9 @@ class Catalogue:
         ]
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
-        """The tables of a family, which are kept for later calls."""
+        """The tables of collectives that have to agree with one another, and with fewer domains."""
+        if group.ranks <= 1:
+            return {}
         fewer, more = self._neighbours(group)
         # A rate of 0 says that no curve is of the group's kind of network. ``origin`` is the group
         # whose table is carried over to the group's links; None to read the curves themselves.
@@ -159,9 +150,7 @@ class Catalogue:
             part = math.log(group.units / fewer) / math.log(more / fewer)
             return _curve.mixed(low, high, groups, part)
         searched = {
-            c: self._measured(c, group, there)
-            if origin is None
-            else self._carried_over(c, group, origin)
+            c: self._carried_over(c, group, origin) if origin else self._measured(c, group, there)
             for c in family
         }
         found = {c: f for c, f in searched.items() if f is not None}

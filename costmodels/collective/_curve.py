@@ -47,6 +47,9 @@ class TimeCurve:
     ) -> None:
         """Make a table of points.
 
+        ``corners`` and ``corner_time`` are ``[m]`` logarithms of the bytes between which the table
+        is a straight line, and of the seconds there.
+
         Args:
             log_bytes: ``[n]`` logarithms of bytes; they rise.
             log_time: ``[n]`` logarithms of seconds; they never fall.
@@ -54,21 +57,16 @@ class TimeCurve:
                 the points with a bend between them (:func:`_refined`).
         """
         self.log_bytes, self.log_time = log_bytes, log_time
-        self._fine_bytes, self._fine_time = fine or _refined(log_bytes, log_time)
+        self.corners, self.corner_time = fine or _refined(log_bytes, log_time)
 
     @classmethod
     def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
         """A table whose points are its corners: straight lines join them."""
         return cls(log_bytes, log_time, (log_bytes, log_time))
 
-    @property
-    def corners(self) -> FloatArray:
-        """``[m]`` logarithms of the bytes between which the table is a straight line."""
-        return self._fine_bytes
-
     def log_time_at(self, log_bytes: FloatArray) -> FloatArray:
         """``[...]`` logarithms of seconds at logarithms of bytes."""
-        inside = np.interp(log_bytes, self._fine_bytes, self._fine_time)
+        inside = np.interp(log_bytes, self.corners, self.corner_time)
         return np.asarray(inside + np.maximum(log_bytes - self.log_bytes[-1], 0.0))
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
@@ -78,8 +76,8 @@ class TimeCurve:
     @cached_property
     def law(self) -> Law:
         """The floor and the best rate of the table; no time is below bytes / rate."""
-        rate = math.exp(float((self._fine_bytes - self._fine_time).max()))
-        return Law(math.exp(float(self._fine_time[0])), rate)
+        rate = math.exp(float((self.corners - self.corner_time).max()))
+        return Law(math.exp(float(self.corner_time[0])), rate)
 
     @cached_property
     def subadditive(self) -> TimeCurve:
@@ -88,13 +86,11 @@ class TimeCurve:
         By such a table, two messages never take less time than one message with the bytes of both.
         Measured rates can drop at sizes where a library changes its protocol.
         """
-        rate = self._fine_time - self._fine_bytes
+        rate = self.corner_time - self.corners
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        return TimeCurve(
-            self.log_bytes, self.log_time, (self._fine_bytes, self._fine_bytes + least)
-        )
+        return TimeCurve(self.log_bytes, self.log_time, (self.corners, self.corners + least))
 
     def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
         """The table on other links.
@@ -111,32 +107,21 @@ class TimeCurve:
         wider = math.log(law.rate / known.rate)
         added = max(law.floor_s - known.floor_s, longer_s)
         kept = min(law.floor_s / known.floor_s, 1.0)
-        added -= (1.0 - kept) * math.exp(float(self._fine_time[0]))
-        beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
-        fine = np.append(self._fine_bytes, beyond)
+        added -= (1.0 - kept) * math.exp(float(self.corner_time[0]))
+        beyond = self.corners[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
+        fine = np.append(self.corners, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
         return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
 
     def shifted(self, wider: float, slower: float = 0.0) -> TimeCurve:
         """The table with these numbers added to all logarithms of bytes and of seconds."""
-        fine = self._fine_bytes + wider, self._fine_time + slower
+        fine = self.corners + wider, self.corner_time + slower
         return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
 
     def moved(self, law: Law) -> TimeCurve:
         """A table of the same shape with the floor and the rate of ``law``."""
         slower = math.log(law.floor_s / self.law.floor_s)
         return self.shifted(slower + math.log(law.rate / self.law.rate), slower)
-
-    def followed_by(self, other: TimeCurve) -> TimeCurve:
-        """This table, continued by another one whose first point is the last one of this table."""
-        pairs = (
-            (self.log_bytes, other.log_bytes),
-            (self.log_time, other.log_time),
-            (self._fine_bytes, other.corners),
-            (self._fine_time, other._fine_time),
-        )
-        points = [np.append(mine[:-1], further) for mine, further in pairs]
-        return TimeCurve(points[0], points[1], (points[2], points[3]))
 
 
 def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
@@ -179,7 +164,11 @@ def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
     rise = max((first_time - floor) / max(at_first - floor, 1e-9), 0.0)
     times = floor + (np.log(law.time_s(np.exp(below))) - floor) * rise
     lower = TimeCurve(np.append(below, first_bytes), np.append(times, first_time))
-    return lower.followed_by(table)
+    log_bytes, log_time, corners, corner_time = (
+        np.append(getattr(lower, name)[:-1], getattr(table, name))
+        for name in ("log_bytes", "log_time", "corners", "corner_time")
+    )
+    return TimeCurve(log_bytes, log_time, (corners, corner_time))
 
 
 def between(
