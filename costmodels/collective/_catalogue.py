@@ -63,11 +63,7 @@ class Catalogue:
         return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
-        self,
-        collective: Collective,
-        group: Group,
-        size_bytes: float,
-        there: Group | None = None,
+        self, collective: Collective, group: Group, size_bytes: float, there: Group | None = None
     ) -> Confidence | None:
         """What a time rests on, and its interval; None if no curve tells the time.
 

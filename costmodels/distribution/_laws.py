@@ -208,12 +208,7 @@ class Laws:
 
     def effective_draws(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Independent draws that touch as many rows as the indices of a batch do."""
-        if self._draws_alike:
-            return num_indices
-        first, back = _distinct(law, num_indices)
-        pairs = zip(law[first].tolist(), num_indices[first].tolist(), strict=True)
-        draws = [self.laws[at].effective_draws(count) for at, count in pairs]
-        return np.array(draws, dtype=float)[back]
+        return num_indices if self._draws_alike else self._counted(law, num_indices)[1]
 
     def unique_rows(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Distinct rows expected in ``num_indices`` indices."""

@@ -36,8 +36,7 @@ class Dlrm(AbstractLayer):
         AbstractLayer.__post_init__(self)
         check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
         self.need(
-            not self.before_tables,
-            "before_tables does not go with it; its bottom MLP is there",
+            not self.before_tables, "before_tables does not go with it; its bottom MLP is there"
         )
 
     def build(self, flow: Flow) -> Built:

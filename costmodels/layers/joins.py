@@ -95,11 +95,7 @@ class AbstractSequenceLayer(AbstractLayer):
         return tuple(map(differing, operators))
 
     def positions(
-        self,
-        flow: Flow,
-        widths: tuple[int, int],
-        advice: str,
-        contextual: tuple[int, int] = (0, 0),
+        self, flow: Flow, widths: tuple[int, int], advice: str, contextual: tuple[int, int] = (0, 0)
     ) -> tuple[tuple[Operator, ...], Flow]:
         """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
