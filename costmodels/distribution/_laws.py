@@ -180,9 +180,6 @@ _FULL: Final = 14.0
 exp(-14), about 1e-6, of the coldest rows, and fewer of all others."""
 _HALVINGS: Final = 40
 """Steps of a bisection over draws; they leave an interval of 1e-12 of the first one."""
-_FEW_BINS: Final = 64
-"""Laws with no more bins get all points of their cache curve at once, which is cheap and saves
-later calls. Other laws get only the points that are asked for."""
 _ROUNDING: Final = 1.0 + 1e-9
 """Factor on the rows that are ever drawn, above which a cache surely holds all of them."""
 
@@ -270,15 +267,12 @@ class Laws:
         self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray
     ) -> FloatArray:
         """Misses of a cold LRU cache in ``num_indices`` draws."""
-        misses, effective = self._counted(law, num_indices)
-        top = self._position_after(law, effective)
-        evicts = self._holds_more(law, cached_rows, top)
-        law, cached, unique = law[evicts], cached_rows[evicts], misses[evicts]
-        draws, hits = self._interpolated(law, cached, top[evicts])
-        missed = cached + (effective[evicts] - draws) * (1.0 - hits)
-        within = np.minimum(np.maximum(missed, unique), num_indices[evicts])
-        misses[evicts] = np.where(draws >= effective[evicts], unique, within)
-        return misses
+        unique, effective = self._counted(law, num_indices)
+        draws, hits = self._filled(law, cached_rows)
+        fills = draws < effective
+        after = np.where(fills, effective - draws, 0.0) * (1.0 - hits)
+        missed = np.minimum(np.maximum(cached_rows + after, unique), num_indices)
+        return np.where(fills, missed, unique)
 
     def expected_unique_misses(
         self,
@@ -408,49 +402,25 @@ class Laws:
 
     def _held_at(self, law: IntArray, point: IntArray) -> FloatArray:
         """Rows that a cache holds at point ``point`` of the curve of each query's law, ``[n]``."""
-        known = self._points[0]
-        unknown = np.flatnonzero(np.isnan(known[law, point]))
-        if len(unknown):
-            self._compute(np.unique(law[unknown] * _CURVE_POINTS + point[unknown]))
-        return np.asarray(known[law, point])
-
-    def _compute(self, codes: IntArray) -> None:
-        """Compute points, given as ascending codes: law times ``_CURVE_POINTS`` plus point."""
-        (laws, points), (held, hits) = np.divmod(codes, _CURVE_POINTS), self._points
-        starts = np.flatnonzero(np.diff(laws, prepend=-1))
-        for at, chosen in zip(laws[starts].tolist(), np.split(points, starts[1:]), strict=True):
-            bins, some = self._bins[at], chosen
-            if len(bins.drawn_rows) <= _FEW_BINS:
-                some = np.arange(_CURVE_POINTS)
-            held[at, some], hits[at, some] = bins.cache(self._grid[at, some])
-
-    def _position_after(self, law: IntArray, draws: FloatArray) -> IntArray:
-        """A point of each query's curve at more than ``draws`` draws; the last point if none is."""
-        ends = np.log(self._grid[law, -1] / _FEWEST_DRAWS)
-        with np.errstate(divide="ignore"):
-            position = np.log(draws / _FEWEST_DRAWS) * (_LAST / ends)
-        return np.asarray(np.clip(np.ceil(position) + 1.0, 0, _LAST)).astype(np.int64)
-
-    def _holds_more(self, law: IntArray, cached: FloatArray, point: IntArray) -> BoolArray:
-        """``[n]`` whether the curve of a law is above ``cached`` rows at the given point."""
-        open_ = cached < self._drawn_rows[law] * _ROUNDING
-        open_[open_] = cached[open_] < self._held_at(law[open_], point[open_])
-        return np.asarray(open_)
+        held, hits = self._points
+        for at, _, chosen in _groups(np.isnan(held[law, point]), law, np.zeros(len(law))):
+            some = np.unique(point[chosen])
+            held[at, some], hits[at, some] = self._bins[at].cache(self._grid[at, some])
+        return np.asarray(held[law, point])
 
     def _filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit."""
-        last = np.full(len(law), _LAST)
         draws, hits = np.full(len(law), np.inf), np.ones(len(law))
-        fills = self._holds_more(law, cached, last)
-        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills], last[fills])
+        fills = cached < self._drawn_rows[law] * _ROUNDING
+        last = np.full(int(fills.sum()), _LAST)
+        fills[fills] = cached[fills] < self._held_at(law[fills], last)
+        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills])
         return draws, hits
 
-    def _interpolated(
-        self, law: IntArray, cached: FloatArray, above: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _interpolated(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
 
-        All ``cached`` must be below the point ``above`` of their curve. Draws are interpolated
+        All ``cached`` must be below the last point of their curve. Draws are interpolated
         between two points in the logarithms of rows and draws, hit ratios in the logarithm of
         draws.
         """
@@ -461,7 +431,7 @@ class Laws:
         ratio = hits[law, zero] * draws / grid[law, zero]
         inside = cached > least
         law, cached = law[inside], cached[inside]
-        low = self._below(law, cached, above[inside])
+        low = self._below(law, cached)
         before, after = (law, low), (law, low + 1)
         self._held_at(*before)
         self._held_at(*after)
@@ -472,22 +442,19 @@ class Laws:
         ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
         return draws, ratio
 
-    def _below(self, law: IntArray, cached: FloatArray, above: IntArray) -> IntArray:
+    def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
         """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
 
-        A straight line in logarithms between the points that enclose a query says which point to
-        compute next, and every third time it is the middle one. No draws touch more rows than they
-        are, so that the first point is that of as many draws as rows.
+        It is found by bisection, so that few points of each curve have to be computed.
         """
-        low, high = np.maximum(self._position_after(law, cached) - 3, 0), above.copy()
-        times = 0
+        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
         while len(wide := np.flatnonzero(high - low > 1)):
-            which, a, b, times = law[wide], low[wide], high[wide], times + 1
-            begin, end = self._held_at(which, a), self._held_at(which, b)
-            along = np.log(cached[wide] / begin) / np.log(end / begin) if times % 3 else 0.5
-            middle = np.clip(a + (along * (b - a)).astype(np.int64), a + 1, b - 1)
-            full = self._held_at(which, middle) <= cached[wide]
-            low[wide], high[wide] = np.where(full, middle, a), np.where(full, b, middle)
+            middle = (low[wide] + high[wide]) // 2
+            full = self._held_at(law[wide], middle) <= cached[wide]
+            low[wide], high[wide] = (
+                np.where(full, middle, low[wide]),
+                np.where(full, high[wide], middle),
+            )
         return low
 
 
