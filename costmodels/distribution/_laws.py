@@ -180,8 +180,6 @@ _FULL: Final = 14.0
 exp(-14), about 1e-6, of the coldest rows, and fewer of all others."""
 _HALVINGS: Final = 40
 """Steps of a bisection over draws; they leave an interval of 1e-12 of the first one."""
-_ROUNDING: Final = 1.0 + 1e-9
-"""Factor on the rows that are ever drawn, above which a cache surely holds all of them."""
 
 
 class Laws:
@@ -395,11 +393,6 @@ class Laws:
         held, hits = np.full((2, len(self.laws), _CURVE_POINTS), np.nan)
         return held, hits
 
-    @cached_property
-    def _drawn_rows(self) -> FloatArray:
-        """Rows of each law that are ever drawn, ``[laws]``; no cache holds more."""
-        return np.array([float(bins.drawn_rows.sum()) for bins in self._bins])
-
     def _held_at(self, law: IntArray, point: IntArray) -> FloatArray:
         """Rows that a cache holds at point ``point`` of the curve of each query's law, ``[n]``."""
         held, hits = self._points
@@ -409,53 +402,32 @@ class Laws:
         return np.asarray(held[law, point])
 
     def _filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit."""
-        draws, hits = np.full(len(law), np.inf), np.ones(len(law))
-        fills = cached < self._drawn_rows[law] * _ROUNDING
-        last = np.full(int(fills.sum()), _LAST)
-        fills[fills] = cached[fills] < self._held_at(law[fills], last)
-        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills])
-        return draws, hits
+        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit.
 
-    def _interpolated(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
-
-        All ``cached`` must be below the last point of their curve. Draws are interpolated
-        between two points in the logarithms of rows and draws, hit ratios in the logarithm of
-        draws.
+        Draws are interpolated between two points in the logarithms of rows and draws, hit ratios in
+        the logarithm of draws. The points are found by bisection, so that few of each curve have to
+        be computed.
         """
         grid, (held, hits) = self._grid, self._points
-        zero = np.zeros(len(law), dtype=np.int64)
-        least = self._held_at(law, zero)
-        draws = grid[law, zero] * np.maximum(cached, 0.0) / least
-        ratio = hits[law, zero] * draws / grid[law, zero]
-        inside = cached > least
+        draws, ratio = np.full(len(law), np.inf), np.ones(len(law))
+        least, most = (self._held_at(law, np.full(len(law), point)) for point in (0, _LAST))
+        first, inside = cached <= least, (cached > least) & (cached < most)
+        share = np.maximum(cached[first], 0.0) / least[first]
+        draws[first], ratio[first] = grid[law[first], 0] * share, hits[law[first], 0] * share
         law, cached = law[inside], cached[inside]
-        low = self._below(law, cached)
-        before, after = (law, low), (law, low + 1)
-        self._held_at(*before)
-        self._held_at(*after)
+        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
+        while len(wide := np.flatnonzero(high - low > 1)):
+            middle = (low[wide] + high[wide]) // 2
+            full = self._held_at(law[wide], middle) <= cached[wide]
+            low[wide] = np.where(full, middle, low[wide])
+            high[wide] = np.where(full, high[wide], middle)
+        before, after = (law, low), (law, high)
         x, y = np.log(held[before]), np.log(grid[before])
         rise = np.log(grid[after]) - y
         along = rise / (np.log(held[after]) - x) * (np.log(cached) - x)
         draws[inside] = np.exp(along + y)
         ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
         return draws, ratio
-
-    def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
-        """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
-
-        It is found by bisection, so that few points of each curve have to be computed.
-        """
-        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
-        while len(wide := np.flatnonzero(high - low > 1)):
-            middle = (low[wide] + high[wide]) // 2
-            full = self._held_at(law[wide], middle) <= cached[wide]
-            low[wide], high[wide] = (
-                np.where(full, middle, low[wide]),
-                np.where(full, high[wide], middle),
-            )
-        return low
 
 
 def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
