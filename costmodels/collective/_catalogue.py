@@ -44,7 +44,7 @@ class Catalogue:
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
-        self._family = functools.cache(self._settled)
+        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
 
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
@@ -89,6 +89,12 @@ class Catalogue:
             return own
         moved = np.array(size_bytes * busiest_factor(collective, group))
         return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
+
+    def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
+        """:meth:`_settled`, kept for later calls."""
+        if key not in self._known:
+            self._known[key] = self._settled(*key)
+        return self._known[key]
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
         """``there``, but on a network of the group's kind if its own network is of another kind.
