@@ -414,7 +414,7 @@ def confidence_of(
         measured: the table on the links that its curves were measured on.
         factor: bytes on the busiest link there per byte of size.
     """
-    large = size_bytes >= _LARGE_BYTES
+    large = bool(size_bytes >= _LARGE_BYTES)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
         kind = FABRICS.get(group.fabric)
         few = kind is not None and kind.num_sources < _MANY_SOURCES
@@ -452,7 +452,7 @@ def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Gr
         time_s: the time.
         group: the ranks that take part.
     """
-    site = math.log1p(_OTHER_SITE[size_bytes >= _LARGE_BYTES])
+    site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
     spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
     launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
     return replace(own, spread_ratio=max(spread, launched))

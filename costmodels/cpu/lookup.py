@@ -335,7 +335,8 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
 
 def _accesses(shards: LookupShards) -> list[Access]:
     """How each of the shards is accessed."""
-    laws, effective = shards.laws, shards.laws.effective_draws(shards.law, shards.num_table_indices)
+    laws = shards.tables.laws
+    effective = laws.effective_draws(shards.law, shards.num_table_indices)
     bins = {at: laws.laws[at].frequency_bins()[1] for at in set(shards.law.tolist())}
     every = [shards.shard(i) for i in range(len(shards))]
     return [

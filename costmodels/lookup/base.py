@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.discovery import model_words
-from costmodels.distribution.base import Laws, side_by_side
+from costmodels.distribution.base import side_by_side
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -207,13 +207,8 @@ class LookupShards:
         return np.asarray((self.num_rows > 0) & (self.num_indices > 0))
 
     @property
-    def laws(self) -> Laws:
-        """The index distributions of all tables."""
-        return self.tables.laws
-
-    @property
     def law(self) -> IntArray:
-        """``[n]`` position in ``laws`` of the distribution of each shard's table."""
+        """``[n]`` position in ``tables.laws`` of the distribution of each shard's table."""
         return np.asarray(self.tables.law[self.table])
 
     @property
@@ -239,7 +234,7 @@ class LookupShards:
 
     def unique_rows(self) -> FloatArray:
         """Expected distinct rows ``[n]`` of each shard in a call."""
-        return self.laws.unique_rows_in_range(
+        return self.tables.laws.unique_rows_in_range(
             self.law, self.num_table_indices, self.row_offset, self.num_rows
         )
 
@@ -258,13 +253,13 @@ class LookupShards:
         """
         share = self.rows_ratio
         held = cache_bytes / self.row_bytes / share
-        misses = share * self.laws.expected_misses(self.law, self.num_table_indices, held)
+        misses = share * self.tables.laws.expected_misses(self.law, self.num_table_indices, held)
         return np.minimum(np.maximum(misses, unique), self.num_indices)
 
     def missing_rows(self) -> FloatArray:
         """Distinct rows ``[n]`` of a batch that a cache in front of host memory does not hold."""
         held = self.cache_load_factor_ratio * self.tables.num_embeddings[self.table]
-        missing = self.laws.expected_unique_misses(
+        missing = self.tables.laws.expected_unique_misses(
             self.law, self.num_table_indices, held, self.lookahead_batches
         )
         return np.asarray(self.rows_ratio * missing)

@@ -306,7 +306,7 @@ def _backward_s(shards: LookupShards, c: FbgemmConstants, unique: FloatArray) ->
     wide = shards.num_cols / _CHUNK
     halved = 2.0 ** np.ceil(np.log2(np.maximum(shards.num_cols, _NARROWEST) / _CHUNK))
     warps = np.where(wide > 1.0, np.ceil(wide), halved)
-    long = shards.laws.busy_rows_in_range(
+    long = shards.tables.laws.busy_rows_in_range(
         shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows, _LONG_SEGMENT
     )
     rounded = shards.tables.element_bytes[shards.table] < 4.0
