@@ -13,7 +13,7 @@ from costmodels import memory, uncertainty
 from costmodels.batch_shares import shares_remark
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import dense_layers, unrated_remark
+from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -357,6 +357,7 @@ class CostPipeline:
         device, is_calibrated = self.topology.device, self.models.exchange is not None
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
+            uneven_remark(self.workload, self.topology, self._dense),
             self._work.hot_row_remark(plan, self._kept_work(plan)),
         ]
         if is_calibrated:

@@ -330,10 +330,19 @@ def unrated_remark(
     )
 
 
-def with_even_sequences(workload: Workload) -> Workload:
-    """The workload if its data loader hands sequences out so that all ranks have equal work."""
+def uneven_remark(workload: Workload, topology: Topology, model: AbstractDenseModel) -> str | None:
+    """What ranks wait for each other as lengths of sequences are drawn; None if they do not."""
     layers = tuple(layer.evened() for layer in workload.dense.layers)
-    return replace(workload, dense=replace(workload.dense, layers=layers))
+    even = replace(workload, dense=replace(workload.dense, layers=layers))
+    if even == workload or topology.world_size < 2:
+        return None
+    drawn, balanced = (model.times(w, topology.trainers) for w in (workload, even))
+    saved_s = sum(float(np.max(a) - np.max(b)) for a, b in zip(drawn, balanced, strict=True))
+    return (
+        f"lengths of sequences are as drawn: all of {topology.world_size} ranks wait for the one "
+        f"with the most work; a data loader that balances them (balanced: true) would save "
+        f"{saved_s * 1e3:.3g} ms a step"
+    )
 
 
 def activation_bytes(workload: Workload) -> float:

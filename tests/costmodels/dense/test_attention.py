@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dense.base import dense_names, dense_operators, with_even_sequences
+from costmodels.dense.base import dense_names, dense_operators, uneven_remark
 from costmodels.dense.kernels import Gpu, attention_time, kernel_time
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.errors import InvalidValueError
@@ -134,14 +134,16 @@ def test_ranks_differ_more_if_samples_share_their_history() -> None:
     shared = replace(drawn, samples_per_history=4)
     one, four = (max(o.deviation_ratio for o in operators(x)) for x in (drawn, shared))
     assert four == pytest.approx(2 * one)
-    ranks = make_topology(num_hosts=1, device=H100)
+    ranks = make_topology(device=H100)
     drawn_s, even_s = (
-        sum(DenseRoofline().times(w, ranks))
-        for w in (workload(drawn), with_even_sequences(workload(drawn)))
+        sum(DenseRoofline().times(workload(x), ranks))
+        for x in (drawn, replace(drawn, balanced=True))
     )
-    assert even_s < drawn_s
-    for even in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
-        assert with_even_sequences(workload(even)) == workload(even)
+    said = uneven_remark(workload(drawn), ranks, DenseRoofline())
+    assert said is not None
+    assert f"would save {(drawn_s - even_s) * 1e3:.3g} ms a step" in said
+    for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
+        assert uneven_remark(workload(quiet), ranks, DenseRoofline()) is None
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
