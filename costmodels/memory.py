@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
-from costmodels.dense.live import live_bytes
+from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters, live_bytes
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.wire import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
@@ -44,7 +43,7 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
 
     The parts are: parameters in fp32 with gradients, optimizer states and communication buckets;
     activations that are kept for the backward pass; what else is there at the peak, which are
-    gradients of activations and looked-up vectors (:mod:`costmodels.dense.live`); and on a GPU the
+    gradients of activations and looked-up vectors (:mod:`costmodels.dense.base`); and on a GPU the
     workspace of matrix products. Where products take types of two bytes, there are weights of two
     bytes beside those in fp32. A rank holds only its share of the parameters of a sharded dense
     part (FSDP), with gradients and states. In place of the buckets it holds the gathered parameters

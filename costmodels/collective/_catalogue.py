@@ -12,39 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.collective._curve import (
-    RINGS,
-    Family,
-    Found,
-    TimeCurve,
-    agreed,
-    between,
-    completed,
-    joined,
-    left_out_residuals,
-    mixed,
-    risen,
-    with_floor,
-)
-from costmodels.collective._law import (
-    TYPICAL_EFFICIENCY,
-    Group,
-    Law,
-    at_typical_latency,
-    bus_factor,
-    busiest_factor,
-    fabric_law,
-    longer_s,
-    network_law,
-    on_usual_link,
-)
+from costmodels.collective import _curve, _law
+from costmodels.collective._curve import RINGS, Family, Found, TimeCurve
+from costmodels.collective._law import TYPICAL_EFFICIENCY, Group, Law, busiest_factor
 from costmodels.collective.base import Basis, Confidence
 from costmodels.fabrics import FABRICS
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -87,13 +63,7 @@ class Catalogue:
         return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
-        self,
-        collective: Collective,
-        group: Group,
-        size_bytes: float,
-        there: Group | None = None,
-        *,
-        elsewhere: bool = False,
+        self, collective: Collective, group: Group, size_bytes: float, there: Group | None = None
     ) -> Confidence | None:
         """What a time rests on, and its interval; None if no curve tells the time.
 
@@ -104,55 +74,46 @@ class Catalogue:
             collective: the collective.
             group: the ranks that take part.
             size_bytes: size as nccl-tests counts it.
-            there: as in :meth:`find`.
-            elsewhere: whether the curves were measured at another site, on other machines.
+            there: as in :meth:`find`; given if the curves were measured at another site, on other
+                machines.
         """
-        there = self._of_own_kind(group, there)
-        found = self.find(collective, group, there)
+        on_kind = self._of_own_kind(group, there)
+        found = self.find(collective, group, on_kind)
         if found is None:
             return None
-        known = group if there is None or not found.other_links else there
+        known = on_kind if on_kind is not None and found.other_links else group
 
-        def spread_ratio() -> float:
-            measured = self.find(collective, known) or found
-            factor = busiest_factor(collective, known)
-            return spread_around(measured, factor, large=is_large(size_bytes))
-
-        own = confidence_of(found, group, size_bytes, spread_ratio)
-        if not elsewhere or group.domains > 1:
+        measured = self.find(collective, known) or found
+        own = confidence_of(found, group, size_bytes, measured, busiest_factor(collective, known))
+        if there is None or group.domains > 1:
             return own
         moved = np.array(size_bytes * busiest_factor(collective, group))
         return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
 
-    def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
-        """The tables of collectives that have to agree with one another, and with fewer domains."""
-        if group.ranks <= 1:
-            return {}
-        key = (family, group, there)
+    def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
+        """:meth:`_settled`, kept for later calls."""
         if key not in self._known:
-            self._known[key] = self._settled(family, group, there)
+            self._known[key] = self._settled(*key)
         return self._known[key]
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
-        """``there``, but on a network of the group's kind if its own network is of another kind."""
+        """``there``, but on a network of the group's kind if its own network is of another kind.
+
+        That is the network link that the curves of the kind have. Of the curves over the kind,
+        those with the lowest priority number count, and among them the one with the fastest link.
+        The link of the group itself does not matter. The choice between curves therefore stays the
+        same when only a link of the group changes, and a faster link never leads to curves of a
+        slower network. If no curve is of that kind, the rate is 0: the time then follows from the
+        law of the group's own link.
+        """
         if there is None or there.fabric == group.fabric:
             return there
-        return there.on_network_of(self._usual(group))
-
-    def _usual(self, group: Group) -> Group:
-        """The group on the network link that the curves of its kind of network have.
-
-        Of the curves over that kind, those with the lowest priority number count, and among them
-        the one with the fastest link. The link of the group itself does not matter. The choice
-        between curves therefore stays the same when only a link of the group changes, and a faster
-        link never leads to curves of a slower network. If no curve is of that kind, the rate is 0:
-        the time then follows from the law of the group's own link.
-        """
         curves = self._crossing(group)
         known = [(-c.priority, c.network_bytes_per_s) for c in curves if c.network_bytes_per_s]
+        usual = group if curves else group._replace(network_rate=0.0)
         if known:
-            return on_usual_link(group, max(known)[1])
-        return group if curves else group._replace(network_rate=0.0)
+            usual = _law.on_usual_link(group, max(known)[1])
+        return there.on_network_of(usual)
 
     def rates_of_other_links(self, group: Group) -> tuple[float, ...]:
         """Nominal rates of the network links that were measured, if none is like the group's link.
@@ -174,7 +135,9 @@ class Catalogue:
         ]
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
-        """The tables of a family, which are kept for later calls."""
+        """The tables of collectives that have to agree with one another, and with fewer domains."""
+        if group.ranks <= 1:
+            return {}
         fewer, more = self._neighbours(group)
         # A rate of 0 says that no curve is of the group's kind of network. ``origin`` is the group
         # whose table is carried over to the group's links; None to read the curves themselves.
@@ -187,21 +150,19 @@ class Catalogue:
                 for n in (fewer, more)
             )
             part = math.log(group.units / fewer) / math.log(more / fewer)
-            return mixed(low, high, groups, part)
+            return _curve.mixed(low, high, groups, part)
         searched = {
-            c: self._measured(c, group, there)
-            if origin is None
-            else self._carried_over(c, group, origin)
+            c: self._carried_over(c, group, origin) if origin else self._measured(c, group, there)
             for c in family
         }
         found = {c: f for c, f in searched.items() if f is not None}
         if family == RINGS and origin is None:
-            found = agreed(completed(found, group), group)
+            found = _curve.agreed(_curve.completed(found, group), group)
         if fewer == 0:
             return found
         below = group.of_units(fewer)
         known = self._family(family, below, there and there.of_units(fewer))
-        return risen(found, group, known, below)
+        return _curve.risen(found, group, known, below)
 
     def _neighbours(self, group: Group) -> tuple[int, int | None]:
         """The anchors just below and just above the number of domains (or hosts) of a group.
@@ -232,13 +193,13 @@ class Catalogue:
         found = self.find(collective, there)
         if found is None:
             return None
-        known, law = fabric_law(collective, there), fabric_law(collective, group)
+        known, law = _law.fabric_law(collective, there), _law.fabric_law(collective, group)
         if group.domains > 1:
             inside = self.find(collective, there.within_domain)
             here = self.find(collective, group.within_domain, there.within_domain)
-            known = network_law(collective, there, inside.table.law if inside else None)
-            law = network_law(collective, group, here.table.law if here else None)
-        longer = longer_s(collective, there, group)
+            known = _law.network_law(collective, there, inside.table.law if inside else None)
+            law = _law.network_law(collective, group, here.table.law if here else None)
+        longer = _law.longer_s(collective, there, group)
         if law == known and longer == 0.0:
             return found
         return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
@@ -252,33 +213,32 @@ class Catalogue:
             there: the same ranks on the links that the curves inside a domain were measured on;
                 None if these curves hold for the links of the group.
         """
-
-        def search(one: Collective) -> Found | None:
+        for one in filter(None, (collective, _MIRRORED.get(collective))):
             inside = group.domains == 1
-            return self._inside(one, group) if inside else self._across(one, group, there)
-
-        found = search(collective)
-        if found is None and collective in _MIRRORED:
-            found = search(_MIRRORED[collective])
-            return found._replace(same_shape=False) if found is not None else None
-        return found
+            found = self._inside(one, group) if inside else self._across(one, group, there)
+            if found is not None:
+                return found if one is collective else found._replace(same_shape=False)
+        return None
 
     def _inside(self, collective: Collective, group: Group) -> Found | None:
         """The table inside one domain, from the curves with the lowest priority number."""
         curves = best([c for c in self._curves if c.collective is collective and c.domains == 1])
         if not curves:
             return None
-        by_ranks: dict[int, list[CollectiveCurve]] = defaultdict(list)
-        for curve in curves:
-            by_ranks[curve.ranks].append(curve)
-        floor_s = fabric_law(collective, group).floor_s
+        sizes = {c.ranks for c in curves}
+        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in sizes}
+        floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
-            ranks: with_floor(joined(repeats, bus_factor(collective, ranks)), floor_s)
+            ranks: _curve.with_floor(
+                _curve.joined(repeats, _law.bus_factor(collective, ranks)), floor_s
+            )
             for ranks, repeats in by_ranks.items()
         }
         if group.ranks in tables:
-            return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
-        return Found(between(tables, collective, group.ranks, group.mesh), curves, same_shape=False)
+            return Found(tables[group.ranks], by_ranks[group.ranks], same_shape=True)
+        return Found(
+            _curve.between(tables, collective, group.ranks, group.mesh), curves, same_shape=False
+        )
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """The table over several domains, carried over from the nearest shape by the law.
@@ -288,18 +248,25 @@ class Catalogue:
         curves = [c for c in self._crossing(group) if c.collective is collective]
         if not curves:
             fabric = self.find(collective, group.within_domain, there and there.within_domain)
-            return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
+            if fabric is None:
+                return None
+            law = _law.network_law(collective, group, fabric.table.law)
+            log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
+            table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
+            return Found(table, fabric.curves, same_shape=False)
         nearest = min(curves, key=lambda c: distance(c, group))
         rate = nearest.network_bytes_per_s
         same = (c for c in curves if c.shape == nearest.shape and c.network_bytes_per_s == rate)
         repeats = best(same)
         alike = is_on_like_link(nearest, group)
-        there = at_typical_latency(group_measured(nearest, group))
-        here = at_typical_latency(group) if alike else group
+        there = _law.at_typical_latency(group_measured(nearest, group))
+        here = _law.at_typical_latency(group) if alike else group
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
-        known, law = (network_law(collective, g, inner) for g in (there, here))
-        table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
+        known, law = (_law.network_law(collective, g, inner) for g in (there, here))
+        table = _curve.with_floor(
+            _curve.joined(repeats, busiest_factor(collective, there)), known.floor_s
+        )
         exact = alike and nearest.shape == (group.ranks, group.domains)
         if not exact:
             table = _carried(table, known, law, same_link=alike)
@@ -327,18 +294,6 @@ def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> Time
         reached = min(max(reached, _PLAUSIBLE[0]), _PLAUSIBLE[1])
         return table.moved(Law(law.floor_s, law.rate * reached))
     return table.moved(Law(table.law.floor_s * law.floor_s / known.floor_s, law.rate * reached))
-
-
-def _by_law(fabric: Found, law: Law) -> Found:
-    """A table made from the law of a network that no curve crosses.
-
-    Args:
-        fabric: the table inside a domain, whose curves the law rests on.
-        law: the law over several domains.
-    """
-    log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
-    table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
-    return Found(table, fabric.curves, same_shape=False)
 
 
 # ------------------ near curves
@@ -447,13 +402,8 @@ _OTHER_DOMAINS: Final = 1.0
 """Spread over a number of domains that was not measured (the same benchmark)."""
 
 
-def is_large(size_bytes: float) -> bool:
-    """Whether a message of this size counts as large."""
-    return bool(size_bytes >= _LARGE_BYTES)
-
-
 def confidence_of(
-    found: Found, group: Group, size_bytes: float, spread_ratio: Callable[[], float]
+    found: Found, group: Group, size_bytes: float, measured: Found, factor: float
 ) -> Confidence:
     """What the time of a collective rests on, and its interval, at the site of the curves.
 
@@ -461,10 +411,10 @@ def confidence_of(
         found: the table that tells the time, and its curves.
         group: the ranks that take part.
         size_bytes: size as nccl-tests counts it.
-        spread_ratio: computes the spread of the table around its curves, on the links that these
-            were measured on; called only if it is needed.
+        measured: the table on the links that its curves were measured on.
+        factor: bytes on the busiest link there per byte of size.
     """
-    large = is_large(size_bytes)
+    large = bool(size_bytes >= _LARGE_BYTES)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
         kind = FABRICS.get(group.fabric)
         few = kind is not None and kind.num_sources < _MANY_SOURCES
@@ -475,7 +425,7 @@ def confidence_of(
     if not found.same_shape:
         spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
         return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
-    spread = carried + spread_ratio()
+    spread = carried + spread_around(measured, factor, large=large)
     if len({c.version for c in found.curves}) == 1:
         spread = math.hypot(spread, _ONE_VERSION[large])
     if group.domains > 1:
@@ -502,7 +452,7 @@ def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Gr
         time_s: the time.
         group: the ranks that take part.
     """
-    site = math.log1p(_OTHER_SITE[is_large(size_bytes)])
+    site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
     spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
     launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
     return replace(own, spread_ratio=max(spread, launched))
@@ -524,7 +474,7 @@ def spread_around(found: Found, factor: float, *, large: bool) -> float:
     for curve in found.curves:
         sizes = np.array(curve.size_bytes)
         whole = found.table.log_time_at(np.log(sizes * factor)) - np.log(curve.time_s)
-        inner, left_out = left_out_residuals(curve)
+        inner, left_out = _curve.left_out_residuals(curve)
         errors.extend(np.abs(whole)[(sizes >= _LARGE_BYTES) == large])
         errors.extend(np.abs(left_out)[(inner >= _LARGE_BYTES) == large])
     smallest = _SMALLEST_SPREADS[large]

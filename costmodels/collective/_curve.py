@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -47,6 +47,9 @@ class TimeCurve:
     ) -> None:
         """Make a table of points.
 
+        ``corners`` and ``corner_time`` are ``[m]`` logarithms of the bytes between which the table
+        is a straight line, and of the seconds there.
+
         Args:
             log_bytes: ``[n]`` logarithms of bytes; they rise.
             log_time: ``[n]`` logarithms of seconds; they never fall.
@@ -54,21 +57,16 @@ class TimeCurve:
                 the points with a bend between them (:func:`_refined`).
         """
         self.log_bytes, self.log_time = log_bytes, log_time
-        self._fine_bytes, self._fine_time = fine or _refined(log_bytes, log_time)
+        self.corners, self.corner_time = fine or _refined(log_bytes, log_time)
 
     @classmethod
     def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
         """A table whose points are its corners: straight lines join them."""
         return cls(log_bytes, log_time, (log_bytes, log_time))
 
-    @property
-    def corners(self) -> FloatArray:
-        """``[m]`` logarithms of the bytes between which the table is a straight line."""
-        return self._fine_bytes
-
     def log_time_at(self, log_bytes: FloatArray) -> FloatArray:
         """``[...]`` logarithms of seconds at logarithms of bytes."""
-        inside = np.interp(log_bytes, self._fine_bytes, self._fine_time)
+        inside = np.interp(log_bytes, self.corners, self.corner_time)
         return np.asarray(inside + np.maximum(log_bytes - self.log_bytes[-1], 0.0))
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
@@ -78,8 +76,8 @@ class TimeCurve:
     @cached_property
     def law(self) -> Law:
         """The floor and the best rate of the table; no time is below bytes / rate."""
-        rate = math.exp(float((self._fine_bytes - self._fine_time).max()))
-        return Law(math.exp(float(self._fine_time[0])), rate)
+        rate = math.exp(float((self.corners - self.corner_time).max()))
+        return Law(math.exp(float(self.corner_time[0])), rate)
 
     @cached_property
     def subadditive(self) -> TimeCurve:
@@ -88,13 +86,11 @@ class TimeCurve:
         By such a table, two messages never take less time than one message with the bytes of both.
         Measured rates can drop at sizes where a library changes its protocol.
         """
-        rate = self._fine_time - self._fine_bytes
+        rate = self.corner_time - self.corners
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        return TimeCurve(
-            self.log_bytes, self.log_time, (self._fine_bytes, self._fine_bytes + least)
-        )
+        return TimeCurve(self.log_bytes, self.log_time, (self.corners, self.corners + least))
 
     def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
         """The table on other links.
@@ -111,30 +107,21 @@ class TimeCurve:
         wider = math.log(law.rate / known.rate)
         added = max(law.floor_s - known.floor_s, longer_s)
         kept = min(law.floor_s / known.floor_s, 1.0)
-        added -= (1.0 - kept) * math.exp(float(self._fine_time[0]))
-        beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
-        fine = np.append(self._fine_bytes, beyond)
+        added -= (1.0 - kept) * math.exp(float(self.corner_time[0]))
+        beyond = self.corners[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
+        fine = np.append(self.corners, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
         return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
 
-    def moved(self, law: Law) -> TimeCurve:
-        """A table of the same shape with the floor and the rate of ``law``."""
-        own = self.law
-        slower = math.log(law.floor_s / own.floor_s)
-        wider = slower + math.log(law.rate / own.rate)
-        fine = self._fine_bytes + wider, self._fine_time + slower
+    def shifted(self, wider: float, slower: float = 0.0) -> TimeCurve:
+        """The table with these numbers added to all logarithms of bytes and of seconds."""
+        fine = self.corners + wider, self.corner_time + slower
         return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
 
-    def followed_by(self, other: TimeCurve) -> TimeCurve:
-        """This table, continued by another one whose first point is the last one of this table."""
-        pairs = (
-            (self.log_bytes, other.log_bytes),
-            (self.log_time, other.log_time),
-            (self._fine_bytes, other.corners),
-            (self._fine_time, other._fine_time),
-        )
-        points = [np.append(mine[:-1], further) for mine, further in pairs]
-        return TimeCurve(points[0], points[1], (points[2], points[3]))
+    def moved(self, law: Law) -> TimeCurve:
+        """A table of the same shape with the floor and the rate of ``law``."""
+        slower = math.log(law.floor_s / self.law.floor_s)
+        return self.shifted(slower + math.log(law.rate / self.law.rate), slower)
 
 
 def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
@@ -177,7 +164,11 @@ def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
     rise = max((first_time - floor) / max(at_first - floor, 1e-9), 0.0)
     times = floor + (np.log(law.time_s(np.exp(below))) - floor) * rise
     lower = TimeCurve(np.append(below, first_bytes), np.append(times, first_time))
-    return lower.followed_by(table)
+    log_bytes, log_time, corners, corner_time = (
+        np.append(getattr(lower, name)[:-1], getattr(table, name))
+        for name in ("log_bytes", "log_time", "corners", "corner_time")
+    )
+    return TimeCurve(log_bytes, log_time, (corners, corner_time))
 
 
 def between(
@@ -210,14 +201,10 @@ def between(
     if ranks > above:
         floor = high.law.floor_s * floor_growth
     law = Law(floor, low.law.rate * (high.law.rate / low.law.rate) ** by_inverse)
-    return _mixed(low.moved(law), high.moved(law), min(max(by_log, 0.0), 1.0))
-
-
-def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
-    """The table between two others; ``part`` is the weight of ``high``, from 0 to 1."""
-    grid = np.unique(np.concatenate([low.log_bytes, high.log_bytes]))
-    times = (1 - part) * low.log_time_at(grid) + part * high.log_time_at(grid)
-    return TimeCurve(grid, _isotonic(times))
+    part, ends = min(max(by_log, 0.0), 1.0), (low.moved(law), high.moved(law))
+    grid = np.unique(np.concatenate([table.log_bytes for table in ends]))
+    first, second = (table.log_time_at(grid) for table in ends)
+    return TimeCurve(grid, _isotonic((1 - part) * first + part * second))
 
 
 @functools.cache
@@ -358,20 +345,16 @@ def completed(found: Family, group: Group) -> Family:
         found: the tables of the family :data:`RINGS` that come from curves.
         group: the ranks that take part.
     """
-    halves = [found[c] for c in HALVES if c in found]
-    whole = found.get(Collective.ALL_REDUCE)
-    if halves and whole is None:
-        grid, times = _on_sizes(found, group)
-        total = np.logaddexp(*(times[c] for c in HALVES))
-        table = _table(Collective.ALL_REDUCE, group, grid, total)
-        return {**found, Collective.ALL_REDUCE: halves[0]._replace(table=table, same_shape=False)}
-    if whole is not None and not halves:
-        grid, times = _on_sizes(found, group)
-        half = times[Collective.ALL_REDUCE] - math.log(2.0)
-        return found | {
-            c: whole._replace(table=_table(c, group, grid, half), same_shape=False) for c in HALVES
-        }
-    return found
+    halves, whole = [found[c] for c in HALVES if c in found], found.get(Collective.ALL_REDUCE)
+    if bool(halves) is (whole is not None):
+        return found
+    grid, (times,) = _on_sizes((found, group))
+    if whole is not None:
+        made = dict.fromkeys(HALVES, times[Collective.ALL_REDUCE] - math.log(2.0))
+    else:
+        made = {Collective.ALL_REDUCE: np.logaddexp(*(times[c] for c in HALVES))}
+    like = (whole or halves[0])._replace(same_shape=False)
+    return found | {c: like._replace(table=_table(c, group, grid, t)) for c, t in made.items()}
 
 
 def agreed(found: Family, group: Group) -> Family:
@@ -389,7 +372,7 @@ def agreed(found: Family, group: Group) -> Family:
     strong = _is_own(found[Collective.ALL_REDUCE])
     halves = any(_is_own(found[c]) for c in HALVES)
     stays = 0.5 if strong == halves else float(strong)
-    grid, times = _on_sizes(found, group)
+    grid, (times,) = _on_sizes((found, group))
     whole = times[Collective.ALL_REDUCE]
     total = np.logaddexp(*(times[c] for c in HALVES))
     wanted = np.clip(total - whole, *np.log(RATIO))
@@ -410,19 +393,11 @@ def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Fam
         fewer: the tables in ``fewer_group``.
         fewer_group: ranks in fewer domains, or on fewer hosts of one domain.
     """
-    shared = {c: f for c, f in found.items() if c in fewer}
+    shared = found.keys() & fewer.keys()
     if not shared:
         return found
-    grid = np.unique(
-        np.concatenate(
-            [_log_sizes(f, c, group) for c, f in shared.items()]
-            + [_log_sizes(fewer[c], c, fewer_group) for c in shared]
-        )
-    )
-    times = {c: _at(f.table, c, group, grid) for c, f in found.items()}
-    raised = dict(times)
-    for c in shared:
-        raised[c] = np.maximum(times[c], _at(fewer[c].table, c, fewer_group, grid))
+    grid, (times, below) = _on_sizes((found, group), ({c: fewer[c] for c in shared}, fewer_group))
+    raised = times | {c: np.maximum(times[c], below[c]) for c in shared}
     if _must_agree(found, group):
         total = np.logaddexp(*(raised[c] for c in HALVES))
         whole = np.maximum(raised[Collective.ALL_REDUCE], total - math.log(RATIO[1]))
@@ -444,14 +419,13 @@ def mixed(low: Family, high: Family, groups: tuple[Group, Group, Group], part: f
     fewer, wanted, more = groups
     both: Family = {}
     for c in low.keys() & high.keys():
-        grid = np.union1d(_log_sizes(low[c], c, fewer), _log_sizes(high[c], c, more))
-        below, above = _at(low[c].table, c, fewer, grid), _at(high[c].table, c, more, grid)
-        table = _table(c, wanted, grid, (1.0 - part) * below + part * above)
+        grid, (below, above) = _on_sizes(({c: low[c]}, fewer), ({c: high[c]}, more))
+        table = _table(c, wanted, grid, (1.0 - part) * below[c] + part * above[c])
         both[c] = high[c]._replace(table=table, same_shape=False)
     return both
 
 
-def _must_agree(found: Mapping[Collective, Found], group: Group) -> bool:
+def _must_agree(found: Family, group: Group) -> bool:
     """Whether all three tables are known, inside a domain, and come from different sources."""
     if group.domains > 1 or len(found) < len(RINGS):
         return False
@@ -469,8 +443,8 @@ def _changed(
     found: Family,
     group: Group,
     grid: FloatArray,
-    times: Mapping[Collective, FloatArray],
-    changed: Mapping[Collective, FloatArray],
+    times: dict[Collective, FloatArray],
+    changed: dict[Collective, FloatArray],
 ) -> Family:
     """The family with the changed times; tables whose times are as before stay the same objects.
 
@@ -489,22 +463,20 @@ def _changed(
     }
 
 
-def _on_sizes(found: Family, group: Group) -> tuple[FloatArray, dict[Collective, FloatArray]]:
-    """Logarithms of the sizes at which any table has a corner, and of all tables' times there."""
-    grid = np.unique(np.concatenate([_log_sizes(f, c, group) for c, f in found.items()]))
-    return grid, {c: _at(f.table, c, group, grid) for c, f in found.items()}
+def _on_sizes(
+    *families: tuple[Family, Group],
+) -> tuple[FloatArray, list[dict[Collective, FloatArray]]]:
+    """Logarithms of the sizes at which any table has a corner, and of all tables' times there.
 
-
-def _log_sizes(found: Found, collective: Collective, group: Group) -> FloatArray:
-    """Logarithms of the sizes at which a table has corners."""
-    return found.table.corners - math.log(busiest_factor(collective, group))
-
-
-def _at(
-    table: TimeCurve, collective: Collective, group: Group, log_sizes: FloatArray
-) -> FloatArray:
-    """Logarithms of the seconds of a table at logarithms of sizes."""
-    return table.log_time_at(log_sizes + math.log(busiest_factor(collective, group)))
+    Args:
+        families: tables, each with the ranks that take part.
+    """
+    sized = [
+        {c: f.table.shifted(-math.log(busiest_factor(c, group))) for c, f in family.items()}
+        for family, group in families
+    ]
+    grid = np.unique(np.concatenate([t.corners for tables in sized for t in tables.values()]))
+    return grid, [{c: t.log_time_at(grid) for c, t in tables.items()} for tables in sized]
 
 
 def _table(

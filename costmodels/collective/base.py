@@ -265,13 +265,11 @@ class AbstractCollectiveModel(ABC):
         return rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowingPart(AbstractCollectiveModel):
-    """The growing part of another model, ``inner``, as a model of its own."""
+@dataclass(frozen=True, slots=True)
+class Wrapping(AbstractCollectiveModel):
+    """A model with the growing parts of another one, ``inner``."""
 
     inner: AbstractCollectiveModel
-    sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
 
     @property
     def full_duplex(self) -> bool:
@@ -282,11 +280,6 @@ class GrowingPart(AbstractCollectiveModel):
     def pays_for_others(self) -> bool:
         """As ``inner``."""
         return self.inner.pays_for_others
-
-    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Always 0."""
-        del topology, ranks, across_hosts
-        return 0.0
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The growing part of ``inner``."""
@@ -303,6 +296,19 @@ class GrowingPart(AbstractCollectiveModel):
     ) -> FloatArray:
         """The growing part of ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GrowingPart(Wrapping):
+    """The growing part of another model, ``inner``, as a model of its own."""
+
+    sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Always 0."""
+        del topology, ranks, across_hosts
+        return 0.0
 
 
 def default_model() -> AbstractCollectiveModel:

@@ -8,7 +8,13 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, Confidence, LinkLevel, default_model
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Confidence,
+    LinkLevel,
+    Wrapping,
+    default_model,
+)
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -16,7 +22,7 @@ from costmodels.topology import Topology
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hierarchical(AbstractCollectiveModel):
+class Hierarchical(Wrapping):
     """All-to-all: t = t_domain(all bytes) + t_network(bytes that leave the domain).
 
     In the first step, every rank hands the bytes for the j-th rank of any domain to the j-th rank
@@ -38,11 +44,6 @@ class Hierarchical(AbstractCollectiveModel):
     sources: ClassVar[tuple[str, ...]] = (
         "Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange",
     )
-
-    @property
-    def full_duplex(self) -> bool:
-        """As ``inner``."""
-        return self.inner.full_duplex
 
     @property
     def pays_for_others(self) -> bool:
@@ -79,19 +80,11 @@ class Hierarchical(AbstractCollectiveModel):
             return price(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
         inside = price(_inside(send, one), _inside(receive, one), one)
-        return _flat(inside, price(_lanes(send, one), _across(receive, one), domains))
-
-    def reduce_scatter(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
-
-    def all_reduce(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
+        # The first step has spread the bytes of a domain evenly over its ranks.
+        leaving = _across(send, one)
+        even = np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
+        seconds = inside + np.moveaxis(price(even, _across(receive, one), domains), -1, -2)
+        return seconds.reshape(*seconds.shape[:-2], -1)
 
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -163,18 +156,3 @@ def _across(moved: FloatArray, one: Topology) -> FloatArray:
     leaving = np.moveaxis(by_domain, -1, -2)
     zero = np.zeros_like(leaving)
     return np.stack([zero, zero, leaving], axis=-1)
-
-
-def _lanes(send: FloatArray, one: Topology) -> FloatArray:
-    """As :func:`_across`, with the bytes of a domain spread evenly over its ranks.
-
-    This is what each rank sends in the second step, because the first step has spread the bytes.
-    """
-    leaving = _across(send, one)
-    return np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
-
-
-def _flat(inside: FloatArray, across: FloatArray) -> FloatArray:
-    """The sum of ``[..., domains, D]`` and ``[..., D, domains]`` seconds, as ``[..., R]``."""
-    seconds = inside + np.moveaxis(across, -1, -2)
-    return seconds.reshape(*seconds.shape[:-2], -1)

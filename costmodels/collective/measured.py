@@ -136,10 +136,8 @@ class Measured(AbstractCollectiveModel):
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
         """Measured inside the range of a curve, extrapolated for other shapes, sizes and links."""
-        group, there = group_of(topology), group_of(topology, links=self.measured_on)
-        known = self._catalogue.confidence(
-            collective, group, size_bytes, there, elsewhere=self.measured_on is not None
-        )
+        group, there = self._groups(topology)
+        known = self._catalogue.confidence(collective, group, size_bytes, there)
         return known or self.otherwise.confidence(collective, size_bytes, topology)
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
@@ -178,13 +176,11 @@ class Measured(AbstractCollectiveModel):
         rates = self._catalogue.rates_of_other_links(group_of(topology))
         if not rates:
             return ()
-        known = " and ".join(map(format_rate, rates))
         own = format_rate(topology.network_link.bandwidth_bytes_per_s)
         return (
             f"links.network.bandwidth is {own}, and the curves of collectives were measured over "
-            f"network links of {known}: times between hosts are carried over from the curve that "
-            "is nearest, and with another bandwidth another curve may be nearer, so that a faster "
-            "network may seem slower",
+            f"network links of {' and '.join(map(format_rate, rates))}: times between hosts are "
+            "carried over from the nearest curve, so that a faster network may seem slower",
         )
 
     def _read(self, table: TimeCurve, num_bytes: FloatArray) -> FloatArray:
@@ -195,9 +191,15 @@ class Measured(AbstractCollectiveModel):
         self, collective: Collective, topology: Topology, *, within_host: bool
     ) -> Found | None:
         """The table of a collective over all ranks or those of one host; None if none is known."""
-        group = group_of(topology, within_host=within_host)
-        there = group_of(topology, within_host=within_host, links=self.measured_on)
-        return self._catalogue.find(collective, group, there)
+        return self._catalogue.find(collective, *self._groups(topology, within_host=within_host))
+
+    def _groups(
+        self, topology: Topology, *, within_host: bool = False
+    ) -> tuple[Group, Group | None]:
+        """The ranks on the links of the system, and on those of the curves if these differ."""
+        then = self.measured_on
+        there = group_of(topology, within_host=within_host, links=then) if then else None
+        return group_of(topology, within_host=within_host), there
 
     def _growth(
         self,

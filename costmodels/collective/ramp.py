@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._law import (
-    RATIO,
-    UNNAMED_RATIO,
-    Group,
-    Law,
-    bus_factor,
-    busiest_bytes,
-    crossings,
-    crowding,
-    fabric_law,
-    group_of,
-    group_of_peers,
-    network_law,
-    num_steps,
-)
+from costmodels.collective import _law
+from costmodels.collective._law import Group, Law, bus_factor, group_of, group_of_peers
 from costmodels.collective.base import AbstractCollectiveModel, analytic_spread_ratio
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
+
+_HALF = Collective.REDUCE_SCATTER
 
 
 @final
@@ -53,14 +42,14 @@ class Ramp(AbstractCollectiveModel):
         if ranks <= 1:
             return 0.0
         within = not across_hosts and ranks == topology.local_world_size
-        return _law(Collective.ALL_TO_ALL, group_of(topology, within_host=within)).floor_s
+        return _law_of(Collective.ALL_TO_ALL, group_of(topology, within_host=within)).floor_s
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Bytes over rate on each rank's busiest link; the network works beside the fabric."""
         group = group_of_peers(send, topology)
-        fabric, network = busiest_bytes(send, receive, topology, group)
-        fabric_s = fabric / _law(Collective.ALL_TO_ALL, group.within_domain).rate
-        rate = group.network_rate / crowding(Collective.ALL_TO_ALL, group)
+        fabric, network = _law.busiest_bytes(send, receive, topology, group)
+        fabric_s = fabric / _law_of(Collective.ALL_TO_ALL, group.within_domain).rate
+        rate = group.network_rate / _law.crowding(Collective.ALL_TO_ALL, group)
         return np.maximum(fabric_s, network / rate)
 
     def reduce_scatter(
@@ -69,7 +58,7 @@ class Ramp(AbstractCollectiveModel):
         """Bytes over the rate of a ring over the members."""
         group = group_of(topology, within_host=within_host)
         moved = num_bytes * bus_factor(Collective.REDUCE_SCATTER, group.ranks)
-        return np.asarray(moved / _law(Collective.REDUCE_SCATTER, group).rate)
+        return np.asarray(moved / _law_of(Collective.REDUCE_SCATTER, group).rate)
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
@@ -77,19 +66,19 @@ class Ramp(AbstractCollectiveModel):
         """Bytes over the rate of an all-reduce over the members."""
         group = group_of(topology, within_host=within_host)
         moved = num_bytes * bus_factor(Collective.ALL_REDUCE, group.ranks)
-        return np.asarray(moved / _law(Collective.ALL_REDUCE, group).rate)
+        return np.asarray(moved / _law_of(Collective.ALL_REDUCE, group).rate)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The slower of fabric and network, which work side by side."""
         group = group_of_peers(send, topology)
-        fabric, network = busiest_bytes(send, receive, topology, group)
+        fabric, network = _law.busiest_bytes(send, receive, topology, group)
         if group.ranks <= 1:
             return np.zeros_like(fabric)
         seconds = np.zeros_like(fabric)
         if group.per_domain > 1:
-            seconds = _law(Collective.ALL_TO_ALL, group.within_domain).time_s(fabric)
+            seconds = _law_of(Collective.ALL_TO_ALL, group.within_domain).time_s(fabric)
         if group.domains > 1:
-            law = _law(Collective.ALL_TO_ALL, group)
+            law = _law_of(Collective.ALL_TO_ALL, group)
             seconds = np.maximum(seconds + group.network_latency_s, law.time_s(network))
         return seconds
 
@@ -101,12 +90,14 @@ class Ramp(AbstractCollectiveModel):
         A ring over a single domain takes at least two fifths of the all-reduce of the same buffer,
         and the all-reduce at least 1 / 1.3 times as long as the reduce-scatter and the all-gather.
         """
-        group = group_of(topology, within_host=within_host)
-        half_s, whole_s = self._ring_times_s(num_bytes, group)
-        is_whole = kind is Collective.ALL_REDUCE
-        own_s, other_s = (whole_s, half_s) if is_whole else (half_s, whole_s)
-        least_ratio = 2.0 / RATIO[1] if is_whole else 0.5 * RATIO[0]
-        return np.maximum(own_s, least_ratio * other_s) if group.domains == 1 else own_s
+        group, whole = group_of(topology, within_host=within_host), Collective.ALL_REDUCE
+        is_whole = kind is whole
+        own, other = (whole, _HALF) if is_whole else (_HALF, whole)
+        own_s = _least_s(own, num_bytes, group)
+        if group.domains > 1:
+            return own_s
+        least_ratio = 2.0 / _law.RATIO[1] if is_whole else 0.5 * _law.RATIO[0]
+        return np.maximum(own_s, least_ratio * _least_s(other, num_bytes, group))
 
     def plan_spread_ratio(self, topology: Topology) -> float:
         """The spread of a time that follows from the rates of links alone."""
@@ -116,38 +107,29 @@ class Ramp(AbstractCollectiveModel):
         """The model itself, because under its laws the time per byte never rises with size."""
         return self
 
-    @staticmethod
-    def _ring_times_s(num_bytes: FloatArray, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a reduce-scatter and of an all-reduce; no less than inside one domain.
 
-        Args:
-            num_bytes: ``[...]`` bytes of the buffer of each member.
-            group: the members.
-        """
-        half, whole = np.zeros_like(num_bytes), np.zeros_like(num_bytes)
-        for part in (group.within_domain, group):
-            if part.ranks > 1:
-                each = (
-                    _law(c, part).time_s(num_bytes * bus_factor(c, part.ranks))
-                    for c in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
-                )
-                half, whole = map(np.maximum, (half, whole), each)
-        return half, whole
+def _least_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+    """Seconds ``[...]`` of buffers in a group; no less than inside one domain."""
+    parts = [part for part in (group.within_domain, group) if part.ranks > 1]
+    times = (
+        _law_of(collective, p).time_s(num_bytes * bus_factor(collective, p.ranks)) for p in parts
+    )
+    return functools.reduce(np.maximum, times, np.zeros_like(num_bytes))
 
 
-@lru_cache(maxsize=4096)
-def _law(collective: Collective, group: Group) -> Law:
+@functools.lru_cache(maxsize=4096)
+def _law_of(collective: Collective, group: Group) -> Law:
     """The law of a collective in a group, of which nothing was measured."""
     if group.domains > 1:
-        law = network_law(collective, group)
+        law = _law.network_law(collective, group)
         if group.fabric:
             return law
         # No curve says how much of the latency one hop takes: here each hop takes all of it, and
         # there are at least as many hops as rounds in which every domain can be reached.
         inside_s = 0.5 * group.network_latency_s
         if group.per_domain > 1:
-            inside_s = fabric_law(collective, group).floor_s
-        startups = UNNAMED_RATIO * crossings(collective, group)
-        hops = max(num_steps(collective, group.domains), startups)
+            inside_s = _law.fabric_law(collective, group).floor_s
+        startups = _law.UNNAMED_RATIO * _law.crossings(collective, group)
+        hops = max(_law.num_steps(collective, group.domains), startups)
         return law._replace(floor_s=inside_s + hops * group.network_latency_s)
-    return fabric_law(collective, group)
+    return _law.fabric_law(collective, group)

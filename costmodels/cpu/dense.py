@@ -142,7 +142,12 @@ def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
     for operator in operators:
         name = class_of(operator)
         if operator.product is None and operator.has_gradient:
-            found[name] += operator.num_repeats * _gradient(operator, missed)
+            counts = _forward(operator, missed)
+            if name == "embedding":
+                # The gradient of a trained matrix whose rows are looked up is as large as the
+                # matrix; its bytes stand in the place of bytes from memory.
+                counts[5] = operator.parameter_bytes
+            found[name] += operator.num_repeats * counts
         needed = {"left": operator.left_gradient, "right": operator.right_gradient}
         sides = [side for side, is_needed in needed.items() if is_needed]
         for side, product in zip(sides, operator.backward_products, strict=False):
@@ -211,26 +216,11 @@ def _missed(held: float) -> tuple[float, float]:
 
 def _forward(operator: Operator, missed: tuple[float, float]) -> FloatArray:
     """The counts of one repeat of an operator in the forward pass."""
-    product = operator.product
-    if product is not None:
-        return _product(product, missed)
+    if operator.product is not None:
+        return _product(operator.product, missed)
     if operator.kind is OperatorKind.ATTENTION:
         return _attention(operator, missed)
     return _streamed(operator, missed)
-
-
-def _gradient(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """The counts of one repeat of an operator that is no product, in the backward pass.
-
-    They are those of the forward pass, except that the gradient of a trained matrix whose rows are
-    looked up has as many bytes as the matrix. These stand in the place of bytes from memory.
-    """
-    if operator.kind is OperatorKind.ATTENTION:
-        return _attention(operator, missed)
-    counts = _streamed(operator, missed)
-    if class_of(operator) == "embedding":
-        counts[5] = operator.parameter_bytes
-    return counts
 
 
 def _product(product: Product, missed: tuple[float, float]) -> FloatArray:
@@ -452,7 +442,12 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
     listed = [o for layer in layers for o in layer.operators]
     operators = [o for o in listed if _multiplies(o) or (o.moved_bytes and not o.num_joined)]
     products = [p for layer in layers for p in layer.products]
-    products += [p for o in operators for p in _attention_products(o)]
+    for o in operators:
+        if o.kind is OperatorKind.ATTENTION:
+            heads, queries, keys, width, value_width = o.shape
+            scores = Product(m=queries, k=width, n=keys, count=heads)
+            values = Product(m=queries, k=keys, n=value_width, count=heads)
+            products += (scores, values) * o.num_repeats
     joined = sum(
         o.num_repeats * o.tensor_bytes
         for last, o in pairwise((None, *operators))
@@ -466,13 +461,3 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
 def _multiplies(operator: Operator) -> bool:
     """Whether an operator is a matrix product or a fused attention."""
     return operator.product is not None or operator.kind is OperatorKind.ATTENTION
-
-
-def _attention_products(operator: Operator) -> tuple[Product, ...]:
-    """Both products of a fused attention, with all its repeats; empty for other operators."""
-    if operator.kind is not OperatorKind.ATTENTION:
-        return ()
-    heads, queries, keys, width, value_width = operator.shape
-    scores = Product(m=queries, k=width, n=keys, count=heads)
-    values = Product(m=queries, k=keys, n=value_width, count=heads)
-    return (scores, values) * operator.num_repeats

@@ -23,7 +23,7 @@ from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeC
 from costmodels.measured.curves import Collective
 from costmodels.sharding import BY_ROWS, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Table, Workload
+from costmodels.workload import Workload
 
 _LENGTH_BYTES = 4.0
 """Bytes of the length of a bag."""
@@ -87,40 +87,27 @@ class CpuExchange:
         self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
     ) -> FloatArray:
         """``[..., W]`` seconds to permute, bucket, pack, send and unpack indices and lengths."""
-        shards = traffic.num_shards * (_LENGTH_BYTES * batch_size_per_rank)
-        total = traffic.arriving_bytes.sum(axis=-1, keepdims=True)
-        all_shards = shards.sum(axis=-1, keepdims=True)
-        _, *c = self._of(sharding_type).input_s
-        grown = c[0] * all_shards + c[1] * shards + c[2] * total + c[3] * traffic.arriving_bytes
-        return np.asarray(grown * self.factor_ratio)
+        lengths = traffic.num_shards * (_LENGTH_BYTES * batch_size_per_rank)
+        counts = _index_counts(lengths, traffic.arriving_bytes)
+        return self._seconds(counts[..., 1:], self._of(sharding_type).input_s[1:])
 
     def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds: the mean of the exchanges of vectors and of their gradients."""
-        leaving = traffic.leaving_bytes
-        constants = self._of(sharding_type)
-        own, joined = (
-            0.5 * (a + b)
-            for a, b in zip(constants.output_s[1:3], constants.gradient_s[1:3], strict=True)
-        )
-        produced = leaving * leaving.shape[-1]
-        grown = own * produced + joined * leaving.sum(axis=-1, keepdims=True)
-        return np.asarray(grown * self.factor_ratio)
+        counts = _vector_counts(traffic.leaving_bytes)
+        return self._seconds(counts[..., 1:3], self._output_s(sharding_type)[1:3])
 
     def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds that bytes beyond the caches take longer."""
-        leaving, constants = traffic.leaving_bytes, self._of(sharding_type)
-        moved = leaving * leaving.shape[-1] + leaving.sum(axis=-1, keepdims=True)
-        rate_s = 0.5 * (constants.output_s[3] + constants.gradient_s[3])
-        return np.asarray(rate_s * np.maximum(moved - CACHED_BYTES, 0.0) * self.factor_ratio)
+        counts = _vector_counts(traffic.leaving_bytes)
+        return self._seconds(counts[..., 3:], self._output_s(sharding_type)[3:])
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Seconds without bytes of the exchanges of indices and of vectors.
 
         They are those of three collectives of a few bytes, and of the Python code around them.
         """
-        constants, factor = self._of(sharding_type), self.factor_ratio
-        output_s = 0.5 * (constants.output_s[0] + constants.gradient_s[0])
-        return constants.input_s[0] * factor, output_s * factor
+        input_s, output_s = self._of(sharding_type).input_s[0], self._output_s(sharding_type)[0]
+        return input_s * self.factor_ratio, float(output_s) * self.factor_ratio
 
     @property
     def once_s(self) -> float:
@@ -135,6 +122,15 @@ class CpuExchange:
     def gradient_fixed_s(self) -> float:
         """Seconds of a DistributedDataParallel module and of passing on the replicated vectors."""
         return self.constants.gradient.fixed_s * self.factor_ratio
+
+    def _seconds(self, counts: FloatArray, each_s: FloatArray | Sequence[float]) -> FloatArray:
+        """Seconds ``[...]`` of counts ``[..., n]`` with seconds for each of them."""
+        return np.asarray((counts * each_s).sum(axis=-1) * self.factor_ratio)
+
+    def _output_s(self, sharding_type: ShardingType) -> FloatArray:
+        """The mean of the constants of vectors and of their gradients."""
+        known = self._of(sharding_type)
+        return np.asarray(0.5 * (np.array(known.output_s) + np.array(known.gradient_s)))
 
     def _of(self, sharding_type: ShardingType) -> ExchangeConstants:
         """The constants by which a sharding type is priced."""
@@ -194,19 +190,16 @@ class Gloo(AbstractCollectiveModel):
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """``[..., R]`` seconds that grow with the bytes of both directions, over all levels."""
         del topology
-        out, arriving = send.sum(axis=-1), receive.sum(axis=-1)
-        rates_s = self.constants.collective.all_to_all_s
-        return np.asarray((out + arriving) * rates_s[1] + np.abs(out - arriving) * rates_s[2])
+        counts = all_to_all_counts(send.sum(axis=-1), receive.sum(axis=-1))
+        return np.asarray(counts[..., 1:3] @ np.array(self.constants.collective.all_to_all_s[1:3]))
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """``[..., R]`` seconds, with what empty, large and one-sided messages add."""
         fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=False)
-        crossing = send.sum(axis=-1) + receive.sum(axis=-1)
-        rates_s = self.constants.collective.all_to_all_s
-        beyond = np.maximum(crossing - LARGE_BYTES, 0.0) * rates_s[3]
-        least = np.minimum(send.sum(axis=-1), receive.sum(axis=-1))
-        one_sided = np.where((least <= 0) & (crossing > 0), rates_s[5], 0.0)
-        return np.asarray(self.all_to_all(send, receive, topology) + beyond + one_sided + fixed)
+        counts = all_to_all_counts(send.sum(axis=-1), receive.sum(axis=-1))
+        return np.asarray(
+            fixed + counts[..., 1:] @ np.array(self.constants.collective.all_to_all_s[1:])
+        )
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -233,10 +226,7 @@ class Gloo(AbstractCollectiveModel):
         if scale <= 0:
             return np.zeros_like(num_bytes)
         fixed, *rates_s = getattr(self.constants.collective, f"{kind}_s")
-        beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
-        fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
-        grown = rates_s[0] * num_bytes + rates_s[1] * beyond + rates_s[2] * fresh
-        return np.asarray(fixed + scale * grown)
+        return np.asarray(fixed + scale * (buffer_counts(num_bytes)[..., 1:] @ np.array(rates_s)))
 
     def _scale(self, topology: Topology, *, within_host: bool) -> float:
         """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""
@@ -245,33 +235,60 @@ class Gloo(AbstractCollectiveModel):
         return ((members - 1) / members) / ((measured - 1) / measured)
 
 
-def buffer_counts(num_bytes: float) -> FloatArray:
-    """What a collective of one buffer is priced by.
+def buffer_counts(num_bytes: FloatArray | float) -> FloatArray:
+    """What collectives of one buffer each are priced by, ``[..., 4]``.
 
     Returns:
         1; the bytes of the buffer; its bytes beyond the caches; and its bytes if it is large enough
         to be new memory, 0 otherwise.
     """
-    fresh = num_bytes if num_bytes >= FRESH_BYTES else 0.0
-    return np.array([1.0, num_bytes, max(num_bytes - LARGE_BYTES, 0.0), fresh])
+    size = np.asarray(num_bytes, dtype=float)
+    fresh = np.where(size >= FRESH_BYTES, size, 0.0)
+    return np.stack([np.ones_like(size), size, np.maximum(size - LARGE_BYTES, 0.0), fresh], axis=-1)
 
 
-def all_to_all_counts(sent: float, received: float, kept: float) -> FloatArray:
-    """What an all-to-all is priced by on one rank.
+def all_to_all_counts(
+    sent: FloatArray | float, received: FloatArray | float, kept: float = 0.0
+) -> FloatArray:
+    """What all-to-alls are priced by on single ranks, ``[..., 6]``.
 
     Args:
-        sent: bytes that the rank sends.
-        received: bytes that it receives.
+        sent: ``[...]`` bytes that the rank sends.
+        received: ``[...]`` bytes that it receives.
         kept: bytes that it keeps for itself.
 
     Returns:
         1; bytes sent and received; the difference of both; the bytes beyond the caches; the bytes
         kept; and 1 if the rank only sends or only receives, 0 otherwise.
     """
-    crossing = sent + received
-    beyond = max(crossing - LARGE_BYTES, 0.0)
-    one_sided = float(min(sent, received) <= 0 < crossing)
-    return np.array([1.0, crossing, abs(sent - received), beyond, kept, one_sided])
+    crossing = np.asarray(sent, dtype=float) + received
+    beyond, one = np.maximum(crossing - LARGE_BYTES, 0.0), np.ones_like(crossing)
+    one_sided = ((np.minimum(sent, received) <= 0) & (crossing > 0)).astype(float)
+    found = [one, crossing, np.abs(np.subtract(sent, received)), beyond, one * kept, one_sided]
+    return np.stack(found, axis=-1)
+
+
+def _index_counts(lengths: FloatArray, arriving: FloatArray) -> FloatArray:
+    """What exchanges of indices are priced by on each rank, ``[..., W, 5]``.
+
+    Args:
+        lengths: ``[..., W]`` bytes of the lengths of the shards of each rank.
+        arriving: ``[..., W]`` bytes of indices and lengths that arrive at it from each source.
+    """
+    all_lengths, total = (x.sum(axis=-1, keepdims=True) for x in (lengths, arriving))
+    found = np.broadcast_arrays(np.array(1.0), all_lengths, lengths, total, arriving)
+    return np.stack(found, axis=-1)
+
+
+def _vector_counts(leaving: FloatArray) -> FloatArray:
+    """What exchanges of vectors are priced by on each rank, ``[..., W, 4]``.
+
+    Args:
+        leaving: ``[..., W]`` bytes of pooled vectors that each rank sends to each destination.
+    """
+    produced, joined = leaving * leaving.shape[-1], leaving.sum(axis=-1, keepdims=True)
+    beyond = np.maximum(produced + joined - CACHED_BYTES, 0.0)
+    return np.stack(np.broadcast_arrays(np.array(1.0), produced, joined, beyond), axis=-1)
 
 
 _INDEX_BYTES = 8.0
@@ -316,25 +333,18 @@ def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardL
         sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
         batch = workload.batch_size_per_rank * sources
         for shard in placement.shards:
-            access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
+            law, ids = table.distribution, (shard.row_offset, shard.num_rows)
+            access = Access(
+                rows=law.range_rows(*ids),
+                probability=law.frequency_bins()[1],
+                draws=law.effective_draws(batch * table.pooling_factor),
+                num_indices=batch * table.pooling_factor * law.range_share(*ids),
+                num_bags=float(batch * len(table.features)),
+                num_cols=shard.num_cols,
+                num_rows=shard.num_rows,
+            )
             found.append(ShardLoad(rank=shard.rank, sharding_type=kind, access=access))
     return tuple(found)
-
-
-def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:
-    """How a shard is accessed that begins at row ``offset`` and sees ``batch`` samples."""
-    law = table.distribution
-    _, probability = law.frequency_bins()
-    drawn = batch * table.pooling_factor
-    return Access(
-        rows=law.range_rows(offset, num_rows),
-        probability=probability,
-        draws=law.effective_draws(drawn),
-        num_indices=drawn * law.range_share(offset, num_rows),
-        num_bags=float(batch * len(table.features)),
-        num_cols=num_cols,
-        num_rows=num_rows,
-    )
 
 
 def exchange_counts(
@@ -363,11 +373,7 @@ def exchange_counts(
         lengths[load.rank] += _LENGTH_BYTES * bags
         arriving[load.rank] += load.access.num_indices / world_size * _INDEX_BYTES
         leaving[load.rank] += bags * load.access.num_cols * _ELEMENT_BYTES
-    arriving += lengths
-    produced, joined = world_size * leaving[rank], leaving.sum()
-    indices = np.array([1.0, lengths.sum(), lengths[rank], arriving.sum(), arriving[rank]])
-    beyond = max(produced + joined - CACHED_BYTES, 0.0)
-    return indices, np.array([1.0, produced, joined, beyond])
+    return _index_counts(lengths, arriving + lengths)[rank], _vector_counts(leaving)[rank]
 
 
 # ------------------------------------------------------------------ stages of a step

@@ -18,13 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-)
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.measured.cpu_constants import (
     Caches,
     CpuConstants,
@@ -87,7 +81,7 @@ class Accesses:
 
     def __init__(self, accesses: Sequence[Access]) -> None:
         """Read how each shard is accessed."""
-        sizes = [len(a.rows) for a in accesses]
+        sizes: IntArray = np.array([len(a.rows) for a in accesses], dtype=np.int64)
         self.rows = np.concatenate([a.rows for a in accesses])
         self.probability = np.concatenate([a.probability for a in accesses])
         counts = [(a.draws, a.num_indices, a.num_bags, a.num_cols, a.num_rows) for a in accesses]
@@ -96,8 +90,7 @@ class Accesses:
         row_bytes = self.num_cols * _ELEMENT_BYTES
         self.row_bytes = np.maximum(LINE_BYTES, row_bytes)
         self.lines = np.maximum(1.0, row_bytes / LINE_BYTES)
-        self._sizes: IntArray = np.array(sizes, dtype=np.int64)
-        self._begins: IntArray = np.cumsum(self._sizes) - self._sizes
+        self._begins: IntArray = np.cumsum(sizes) - sizes
         self._of: IntArray = np.repeat(np.arange(len(sizes)), sizes)
 
     @cached_property
@@ -123,43 +116,22 @@ class Accesses:
         Args:
             cache_bytes: bytes of the cache.
         """
-        capacity = cache_bytes / self.row_bytes
-        misses, fills = self.distinct.copy(), np.flatnonzero(self.distinct > capacity)
-        if not len(fills):
-            return misses
-        draws, hits = self._filling(fills, capacity[fills])
-        missed = capacity[fills] + (self.draws[fills] - draws) * (self._share[fills] - hits)
-        misses[fills] = np.minimum(np.maximum(missed, misses[fills]), self.num_indices[fills])
-        return misses
-
-    def _filling(self, chosen: IntArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """When the caches of some shards are full, and how often they hit from then on.
-
-        The sum over rows is concave in T, so that Newton's steps from the left approach the root
-        without passing it.
-
-        Args:
-            chosen: ``[m]`` indices of the shards.
-            capacity: ``[m]`` rows that the cache can hold of each of them.
-
-        Returns:
-            ``[m]`` draws until the cache is full, and ``[m]`` hits per draw from then on.
-        """
-        sizes = self._sizes[chosen]
-        begins, of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
-        bins = np.arange(len(of)) + (self._begins[chosen] - begins)[of]
-        rows, probability = self.rows[bins], self.probability[bins]
-        mass, share, most = rows * probability, self._share[chosen], self.draws[chosen]
-        draws = np.minimum(capacity / share, most)
+        capacity, share = cache_bytes / self.row_bytes, np.maximum(self._share, 1e-300)
+        mass = self.rows * self.probability
+        draws = np.minimum(capacity / share, self.draws)
+        # The sum over rows is concave in T, so that Newton's steps from the left approach the root
+        # without passing it.
         for _ in range(_STEPS):
-            seen = -np.expm1(-probability * draws[of])
-            held, hits = (np.add.reduceat(w * seen, begins) for w in (rows, mass))
+            seen = -np.expm1(-self.probability * draws[self._of])
+            held, hits = self._sums(self.rows * seen), self._sums(mass * seen)
             slope = np.maximum(share - hits, 1e-300)
-            later = np.minimum(np.maximum(draws + (capacity - held) / slope, draws), most)
+            later = np.clip(draws + (capacity - held) / slope, draws, self.draws)
             if bool((later - draws <= _SETTLED * later).all()):
                 break
             draws = later
-        return draws, hits
+        missed = capacity + (self.draws - draws) * (share - hits)
+        filled = np.minimum(np.maximum(missed, self.distinct), self.num_indices)
+        return np.where(self.distinct > capacity, filled, self.distinct)
 
     @cached_property
     def _share(self) -> FloatArray:
@@ -260,12 +232,8 @@ class CpuLookup(AbstractLookupModel):
         "Che, Tung, Wang 2002: characteristic time of an LRU cache",
     )
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """``[NUM_LOOKUP_WORK]`` seconds of the shard as bytes, forward and backward."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """``[n, NUM_LOOKUP_WORK]``: as :meth:`shard_work`, for many shards.
+        """``[n, NUM_LOOKUP_WORK]`` seconds of shards as bytes, forward and backward.
 
         Raises:
             InvalidValueError: tables use an update or a deduplication that CPU kernels lack.
@@ -367,7 +335,8 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
 
 def _accesses(shards: LookupShards) -> list[Access]:
     """How each of the shards is accessed."""
-    laws, effective = shards.laws, shards.laws.effective_draws(shards.law, shards.num_table_indices)
+    laws = shards.tables.laws
+    effective = laws.effective_draws(shards.law, shards.num_table_indices)
     bins = {at: laws.laws[at].frequency_bins()[1] for at in set(shards.law.tolist())}
     every = [shards.shard(i) for i in range(len(shards))]
     return [

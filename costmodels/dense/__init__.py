@@ -1,4 +1,4 @@
 """The dense part: MLPs and feature interaction. One file, one model."""
 
-HELPERS = ("kernels", "live", "rewriting")
+HELPERS = ("kernels", "rewriting")
 """Files that hold no plug-in and that other folders import."""

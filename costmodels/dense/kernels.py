@@ -47,16 +47,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from costmodels import sustained
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import (
-    BURSTS,
-    Shares,
-    Works,
-    generation_of,
-    pointwise_works,
-    softmax_works,
-)
+from costmodels.sustained import BURSTS, Shares, Works
 from costmodels.topology import Device
 from costmodels.training.optimizers import DenseOptimizer
 
@@ -164,19 +158,40 @@ class Gpu:
     """What kernels run on.
 
     Attributes:
-        device: the device.
-        shares: the shares of its rates that kernels reach.
+        device: of every rank.
+        shares: the shares of its rates that kernels reach; None for those of each operator's type.
         constants: of the kernels.
+        is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
+        slowest_ratio: how far the work of the slowest rank is above the mean, in standard
+            deviations of the work.
     """
 
     device: Device
-    shares: Shares = BURSTS
+    shares: Shares | None = BURSTS
     constants: KernelConstants = KERNELS
+    is_capped: bool = False
+    slowest_ratio: float = 0.0
+
+    @staticmethod
+    def plain(device: Device, constants: KernelConstants = KERNELS) -> Gpu:
+        """A device at its full rates, whose constants are scaled to it."""
+        return Gpu(device, constants=constants.on(device))
+
+    def shares_in(self, dtype: DataType) -> Shares:
+        """The shares of the rates that operators in a type reach."""
+        known = self.shares or sustained.shares_of(self.device, dtype)
+        return known.capped() if self.is_capped else known
 
     def product_rate(self, dtype: DataType) -> float:
         """FLOP a second that large products in a type reach."""
         rate = self.device.matrix_rate(dtype) * self.device.flops_efficiency_ratio
-        return rate * self.shares.product_ratio
+        return rate * self.shares_in(dtype).product_ratio
+
+    def longest(self, operator: Operator) -> float:
+        """Repeats of an operator, times the work of the rank with most of it over the mean."""
+        slowest = 1.0 + self.slowest_ratio * operator.deviation_ratio
+        most = operator.most_ratio
+        return operator.num_repeats * (min(slowest, most) if most else slowest)
 
     @property
     def multiprocessor_ratio(self) -> float:
@@ -279,7 +294,7 @@ def _aligned_ratio(product: Product, dtype: DataType, gpu: Gpu) -> float:
     (karpathy/build-nanogpt; configs/published/transformers.csv).
     """
     constants = gpu.constants
-    if generation_of(gpu.device) not in _LOADS_TILES:
+    if sustained.generation_of(gpu.device) not in _LOADS_TILES:
         return 1.0
     if dtype is DataType.TF32 and product.aligned < 4:
         return constants.tf32_ratio
@@ -392,9 +407,11 @@ def attention_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     if operator.dtype.num_bytes == DataType.FP32.num_bytes and not operator.is_pointwise:
         return _wide_time(operator, gpu, is_backward=is_backward)
     if operator.is_pointwise:
-        works = pointwise_works(operator.flash_version, gpu.device)
+        works = sustained.pointwise_works(operator.flash_version, gpu.device)
     else:
-        works = softmax_works(operator.flash_version, gpu.device, gpu.shares)
+        works = sustained.softmax_works(
+            operator.flash_version, gpu.device, gpu.shares_in(operator.dtype)
+        )
     return kernel_time(operator, gpu, works, is_backward=is_backward)
 
 
@@ -500,7 +517,9 @@ def norm_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     rows, columns = rows_of(operator.shape)
     constants, scaled = gpu.constants, rows * gpu.multiprocessor_ratio
     moved = operator.backward_moved_bytes if is_backward else operator.moved_bytes
-    moved_s = kernel_streaming_time(moved, operator, gpu.device, gpu.shares.memory_ratio)
+    moved_s = kernel_streaming_time(
+        moved, operator, gpu.device, gpu.shares_in(operator.dtype).memory_ratio
+    )
     if not is_backward:
         return constants.kernel_s + math.hypot(moved_s, constants.norm_row_s * scaled)
     input_s = math.hypot(0.6 * moved_s, constants.norm_gradient_row_s * scaled)

@@ -15,7 +15,7 @@ from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants
 from costmodels.layers.base import Flow
 from costmodels.layers.joins import dot
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import BURSTS, Shares, Works, shares_of, sustained_ratio
+from costmodels.sustained import BURSTS, Shares, sustained_ratio
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Pipeline, Workload
 
@@ -107,10 +107,10 @@ class DenseRoofline(AbstractDenseModel):
         """
         device, layers = topology.device, dense_layers(workload)
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
-        run = _Run(device, constants, shares, is_capped, slowest)
-        bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, run)
+        gpu = Gpu(device, shares, constants, is_capped, slowest)
+        bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, gpu)
         owned = _owned(workload, topology, layers)
-        memory_ratio = run.gpu(workload.dense.dtype).shares.memory_ratio
+        memory_ratio = gpu.shares_in(workload.dense.dtype).memory_ratio
         optimizer_s = workload.dense_update_bytes * owned
         optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
         if workload.pipeline is Pipeline.HUGECTR:
@@ -145,13 +145,13 @@ def _busy_s(layers: DenseLayers, device: Device) -> float:
 
 
 @lru_cache(maxsize=256)
-def _passes(layers: DenseLayers, run: _Run) -> tuple[float, float, float, float]:
+def _passes(layers: DenseLayers, gpu: Gpu) -> tuple[float, float, float, float]:
     """Seconds of the passes of a dense part, kept for further pipelines."""
     return (
-        sum(_forward_s(x, run) for x in layers.bottom),
-        sum(_forward_s(x, run) for x in layers.top),
-        sum(_backward_s(x, run) for x in layers.top),
-        sum(_backward_s(x, run) for x in layers.bottom),
+        sum(_forward_s(x, gpu) for x in layers.bottom),
+        sum(_forward_s(x, gpu) for x in layers.top),
+        sum(_backward_s(x, gpu) for x in layers.top),
+        sum(_backward_s(x, gpu) for x in layers.bottom),
     )
 
 
@@ -167,7 +167,7 @@ def product_s(
     product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
 ) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return kernels.product_time(product, dtype, Gpu(device, constants=constants.on(device)))
+    return kernels.product_time(product, dtype, Gpu.plain(device, constants))
 
 
 def interaction_s(
@@ -198,15 +198,9 @@ def interaction_s(
         interaction_kernel=kernel,
     )
     operators, _ = dot(flow)
-    run = _Run(device, constants.on(device))
+    gpu = Gpu.plain(device, constants)
     seconds = _gradient_s if is_backward else _operator_s
-    return sum(seconds(o, run) for o in operators if o.name != "concat")
-
-
-def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
-    """Seconds of one fused attention alone, by a kernel with the work per score ``works``."""
-    gpu = Gpu(device, constants=KERNELS.on(device))
-    return kernels.kernel_time(operator, gpu, works, is_backward=is_backward)
+    return sum(seconds(o, gpu) for o in operators if o.name != "concat")
 
 
 def slowest_sigmas(ranks: int) -> float:
@@ -219,59 +213,27 @@ def slowest_sigmas(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What operators run on.
-
-    Attributes:
-        device: of every rank.
-        constants: of its kernels.
-        shares: shares of its rates for all operators; None for those of each operator's type.
-        is_capped: whether shares above 1 are cut to 1.
-        slowest_ratio: how far the work of the slowest rank is above the mean, in standard
-            deviations of the work.
-    """
-
-    device: Device
-    constants: KernelConstants
-    shares: Shares | None = BURSTS
-    is_capped: bool = False
-    slowest_ratio: float = 0.0
-
-    def gpu(self, dtype: DataType) -> Gpu:
-        """The device, with the shares of its rates for operators in a type."""
-        known = self.shares or shares_of(self.device, dtype)
-        return Gpu(self.device, known.capped() if self.is_capped else known, self.constants)
-
-    def longest(self, operator: Operator) -> float:
-        """Repeats of an operator, times the work of the rank with most of it over the mean."""
-        slowest = 1.0 + self.slowest_ratio * operator.deviation_ratio
-        most = operator.most_ratio
-        return operator.num_repeats * (min(slowest, most) if most else slowest)
-
-
-def _forward_s(layer: Layer, run: _Run) -> float:
+def _forward_s(layer: Layer, gpu: Gpu) -> float:
     """Seconds of the forward pass of a layer on its slowest rank."""
     computed_s, before = 0.0, None
     for operator in layer.operators:
-        seconds = _operator_s(operator, run)
+        seconds = _operator_s(operator, gpu)
         if operator.is_cast and operator.kind is OperatorKind.MATMUL:
-            seconds += kernels.input_cast_time(operator, before, run.gpu(operator.dtype))
-        computed_s += run.longest(operator) * seconds
+            seconds += kernels.input_cast_time(operator, before, gpu)
+        computed_s += gpu.longest(operator) * seconds
         before = operator
     return computed_s
 
 
-def _backward_s(layer: Layer, run: _Run) -> float:
+def _backward_s(layer: Layer, gpu: Gpu) -> float:
     """Seconds of the backward pass of a layer on its slowest rank, with what it recomputes."""
     again = [o for o in layer.operators if o.is_recomputed]
-    computed_s = sum(run.longest(o) * _gradient_s(o, run) for o in layer.operators)
-    return computed_s + sum(run.longest(o) * _operator_s(o, run) for o in again)
+    computed_s = sum(gpu.longest(o) * _gradient_s(o, gpu) for o in layer.operators)
+    return computed_s + sum(gpu.longest(o) * _operator_s(o, gpu) for o in again)
 
 
-def _operator_s(operator: Operator, run: _Run) -> float:
+def _operator_s(operator: Operator, gpu: Gpu) -> float:
     """Seconds of one repeat of an operator forward."""
-    gpu = run.gpu(operator.dtype)
     if operator.product is not None:
         seconds = kernels.product_time(operator.product, operator.dtype, gpu)
         return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
@@ -293,21 +255,12 @@ def _sort_s(operator: Operator, gpu: Gpu) -> float:
 
 def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio, joined = gpu.shares.memory_ratio, operator.num_joined
+    ratio, joined = gpu.shares_in(operator.dtype).memory_ratio, operator.num_joined
     if not joined:
         return kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
     ratio *= gpu.constants.join_ratio
     moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
     return moved_s + gpu.constants.join_s * joined
-
-
-def _trained_s(operator: Operator, gpu: Gpu) -> float:
-    """Seconds for the gradients of what a product trains, beside those of its products."""
-    seconds = 0.0
-    if operator.has_bias and not operator.is_vectorized:
-        _, rows, _, columns = operator.shape
-        seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
-    return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
 
 
 def _backward_bytes(operator: Operator) -> float:
@@ -318,15 +271,18 @@ def _backward_bytes(operator: Operator) -> float:
     return operator.backward_moved_bytes
 
 
-def _gradient_s(operator: Operator, run: _Run) -> float:
+def _gradient_s(operator: Operator, gpu: Gpu) -> float:
     """Seconds of the gradients of one repeat of an operator."""
-    gpu = run.gpu(operator.dtype)
     if not operator.has_gradient:
         return 0.0
     if operator.product is not None:
         found = operator.backward_products
         seconds = sum(kernels.product_time(p, operator.dtype, gpu) for p in found)
-        return seconds + _trained_s(operator, gpu)
+        seconds += kernels.cast_time(operator, gpu) if operator.is_cast else 0.0
+        if operator.has_bias and not operator.is_vectorized:
+            _, rows, _, columns = operator.shape
+            seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
+        return seconds
     if operator.kind is OperatorKind.ATTENTION:
         return kernels.attention_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:

@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
@@ -62,6 +61,10 @@ class Bins:
             return np.asarray(self.probability * draws)
         missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
         return np.asarray(-np.expm1(draws * missed))
+
+    def distinct(self, draws: float) -> float:
+        """Expected distinct rows of N = ``draws`` draws."""
+        return float((self.rows * self.touched(draws)).sum())
 
     def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
@@ -177,11 +180,6 @@ _FULL: Final = 14.0
 exp(-14), about 1e-6, of the coldest rows, and fewer of all others."""
 _HALVINGS: Final = 40
 """Steps of a bisection over draws; they leave an interval of 1e-12 of the first one."""
-_FEW_BINS: Final = 64
-"""Laws with no more bins get all points of their cache curve at once, which is cheap and saves
-later calls. Other laws get only the points that are asked for."""
-_ROUNDING: Final = 1.0 + 1e-9
-"""Factor on the rows that are ever drawn, above which a cache surely holds all of them."""
 
 
 class Laws:
@@ -205,12 +203,7 @@ class Laws:
 
     def effective_draws(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Independent draws that touch as many rows as the indices of a batch do."""
-        if self._draws_alike:
-            return num_indices
-        first, back = _distinct(law, num_indices)
-        pairs = zip(law[first].tolist(), num_indices[first].tolist(), strict=True)
-        draws = [self.laws[at].effective_draws(count) for at, count in pairs]
-        return np.array(draws, dtype=float)[back]
+        return num_indices if self._draws_alike else self._counted(law, num_indices)[1]
 
     def unique_rows(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Distinct rows expected in ``num_indices`` indices."""
@@ -240,20 +233,13 @@ class Laws:
     ) -> FloatArray:
         """Rows of an id range that one batch of the whole table draws more than so many times."""
         found = np.zeros(len(law))
-        groups = _groups(np.ones(len(law), dtype=bool), law, num_indices)
-        if not groups:
-            return found
-        bins = [self._bins[at] for at, _, _ in groups]
-        draws = [self.laws[at].effective_draws(count) for at, count, _ in groups]
-        ends = np.cumsum([len(b.rows) for b in bins])
-        mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
-        busy = busy_share(mean, draws_of_row)
-        sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
-        for (at, _, chosen), own, rows in zip(groups, np.split(busy, ends), sums, strict=False):
+        for at, count, chosen in _groups(np.ones(len(law), dtype=bool), law, num_indices):
+            bins, draws = self._bins[at], self.laws[at].effective_draws(count)
+            busy = busy_share(bins.probability * draws, draws_of_row)
             if self._scattered[at]:
-                found[chosen] = rows * (num_rows[chosen] / self._num_embeddings[at])
+                found[chosen] = (busy @ bins.rows) * (num_rows[chosen] / self._num_embeddings[at])
             else:
-                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], own)
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], busy)
         return found
 
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
@@ -279,15 +265,12 @@ class Laws:
         self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray
     ) -> FloatArray:
         """Misses of a cold LRU cache in ``num_indices`` draws."""
-        misses, effective = self._counted(law, num_indices)
-        top = self._position_after(law, effective)
-        evicts = self._holds_more(law, cached_rows, top)
-        law, cached, unique = law[evicts], cached_rows[evicts], misses[evicts]
-        draws, hits = self._interpolated(law, cached, top[evicts])
-        missed = cached + (effective[evicts] - draws) * (1.0 - hits)
-        within = np.minimum(np.maximum(missed, unique), num_indices[evicts])
-        misses[evicts] = np.where(draws >= effective[evicts], unique, within)
-        return misses
+        unique, effective = self._counted(law, num_indices)
+        draws, hits = self._filled(law, cached_rows)
+        fills = draws < effective
+        after = np.where(fills, effective - draws, 0.0) * (1.0 - hits)
+        missed = np.minimum(np.maximum(cached_rows + after, unique), num_indices)
+        return np.where(fills, missed, unique)
 
     def expected_unique_misses(
         self,
@@ -362,7 +345,7 @@ class Laws:
         known = self._counts.get((at, num_indices))
         if known is None:
             bins, draws = self._bins[at], self.laws[at].effective_draws(num_indices)
-            unique = min(float((bins.rows * bins.touched(draws)).sum()), num_indices)
+            unique = min(bins.distinct(draws), num_indices)
             known = self._counts[at, num_indices] = (unique, draws)
         return known
 
@@ -405,107 +388,46 @@ class Laws:
         return np.geomspace(_FEWEST_DRAWS, _FULL / coldest, _CURVE_POINTS, axis=-1)
 
     @cached_property
-    def _held(self) -> FloatArray:
-        """Rows that a cache holds at each point, ``[laws, points]``."""
-        return np.full((len(self.laws), _CURVE_POINTS), np.nan)
-
-    @cached_property
-    def _hits(self) -> FloatArray:
-        """Hit ratio (0..1) at each point, ``[laws, points]``."""
-        return np.full((len(self.laws), _CURVE_POINTS), np.nan)
-
-    @cached_property
-    def _drawn_rows(self) -> FloatArray:
-        """Rows of each law that are ever drawn, ``[laws]``; no cache holds more."""
-        return np.array([float(bins.drawn_rows.sum()) for bins in self._bins])
+    def _points(self) -> tuple[FloatArray, FloatArray]:
+        """Rows that a cache holds at each point, and its hit ratio (0..1), ``[laws, points]``."""
+        held, hits = np.full((2, len(self.laws), _CURVE_POINTS), np.nan)
+        return held, hits
 
     def _held_at(self, law: IntArray, point: IntArray) -> FloatArray:
         """Rows that a cache holds at point ``point`` of the curve of each query's law, ``[n]``."""
-        held = self._held[law, point]
-        unknown = np.flatnonzero(np.isnan(held))
-        if len(unknown):
-            self._compute(np.unique(law[unknown] * _CURVE_POINTS + point[unknown]))
-            held = self._held[law, point]
-        return np.asarray(held)
-
-    def _compute(self, codes: IntArray) -> None:
-        """Compute points, given as ascending codes: law times ``_CURVE_POINTS`` plus point."""
-        laws, points = np.divmod(codes, _CURVE_POINTS)
-        starts = np.flatnonzero(np.diff(laws, prepend=-1))
-        for at, chosen in zip(laws[starts].tolist(), np.split(points, starts[1:]), strict=True):
-            bins = self._bins[at]
-            if len(bins.drawn_rows) <= _FEW_BINS:
-                held, hits = bins.cache(self._grid[at])
-                self._held[at], self._hits[at] = np.maximum.accumulate(held), hits
-            else:
-                held, hits = bins.cache(self._grid[at, chosen])
-                self._held[at, chosen], self._hits[at, chosen] = held, hits
-
-    def _position_after(self, law: IntArray, draws: FloatArray) -> IntArray:
-        """A point of each query's curve at more than ``draws`` draws; the last point if none is."""
-        ends = np.log(self._grid[law, -1] / _FEWEST_DRAWS)
-        with np.errstate(divide="ignore"):
-            position = np.log(draws / _FEWEST_DRAWS) * (_LAST / ends)
-        return np.asarray(np.clip(np.ceil(position) + 1.0, 0, _LAST)).astype(np.int64)
-
-    def _holds_more(self, law: IntArray, cached: FloatArray, point: IntArray) -> BoolArray:
-        """``[n]`` whether the curve of a law is above ``cached`` rows at the given point."""
-        open_ = cached < self._drawn_rows[law] * _ROUNDING
-        open_[open_] = cached[open_] < self._held_at(law[open_], point[open_])
-        return np.asarray(open_)
+        held, hits = self._points
+        for at, _, chosen in _groups(np.isnan(held[law, point]), law, np.zeros(len(law))):
+            some = np.unique(point[chosen])
+            held[at, some], hits[at, some] = self._bins[at].cache(self._grid[at, some])
+        return np.asarray(held[law, point])
 
     def _filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit."""
-        last = np.full(len(law), _LAST)
-        draws, hits = np.full(len(law), np.inf), np.ones(len(law))
-        fills = self._holds_more(law, cached, last)
-        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills], last[fills])
-        return draws, hits
+        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit.
 
-    def _interpolated(
-        self, law: IntArray, cached: FloatArray, above: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
-
-        All ``cached`` must be below the point ``above`` of their curve. Draws are interpolated
-        between two points in the logarithms of rows and draws, hit ratios in the logarithm of
-        draws.
+        Draws are interpolated between two points in the logarithms of rows and draws, hit ratios in
+        the logarithm of draws. The points are found by bisection, so that few of each curve have to
+        be computed.
         """
-        grid, held, hits = self._grid, self._held, self._hits
-        zero = np.zeros(len(law), dtype=np.int64)
-        least = self._held_at(law, zero)
-        draws = grid[law, zero] * np.maximum(cached, 0.0) / least
-        ratio = hits[law, zero] * draws / grid[law, zero]
-        inside = cached > least
+        grid, (held, hits) = self._grid, self._points
+        draws, ratio = np.full(len(law), np.inf), np.ones(len(law))
+        least, most = (self._held_at(law, np.full(len(law), point)) for point in (0, _LAST))
+        first, inside = cached <= least, (cached > least) & (cached < most)
+        share = np.maximum(cached[first], 0.0) / least[first]
+        draws[first], ratio[first] = grid[law[first], 0] * share, hits[law[first], 0] * share
         law, cached = law[inside], cached[inside]
-        low = self._below(law, cached, above[inside])
-        before, after = (law, low), (law, low + 1)
-        self._held_at(*before)
-        self._held_at(*after)
+        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
+        while len(wide := np.flatnonzero(high - low > 1)):
+            middle = (low[wide] + high[wide]) // 2
+            full = self._held_at(law[wide], middle) <= cached[wide]
+            low[wide] = np.where(full, middle, low[wide])
+            high[wide] = np.where(full, high[wide], middle)
+        before, after = (law, low), (law, high)
         x, y = np.log(held[before]), np.log(grid[before])
         rise = np.log(grid[after]) - y
         along = rise / (np.log(held[after]) - x) * (np.log(cached) - x)
         draws[inside] = np.exp(along + y)
         ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
         return draws, ratio
-
-    def _below(self, law: IntArray, cached: FloatArray, above: IntArray) -> IntArray:
-        """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
-
-        A straight line in logarithms between the points that enclose a query says which point to
-        compute next, and every third time it is the middle one. No draws touch more rows than they
-        are, so that the first point is that of as many draws as rows.
-        """
-        low, high = np.maximum(self._position_after(law, cached) - 3, 0), above.copy()
-        times = 0
-        while len(wide := np.flatnonzero(high - low > 1)):
-            which, a, b, times = law[wide], low[wide], high[wide], times + 1
-            begin, end = self._held_at(which, a), self._held_at(which, b)
-            along = np.log(cached[wide] / begin) / np.log(end / begin) if times % 3 else 0.5
-            middle = np.clip(a + (along * (b - a)).astype(np.int64), a + 1, b - 1)
-            full = self._held_at(which, middle) <= cached[wide]
-            low[wide], high[wide] = np.where(full, middle, a), np.where(full, b, middle)
-        return low
 
 
 def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
@@ -543,8 +465,6 @@ def _groups(
 # ------------------------------------------------------------------ the hottest part of a table
 
 
-ComplexArray = npt.NDArray[np.complex128]
-
 _HEAD_ROWS: Final = 64
 """Hottest rows whose places are random one by one. The others are so many that the share of a part
 on them is a normal variable."""
@@ -555,20 +475,19 @@ _DEVIATIONS: Final = 14.0
 _TAIL_DEVIATIONS: Final = 6.0
 _MARGIN: Final = 1.3
 """Span of the shares over what they can be, since a discrete Fourier transform is periodic."""
-_AT_ONCE: Final = 16
-"""Tables computed together: enough that numpy's calls take little, and few enough for caches."""
 _NOTHING: Final = 9.0
 """Standard deviations from which on the characteristic function of a normal law is taken as 0: it
 is exp(-40)."""
-_FINE: Final = 32
+_FINE: Final = 16
 """Powers of a row's turn that are computed one by one; the others are products with these."""
 _SMOOTHING: Final = 0.7
 """Least standard deviation of the tail, in steps between points: jumps of the distribution function
 would ring."""
 
 
-def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int) -> FloatArray:
-    """Expected largest share (0..1) of accesses among ``num_parts`` equal parts of hashed tables.
+@lru_cache(maxsize=65536)
+def hottest_share(law: AbstractIndexDistribution, num_parts: int) -> float:
+    """Expected largest share (0..1) of accesses among ``num_parts`` equal parts of a hashed table.
 
     A part holds each row with probability 1/k. Only what a row has above the mean of all rows makes
     parts differ, since parts have equally many rows. Let Y be the sum of these excesses in a part,
@@ -579,89 +498,44 @@ def hottest_shares(bins: Sequence[tuple[FloatArray, FloatArray]], num_parts: int
     mean of simulated placements (``tests/costmodels/distribution/test_hottest.py``).
 
     Args:
-        bins: for each of L tables the rows of each bin, hottest first, and the probability of one
-            row of each bin.
+        law: of the table.
         num_parts: k, at least 1.
-
-    Returns:
-        ``[L]`` shares.
     """
     if num_parts == 1:
-        return np.ones(len(bins))
-    even = 1.0 / num_parts
-    head, tail = np.zeros((len(bins), _HEAD_ROWS)), np.zeros(len(bins))
-    for i, (rows, probability) in enumerate(bins):
-        excess = probability - 1.0 / rows.sum()
-        before = np.cumsum(rows) - rows
-        alone = np.clip(np.floor(_HEAD_ROWS - before), 0, np.floor(rows)).astype(np.int64)
-        hottest = np.maximum(np.repeat(excess, alone), 0.0)
-        head[i, : len(hottest)] = hottest
-        tail[i] = np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even))
-    # Tables whose tails are about as wide need about as many points of the transform.
-    shares, order = np.empty(len(bins)), np.argsort(tail / np.maximum(head[:, 0], 1e-300))
-    for some in np.array_split(order, -(-len(bins) // _AT_ONCE)):
-        shares[some] = _shares(head[some], tail[some], num_parts)
-    return shares
-
-
-def _shares(head: FloatArray, tail: FloatArray, num_parts: int) -> FloatArray:
-    """The shares of :func:`hottest_shares`, ``[L]``, from what rows have above the mean.
-
-    Args:
-        head: ``[L, 64]`` excess of each of the hottest rows.
-        tail: ``[L]`` standard deviation of the sum of the other rows in a part.
-        num_parts: k, at least 2.
-    """
-    even = 1.0 / num_parts
-    first, others = head[:, 0], head[:, 1:]
-    deviation = np.sqrt((others**2).sum(axis=1) * even * (1.0 - even) + tail**2)
-    differs = first + deviation > 0.0
-    shares = np.full(len(head), even)
-    if not differs.any():
-        return shares
-    first, others, tail, deviation = (a[differs] for a in (first, others, tail, deviation))
-    total = others.sum(axis=1)
-    high = first + np.minimum(total, _DEVIATIONS * deviation) + _TAIL_DEVIATIONS * tail
-    low = -np.minimum((first + total) * even, _DEVIATIONS * deviation + first * even)
+        return 1.0
+    (rows, probability), even = bins_of(law), 1.0 / num_parts
+    excess, before = probability - 1.0 / rows.sum(), np.cumsum(rows) - rows
+    alone = np.clip(np.floor(_HEAD_ROWS - before), 0, np.floor(rows)).astype(np.int64)
+    head = np.maximum(np.repeat(excess, alone), 0.0)
+    first, others = float(head[:1].sum()), head[1:]
+    tail = float(np.sqrt(((rows - alone) @ excess**2) * even * (1.0 - even)))
+    deviation = float(np.sqrt((others**2).sum() * even * (1.0 - even) + tail**2))
+    if first + deviation <= 0.0:
+        return even
+    total = float(others.sum())
+    high = first + min(total, _DEVIATIONS * deviation) + _TAIL_DEVIATIONS * tail
+    low = -min((first + total) * even, _DEVIATIONS * deviation + first * even)
     low -= _TAIL_DEVIATIONS * tail
     step = (high - low) * _MARGIN / _POINTS
     low -= 0.1 * (high - low)
     angle = 2.0 * np.pi / (_POINTS * step)
-    smooth = np.maximum(tail, _SMOOTHING * step)
-    needed = int((_NOTHING / (smooth * angle)).max()) + 1  # at further points the wave is 0
-    t = angle[:, None] * np.arange(min(needed, _POINTS // 2 + 1))
-    wave = np.exp(-0.5 * (t * smooth[:, None]) ** 2 - 1j * t * ((first + total) * even)[:, None])
-    wave *= _product(others * angle[:, None], even, t.shape[1])
-
-    def distribution(shift: FloatArray) -> FloatArray:
-        """F(x - shift) at the points."""
-        density = np.fft.irfft(np.conj(wave * np.exp(1j * t * (shift - low)[:, None])), _POINTS)
-        return np.asarray(np.clip(np.cumsum(density, axis=-1), 0.0, 1.0))
-
-    below = distribution(first) * distribution(np.zeros_like(first)) ** (num_parts - 1)
-    found = even + low + (1.0 - below).sum(axis=-1) * step
-    shares[differs] = np.minimum(np.maximum(found, even + first * (1.0 - even)), 1.0)
-    return shares
-
-
-def _product(angles: FloatArray, even: float, count: int) -> ComplexArray:
-    """``[L, count]`` product over rows of 1 - even + even exp(i n angle), for n from 0 on.
-
-    The powers of exp(i angle) are products of two of them, so that few exponentials are computed:
-    listing the options of 10,000 tables took minutes with one for each row and point.
-
-    Args:
-        angles: ``[L, rows]`` radians.
-        even: probability of each row to be in a part.
-        count: of points.
-    """
-    turns = 1j * angles[:, :, None]
+    smooth = max(tail, _SMOOTHING * step)
+    needed = int(_NOTHING / (smooth * angle)) + 1  # at further points the wave is 0
+    t = angle * np.arange(min(needed, _POINTS // 2 + 1))
+    # Powers of each row's turn are products of two of them, so that few exponentials are computed.
+    turns = 1j * others[:, None] * angle
     fine = np.exp(np.arange(_FINE) * turns)
-    coarse = even * np.exp(_FINE * np.arange(-(-count // _FINE)) * turns)
-    product = np.ones((len(angles), coarse.shape[2], _FINE), dtype=complex)
-    factor = np.empty_like(product)
-    for row in range(angles.shape[1]):
-        np.multiply(coarse[:, row, :, None], fine[:, row, None, :], out=factor)
-        factor += 1.0 - even
-        product *= factor
-    return np.asarray(product.reshape(len(angles), -1)[:, :count])
+    coarse = even * np.exp(_FINE * np.arange(-(-len(t) // _FINE)) * turns)
+    factors = coarse[:, :, None] * fine[:, None, :]
+    factors += 1.0 - even
+    product = factors.prod(axis=0).ravel()[: len(t)]
+    wave = np.exp(-0.5 * (t * smooth) ** 2 - 1j * t * ((first + total) * even)) * product
+
+    def distribution(shift: float) -> FloatArray:
+        """F(x - shift) at the points."""
+        density = np.fft.irfft(np.conj(wave * np.exp(1j * t * (shift - low))), _POINTS)
+        return np.asarray(np.clip(np.cumsum(density), 0.0, 1.0))
+
+    below = distribution(first) * distribution(0.0) ** (num_parts - 1)
+    found = even + low + float((1.0 - below).sum()) * step
+    return min(max(found, even + first * (1.0 - even)), 1.0)

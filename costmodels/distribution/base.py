@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, final
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Laws as Laws
-from costmodels.distribution._laws import bins_of, hottest_shares
+from costmodels.distribution._laws import bins_of, hottest_share
 from costmodels.distribution._laws import check_bins as check_bins
 from costmodels.errors import require
 from costmodels.fields import is_whole
@@ -116,10 +115,9 @@ class AbstractIndexDistribution(ABC):
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
-        See :func:`costmodels.distribution._laws.hottest_shares`.
+        See :func:`costmodels.distribution._laws.hottest_share`.
         """
-        keep_hottest_shares([self], num_parts)
-        return _HOTTEST[self, num_parts]
+        return hottest_share(self, num_parts)
 
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
@@ -211,23 +209,6 @@ def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     one pipeline after another.
     """
     return Laws(laws)
-
-
-_HOTTEST: Final[dict[tuple[AbstractIndexDistribution, int], float]] = {}
-"""Shares of the hottest of so many parts; kept, because many options ask for them."""
-_MOST_HOTTEST: Final = 65536
-"""Shares that are kept; with more of them all are forgotten, so that memory does not grow."""
-
-
-def keep_hottest_shares(laws: Sequence[AbstractIndexDistribution], num_parts: int) -> None:
-    """Compute the shares of the hottest of so many parts for many laws at once, if not known."""
-    new = [law for law in dict.fromkeys(laws) if (law, num_parts) not in _HOTTEST]
-    if not new:
-        return
-    if len(_HOTTEST) + len(new) > _MOST_HOTTEST:
-        _HOTTEST.clear()
-    found = hottest_shares([bins_of(law) for law in new], num_parts)
-    _HOTTEST.update(zip(((law, num_parts) for law in new), found.tolist(), strict=True))
 
 
 @lru_cache(maxsize=8192)

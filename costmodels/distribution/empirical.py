@@ -9,6 +9,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.distribution._laws import Bins
 from costmodels.distribution.base import AbstractIndexDistribution, check_bins, check_rows
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
@@ -182,8 +183,6 @@ class Empirical(AbstractIndexDistribution):
 
     def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
         """Rows ``[bins]`` of each bin among some ids, as seen; spread evenly inside an id range."""
-        if self.scattered:
-            return np.array(self.num_rows_per_bin) * (num_rows / self.num_embeddings)
         found: FloatArray = self.ranges_rows(np.array([row_offset]), np.array([num_rows]))[0]
         return found
 
@@ -263,17 +262,11 @@ def _draws_for(law: Empirical, indices: float, unique: float) -> float:
     There is at least one draw. Nothing else limits how many indices count as one: where samples
     come in the order of users, 2.7 million indices were seen to have 0.6 % distinct rows.
     """
-    rows, probability = law.frequency_bins()
-    log_missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
-
-    def expected(draws: float) -> float:
-        """Distinct rows of so many draws."""
-        return float(rows @ -np.expm1(draws * log_missed))
-
-    if abs(expected(indices) - unique) <= _SAME_RATIO * unique:
+    bins = Bins(law)
+    if abs(bins.distinct(indices) - unique) <= _SAME_RATIO * unique:
         return indices
     low, high = 0.0, float(np.log(indices / _FEWEST_REPEATS))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if expected(np.exp(middle)) < unique else (low, middle)
+        low, high = (middle, high) if bins.distinct(np.exp(middle)) < unique else (low, middle)
     return float(np.exp(high))

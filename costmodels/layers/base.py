@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import ClassVar
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
+from costmodels.fields import settle
 from costmodels.operators import Operator
 
 
@@ -121,28 +121,29 @@ class AbstractLayer(ABC):
         """
 
     def __post_init__(self) -> None:
-        """Refuse sizes outside 1..1e6, and empty lists of sizes.
+        """Refuse values of other kinds, sizes that are out of range, and empty lists of sizes.
 
-        The fields without a default are sizes, or lists of sizes.
+        The fields without a default are sizes, or lists of sizes, of 1..1e6. Those whose default is
+        the number 0 may be 0, too, and are at most 1e6 unless their metadata say ``most``.
 
         Raises:
             InvalidValueError: the message names the layer, the key and the value.
         """
-        for key in (f.name for f in fields(self) if f.default is MISSING):
-            value = getattr(self, key)
+        settle(self, f"layer {self.prefix}: ")
+        for known in fields(self):
+            value, is_needed = getattr(self, known.name), known.default is MISSING
+            if not is_needed and (known.default != 0 or known.default is False):
+                continue
             given = value if isinstance(value, tuple) else (value,)
-            good = bool(given) and all(1 <= size <= 10**6 for size in given)
-            require(good, f"layer {self.prefix}: {key} must be 1..1e6, got {value}")
+            least, most = int(is_needed), known.metadata.get("most", 10**6)
+            self.need(
+                bool(given) and all(least <= size <= most for size in given),
+                f"{known.name} must be {least}..1e{len(str(most)) - 1}, got {value}",
+            )
 
-    def check_choice(self, key: str, choices: Iterable[str]) -> None:
-        """Refuse a text under this key of the entry that is none of the choices.
-
-        Raises:
-            InvalidValueError: the message names the layer, the key, the choices and the value.
-        """
-        value, known = getattr(self, key), [str(choice) for choice in choices]
-        one_of = f"{key} must be one of {', '.join(known)}, got {value!r}"
-        require(value in known, f"layer {self.prefix}: {one_of}")
+    def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
+        """Refuse the entry unless a condition holds; the message names the layer and the rule."""
+        require(condition, f"layer {self.prefix}: {rule}")
 
     def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.
@@ -195,15 +196,15 @@ def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) 
     built = Built(flow=before)
     has_met = False
     for layer in layers:
-        require(
+        layer.need(
             not (layer.before_tables and has_met),
-            f"layer {layer.prefix}: has before_tables but follows a layer without; move it up",
+            "has before_tables but follows a layer without; move it up",
         )
         flow = built.flow
-        require(
+        layer.need(
             flow.split == 1 or layer.can_split,
-            f"layer {layer.prefix}: ranks cannot share it, so tensor_parallel {flow.split} must "
-            "be 1; only transformer is split",
+            f"ranks cannot share it, so tensor_parallel {flow.split} must be 1; only transformer "
+            "is split",
         )
         if not layer.before_tables and not has_met:
             has_met = True

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
-from costmodels.operators import Operator
 
 
 @final
@@ -29,9 +27,9 @@ class DeepFm(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The operators, which give one number per sample."""
         vectors, elements = flow.num_vectors, flow.num_elements
-        require(
+        self.need(
             vectors > 0 and elements % vectors == 0,
-            f"layer {self.prefix}: needs looked-up vectors of one width, but {vectors} vectors of "
+            f"needs looked-up vectors of one width, but {vectors} vectors of "
             f"{elements} elements reach it",
         )
         joined, met = joins.joined(flow)
@@ -40,26 +38,16 @@ class DeepFm(AbstractLayer):
         deep = _parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
         last = _parts.linear(f"{name}.last", batch, self.sizes[-1], 1, dtype, keeps_input=False)
         one = _parts.streamed(name, (batch, 1), dtype)
-        pairs = self._pairs(batch, vectors, elements // vectors, met)
-        operators = (*joined, *pairs, first, one, one, *deep, last, one)
-        return self.placed(operators, met.after(1))
-
-    def _pairs(self, batch: int, vectors: int, width: int, flow: Flow) -> tuple[Operator, ...]:
-        """Products of all pairs: half of the square of the sum less the sum of the squares.
-
-        Args:
-            batch: samples.
-            vectors: looked-up vectors per sample.
-            width: elements of one vector.
-            flow: what reaches the operators.
-        """
-        name, dtype, rows = f"{self.prefix}.pairs", flow.dtype, batch * width
-        shape, kept = (batch, vectors, width), batch * vectors * width
-        return (
-            _parts.reduced(name, shape, dtype, result=rows, saved=rows),
-            _parts.streamed(name, (batch, width), dtype),
-            _parts.streamed(name, shape, dtype, saved=kept),
-            _parts.reduced(name, shape, dtype, result=rows),
-            _parts.streamed(name, (batch, width), dtype, reads=2.0),
-            _parts.reduced(name, (batch, width), dtype, result=batch),
+        # The products of all pairs: half of the square of the sum less the sum of the squares.
+        width, pairs = elements // vectors, f"{name}.pairs"
+        rows, shape, row = batch * width, (batch, vectors, width), (batch, width)
+        products = (
+            _parts.reduced(pairs, shape, dtype, result=rows, saved=rows),
+            _parts.streamed(pairs, row, dtype),
+            _parts.streamed(pairs, shape, dtype, saved=rows * vectors),
+            _parts.reduced(pairs, shape, dtype, result=rows),
+            _parts.streamed(pairs, row, dtype, reads=2.0),
+            _parts.reduced(pairs, row, dtype, result=batch),
         )
+        operators = (*joined, *products, first, one, one, *deep, last, one)
+        return self.placed(operators, met.after(1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-from costmodels.errors import require
 from costmodels.layers import joins
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
 
@@ -36,9 +35,8 @@ class Dlrm(AbstractLayer):
         """Refuse sizes that are out of range."""
         AbstractLayer.__post_init__(self)
         check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
-        require(
-            not self.before_tables,
-            f"layer {self.prefix}: before_tables does not go with it; its bottom MLP is there",
+        self.need(
+            not self.before_tables, "before_tables does not go with it; its bottom MLP is there"
         )
 
     def build(self, flow: Flow) -> Built:

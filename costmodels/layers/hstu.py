@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, final
 
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -21,7 +20,7 @@ class Kernel(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hstu(AbstractLayer):
+class Hstu(joins.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
     Each layer computes u, v, q, k = split(silu(in(norm(x)))), then a = silu(q k) v / n, and gives
@@ -60,56 +59,48 @@ class Hstu(AbstractLayer):
     layers: int
     hidden: int
     heads: int
-    seq: int
     qk_width: int = 0
     value_width: int = 0
     input_width: int = 0
     causal: bool = False
     fused_attention: bool = False
-    kernel: str = Kernel.CUTLASS.value
+    kernel: Kernel = Kernel.CUTLASS
     contextual: int = 0
     contextual_width: int = 0
     stu: bool = False
-    lengths: tuple[int, ...] = ()
     samples_per_history: int = 1
-    balanced: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        where = f"layer {self.prefix}"
-        AbstractLayer.__post_init__(self)
-        for key in ("qk_width", "value_width", "input_width", "contextual_width"):
-            value = getattr(self, key)
-            require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
-        require(
+        joins.AbstractSequenceLayer.__post_init__(self)
+        self.need(
             (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
-            f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
-        self.check_choice("kernel", Kernel)
-        require(
+        self.need(
             self.fused_attention or self.kernel == Kernel.CUTLASS,
-            f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
+            f"kernel {self.kernel} is one of fused attention, and fused_attention is "
             "false; leave kernel out, or set fused_attention: true",
         )
-        require(
+        self.need(
             self.fused_attention or not self.stu,
-            f"{where}: stu is one of fused attention, and fused_attention is false; leave stu out, "
+            "stu is one of fused attention, and fused_attention is false; leave stu out, "
             "or set fused_attention: true",
         )
-        least = min(self._lengths.values)  # refuses lengths that do not fit
-        require(
+        least = min(self.lengths or (self.seq,))
+        self.need(
             0 <= self.contextual < least,
-            f"{where}: contextual must be 0..{least - 1}, fewer than the positions of each "
+            f"contextual must be 0..{least - 1}, fewer than the positions of each "
             f"history, got {self.contextual}",
         )
-        require(
+        self.need(
             self.contextual > 0 or not self.contextual_width,
-            f"{where}: contextual_width belongs to contextual positions; give contextual too",
+            "contextual_width belongs to contextual positions; give contextual too",
         )
-        require(
+        self.need(
             self.samples_per_history == 1 or (self.samples_per_history > 0 and bool(self.lengths)),
-            f"{where}: samples_per_history must be 1 or more, and above 1 needs lengths, got "
+            f"samples_per_history must be 1 or more, and above 1 needs lengths, got "
             f"{self.samples_per_history}",
         )
 
@@ -123,16 +114,10 @@ class Hstu(AbstractLayer):
             "with the fused kernels of FBGEMM or Triton, set fused_attention: true"
         )
 
-    def evened(self) -> Hstu:
-        """This layer with histories that are handed out so that all ranks have equal work."""
-        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
-
     @property
-    def _lengths(self) -> joins.Lengths:
-        repeats = self.samples_per_history
-        return joins.Lengths.of(
-            self.prefix, self.lengths, self.seq, is_balanced=self.balanced, repeats=repeats
-        )
+    def repeats(self) -> int:
+        """Samples of a batch that have the same history."""
+        return self.samples_per_history
 
     @property
     def _queries(self) -> int:
@@ -146,16 +131,13 @@ class Hstu(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
-        lengths = self._lengths
         given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
         others = self.contextual, self.contextual_width or given
-        first, met = joins.positions(
-            flow, self.prefix, (given, self.hidden), lengths, advice, others
-        )
-        rows = lengths.rows(flow.batch_size)
+        first, met = self.positions(flow, (given, self.hidden), advice, others)
+        rows = self.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
-        return self.placed((*first, *lengths.uneven(repeated, flow.batch_size)), met)
+        return self.placed((*first, *self.uneven(repeated, flow.batch_size)), met)
 
     def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """Norm, product and activation of ``rows`` positions.
@@ -185,31 +167,23 @@ class Hstu(AbstractLayer):
         """The attention of every position to the positions of its history."""
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
-            groups, long, seen = self.heads, rows, self._lengths.seen
-        if self.fused_attention:
-            return (self._attention(flow, rows, (groups, long, seen)),)
-        return self._scores(flow, rows, (groups, long, seen))
-
-    def _attention(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operator:
-        """Fused attention in one kernel; other operators keep what its backward pass reads.
-
-        Args:
-            flow: what reaches the layer.
-            rows: positions of the batch.
-            pairs: groups (sequences times heads), queries, and keys of each group.
-        """
-        widths = self._queries // self.heads, self._values // self.heads
-        return Operator(
+            groups, long, seen = self.heads, rows, self.seen
+        if not self.fused_attention:
+            return self._scores(flow, rows, (groups, long, seen))
+        # Other operators keep what the backward pass of the one kernel reads.
+        queries, values, element = self._queries, self._values, float(flow.dtype.num_bytes)
+        kernel = Operator(
             name=f"{self.prefix}.attention",
             kind=OperatorKind.ATTENTION,
-            shape=(*pairs, *widths),
+            shape=(groups, long, seen, queries // self.heads, values // self.heads),
             dtype=flow.dtype,
-            read_bytes=float(flow.dtype.num_bytes * rows * (2 * self._queries + self._values)),
-            written_bytes=float(flow.dtype.num_bytes * rows * self._values),
+            read_bytes=element * rows * (2 * queries + values),
+            written_bytes=element * rows * values,
             is_causal=self.causal,
             is_pointwise=True,
             flash_version=1 if self.kernel == Kernel.TRITON else 3,
         )
+        return (kernel,)
 
     def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
         """Attention that writes its scores: copies by head, two products, silu, division and mask.

@@ -1,7 +1,7 @@
 """How layers join what reaches them: looked-up vectors, and the result of the layer before.
 
 Sequences may differ in length: how much work a batch of them has, and how batches differ, is in
-:class:`Lengths`. Bytes are counted as in :mod:`costmodels.layers._parts`.
+:class:`AbstractSequenceLayer`. Bytes are counted as in :mod:`costmodels.layers._parts`.
 """
 
 from __future__ import annotations
@@ -9,59 +9,53 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _parts
-from costmodels.layers.base import Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import BATCHED, Operator, OperatorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """The lengths that sequences have.
+class AbstractSequenceLayer(AbstractLayer):
+    """A layer of sequences, which may differ in length.
 
     Attributes:
-        values: equally likely lengths in positions, such as quantiles of the data.
-        is_balanced: whether the data loader hands sequences out so that all ranks have equal work.
-        repeats: samples of a batch that have the same sequence, because data in the order of users
-            bring a user's samples together.
+        seq: the greatest length that the layer takes, in positions.
+        lengths: equally likely lengths, such as quantiles of the data; empty if all sequences have
+            ``seq`` positions.
+        balanced: whether the data loader hands sequences out so that all ranks have equal work.
     """
 
-    values: tuple[int, ...]
-    is_balanced: bool = False
-    repeats: int = 1
+    seq: int
+    lengths: tuple[int, ...] = ()
+    balanced: bool = False
 
-    @classmethod
-    def of(
-        cls, where: str, values: tuple[int, ...], seq: int, *, is_balanced: bool, repeats: int = 1
-    ) -> Lengths:
-        """The lengths of the sequences that a layer takes.
-
-        Args:
-            where: the name of the layer.
-            values: equally likely lengths; empty if all sequences have ``seq`` positions.
-            seq: the greatest length that the layer takes.
-            is_balanced: as in the class.
-            repeats: as in the class.
-
-        Raises:
-            InvalidValueError: a length is not in 1..``seq``, or ``is_balanced`` is given without
-                lengths.
-        """
-        wrong = [v for v in values if not 1 <= v <= seq]
-        require(not wrong, f"layer {where}: lengths must be 1..seq ({seq}), got {wrong[:3]}")
-        require(
-            bool(values) or not is_balanced,
-            f"layer {where}: balanced sequences need lengths; without, all have seq positions",
+    def __post_init__(self) -> None:
+        """Refuse sizes and lengths that are out of range."""
+        AbstractLayer.__post_init__(self)
+        wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
+        self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
+        self.need(
+            bool(self.lengths) or not self.balanced,
+            "balanced sequences need lengths; without, all have seq positions",
         )
-        return cls(values=values or (seq,), is_balanced=is_balanced, repeats=repeats)
+
+    def evened(self) -> Self:
+        """This layer with sequences that are handed out so that all ranks have equal work."""
+        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def mean(self) -> float:
+    def repeats(self) -> int:
+        """Samples of a batch that have the same sequence."""
+        return 1
+
+    @property
+    def mean_length(self) -> float:
         """The mean length."""
-        return fmean(self.values)
+        return fmean(self.lengths or (self.seq,))
 
     @property
     def seen(self) -> int:
@@ -70,11 +64,11 @@ class Lengths:
         It is the mean of the squared lengths over the mean length, because long sequences have more
         positions.
         """
-        return round(fmean(v * v for v in self.values) / self.mean)
+        return round(fmean(v * v for v in self.lengths or (self.seq,)) / self.mean_length)
 
     def rows(self, batch_size: int) -> int:
         """Mean number of positions of a batch of ``batch_size`` sequences."""
-        return round(batch_size * self.mean)
+        return round(batch_size * self.mean_length)
 
     def uneven(self, operators: tuple[Operator, ...], batch_size: int) -> tuple[Operator, ...]:
         """The operators with how much their work differs from batch to batch.
@@ -88,20 +82,57 @@ class Lengths:
             operators: the operators of a layer.
             batch_size: sequences of a batch.
         """
-        if len(self.values) == 1 or self.is_balanced:
+        if len(self.lengths) < 2 or self.balanced:
             return operators
         root = math.sqrt(max(1.0, batch_size / self.repeats))
-        squares = [float(v * v) for v in self.values]
-        linear = pstdev(self.values) / self.mean / root
-        squared = pstdev(squares) / fmean(squares) / root
-        longest = max(self.values)
-        most = longest / self.mean, longest**2 / fmean(squares)
-        return tuple(
-            replace(o, deviation_ratio=squared, most_ratio=most[1])
-            if _is_pairwise(o)
-            else replace(o, deviation_ratio=linear, most_ratio=most[0])
-            for o in operators
+        squares = [float(v * v) for v in self.lengths]
+
+        def differing(operator: Operator) -> Operator:
+            work = squares if _is_pairwise(operator) else self.lengths
+            deviation, mean = pstdev(work) / fmean(work) / root, fmean(work)
+            return replace(operator, deviation_ratio=deviation, most_ratio=max(work) / mean)
+
+        return tuple(map(differing, operators))
+
+    def positions(
+        self, flow: Flow, widths: tuple[int, int], advice: str, contextual: tuple[int, int] = (0, 0)
+    ) -> tuple[tuple[Operator, ...], Flow]:
+        """Turns what reaches a layer of sequences into positions of the width that the layer takes.
+
+        Args:
+            flow: what reaches the layer.
+            widths: elements of a position as they arrive, and as the layer takes them. If these
+                differ, a linear layer turns one into the other.
+            advice: what the user should change if another number of elements arrives.
+            contextual: how many of the positions are contextual ones, and elements of each of them
+                as they arrive. Each has a linear layer of its own if its width differs from the
+                others'.
+
+        Returns:
+            The operators that are needed, and what comes out of them.
+
+        Raises:
+            InvalidValueError: another number of elements arrives.
+        """
+        first, met = joined(flow)
+        elements, count = met.width * met.length, math.ceil(self.mean_length)
+        given, taken = widths
+        others, other_width = contextual
+        also = f" and {others} of {other_width}" if others else ""
+        self.need(
+            elements == given * (count - others) + others * other_width,
+            f"needs {count - others} positions of {given} elements{also}, but {elements} "
+            f"elements per sample reach it; {advice}",
         )
+        if given != taken:
+            rows = self.rows(flow.batch_size) - flow.batch_size * others
+            product = _parts.linear(f"{self.prefix}.input", rows, given, taken, flow.dtype)
+            first += self.uneven((product,), flow.batch_size)
+        if others and (given != taken or other_width != taken):
+            shape, kept = (others, flow.batch_size, other_width, taken), others * other_width
+            own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
+            first += (_parts.batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
+        return first, met.after(taken, count)
 
 
 def _is_pairwise(operator: Operator) -> bool:
@@ -142,55 +173,6 @@ def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]
     return _collected(flow), _without_vectors(flow, width)
 
 
-def positions(
-    flow: Flow,
-    name: str,
-    widths: tuple[int, int],
-    lengths: Lengths,
-    advice: str,
-    contextual: tuple[int, int] = (0, 0),
-) -> tuple[tuple[Operator, ...], Flow]:
-    """Turns what reaches a layer of sequences into positions of the width that the layer takes.
-
-    Args:
-        flow: what reaches the layer.
-        name: name of the layer.
-        widths: elements of a position as they arrive, and as the layer takes them. If these differ,
-            a linear layer turns one into the other.
-        lengths: lengths of the sequences.
-        advice: what the user should change if another number of elements arrives.
-        contextual: how many of the positions are contextual ones, and elements of each of them as
-            they arrive. Each has a linear layer of its own if its width differs from the others'.
-
-    Returns:
-        The operators that are needed, and what comes out of them.
-
-    Raises:
-        InvalidValueError: another number of elements arrives.
-    """
-    first, met = joined(flow)
-    elements, count = met.width * met.length, math.ceil(lengths.mean)
-    given, taken = widths
-    others, other_width = contextual
-    also = f" and {others} of {other_width}" if others else ""
-    require(
-        elements == given * (count - others) + others * other_width,
-        f"layer {name}: needs {count - others} positions of {given} elements{also}, but {elements} "
-        f"elements per sample reach it; {advice}",
-    )
-    if given != taken:
-        rows = lengths.rows(flow.batch_size) - flow.batch_size * others
-        product = _parts.linear(f"{name}.input", rows, given, taken, flow.dtype)
-        first += lengths.uneven((product,), flow.batch_size)
-    if others and (given != taken or other_width != taken):
-        shape = others, flow.batch_size, other_width, taken
-        weights, kept = others * other_width * taken, flow.batch_size * others * other_width
-        first += (
-            _parts.batched(f"{name}.input", shape, flow.dtype, num_parameters=weights, saved=kept),
-        )
-    return first, met.after(taken, count)
-
-
 def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     """Dot products of all pairs of vectors, followed by the dense vector (Naumov et al. 2019).
 
@@ -217,7 +199,15 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
             backward_bytes=float((2 * read + written) * flow.dtype.num_bytes),
             is_vectorized=True,
         )
-        return (*_one_tensor(flow), kernel), _without_vectors(flow, wide)
+        if not flow.piece_bytes:
+            return (kernel,), _without_vectors(flow, wide)
+        # NVIDIA's DLRM in PyTorch copies the vectors to the one tensor that the kernel reads. Its
+        # lookups write a tensor for all tables, and their backward pass copies the gradient out of
+        # that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
+        returned = 2.0 * batch * flow.num_elements * flow.dtype.num_bytes
+        given: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
+        copy = _parts.streamed("concat", (batch, elements), flow.dtype, **given)
+        return (copy, kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
@@ -237,12 +227,12 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         backward_bytes=returned,
         is_vectorized=is_compiled,
     )
-    return (
-        *_collected(flow, is_cast=True),
-        product,
-        chosen,
-        *_parts_of_row(flow, pairs + passed),
-    ), _without_vectors(flow, pairs + passed)
+    operators = (*_collected(flow, is_cast=True), product, chosen)
+    if flow.piece_bytes:
+        # The copy of pairs and dense vector to one row, and that of the gradient of the pairs.
+        row = _parts.streamed("pairs", (batch, pairs + passed), flow.dtype)
+        operators += (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
+    return operators, _without_vectors(flow, pairs + passed)
 
 
 def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
@@ -271,33 +261,6 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
-
-
-def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
-    """The copy of pairs and dense vector to one row, and that of the gradient of the pairs."""
-    if not flow.piece_bytes:
-        return ()
-    row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
-    return (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
-
-
-def _one_tensor(flow: Flow) -> tuple[Operator, ...]:
-    """The copy to the one tensor that a fused kernel reads, as in NVIDIA's DLRM in PyTorch.
-
-    Its lookups write a tensor for all tables, and their backward pass copies the gradient out of
-    that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
-    """
-    if not flow.piece_bytes:
-        return ()
-    shape = flow.batch_size, flow.num_elements + flow.width
-    returned = 2.0 * flow.batch_size * flow.num_elements * flow.dtype.num_bytes
-    copied: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
-    return (_parts.streamed("concat", shape, flow.dtype, **copied),)
-
-
-def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """All vectors side by side (:func:`_collected`)."""
-    return _collected(flow), _without_vectors(flow, flow.num_elements + flow.width)
 
 
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
@@ -374,7 +337,11 @@ def dlrm(
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
-    operators, met = dot(given) if interaction == "dot" else cat(given)
+    if interaction == "dot":
+        operators, met = dot(given)
+    else:
+        operators = _collected(given)
+        met = _without_vectors(given, given.num_elements + given.width)
     if interaction == "dcn":
         operators += cross(met, *cross_sizes)
     operators += _parts.mlp("top", batch, (met.width, *top), dtype)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
@@ -33,9 +32,9 @@ class Moe(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
         AbstractLayer.__post_init__(self)
-        require(
+        self.need(
             self.top <= self.experts,
-            f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",
+            f"top must be at most experts, got {self.top} of {self.experts}",
         )
 
     def build(self, flow: Flow) -> Built:

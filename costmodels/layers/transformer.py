@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
-from costmodels.errors import require
 from costmodels.layers import _blocks, _parts, joins
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
 _FLASH = 2
@@ -35,7 +34,7 @@ class Checkpoint(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer(AbstractLayer):
+class Transformer(joins.AbstractSequenceLayer):
     """Blocks of attention and a feed-forward network, and a last norm.
 
     A block computes x + proj(attention(qkv(norm(x)))), and then x + out(gelu(in(norm(x)))). With a
@@ -92,8 +91,7 @@ class Transformer(AbstractLayer):
     hidden: int
     heads: int
     ffn: int
-    seq: int
-    vocabulary: int = 0
+    vocabulary: int = field(default=0, metadata={"most": 10**9})
     causal: bool = False
     fused_attention: bool = True
     tied: bool = True
@@ -111,49 +109,36 @@ class Transformer(AbstractLayer):
     autocast: bool = False
     compiled: bool = False
     composed: bool | None = None
-    checkpoint: str = Checkpoint.NONE.value
-    lengths: tuple[int, ...] = ()
-    balanced: bool = False
+    checkpoint: Checkpoint = Checkpoint.NONE
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        where = f"layer {self.prefix}"
-        AbstractLayer.__post_init__(self)
-        require(
-            0 <= self.vocabulary <= 10**9,
-            f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",
-        )
-        require(
+        joins.AbstractSequenceLayer.__post_init__(self)
+        self.need(
             self.hidden % self.heads == 0,
-            f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
         )
-        require(
+        self.need(
             0 <= self.kv_heads <= self.heads
             and (not self.kv_heads or self.heads % self.kv_heads == 0),
-            f"{where}: heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
+            f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
         )
-        require(
+        self.need(
             0 <= self.predicted <= self.seq,
-            f"{where}: predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
+            f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
         )
-        self.check_choice("checkpoint", Checkpoint)
-        _ = self._lengths  # refuses lengths that do not fit
-        require(
+        self.need(
             not self.lengths or self.fused_attention,
-            f"{where}: lengths need fused_attention; scores that are written are padded to seq",
+            "lengths need fused_attention; scores that are written are padded to seq",
         )
-        self._check_effects(where)
-
-    def _check_effects(self, where: str) -> None:
-        """Refuse keys that would change nothing, given the other keys."""
-        require(
+        self.need(
             not (self.masked and self.fused_attention),
-            f"{where}: masked needs fused_attention: false; the mask of a fused kernel is not "
+            "masked needs fused_attention: false; the mask of a fused kernel is not "
             "priced (lengths leave padding out)",
         )
-        require(
+        self.need(
             self.fused_attention or self.flash == _FLASH,
-            f"{where}: flash {self.flash} is a kernel of fused attention, and fused_attention is "
+            f"flash {self.flash} is a kernel of fused attention, and fused_attention is "
             "false; leave flash out",
         )
         of_head = {
@@ -163,9 +148,9 @@ class Transformer(AbstractLayer):
             "fused_loss": self.fused_loss,
         }
         unused = [key for key, is_set in of_head.items() if is_set]
-        require(
+        self.need(
             bool(self.vocabulary) or not unused,
-            f"{where}: {', '.join(unused)} belong to the head of a model with a "
+            f"{', '.join(unused)} belong to the head of a model with a "
             "vocabulary, and there is none; leave them out or give a vocabulary",
         )
 
@@ -176,30 +161,22 @@ class Transformer(AbstractLayer):
         is_wide = self.autocast or dtype.num_bytes == DataType.FP32.num_bytes
         return is_wide and (self.gated or self.joint_qkv)
 
-    def evened(self) -> Transformer:
-        """This layer with sequences that are handed out so that all ranks have equal work."""
-        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
-
-    @property
-    def _lengths(self) -> joins.Lengths:
-        return joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
-
     def as_compiled(self) -> Transformer:
         """The same blocks, compiled."""
         return replace(self, compiled=True)
 
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
-        lengths, split = self._lengths, flow.split
+        split = flow.split
         joined: tuple[Operator, ...] = ()
-        met = flow.after(self.hidden, math.ceil(lengths.mean))
+        met = flow.after(self.hidden, math.ceil(self.mean_length))
         if not self.vocabulary:
             widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
-            joined, met = joins.positions(flow, self.prefix, widths, lengths, advice)
-        rows = lengths.rows(flow.batch_size)
-        require(
+            joined, met = self.positions(flow, widths, advice)
+        rows = self.rows(flow.batch_size)
+        self.need(
             all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),
-            f"layer {self.prefix}: heads, kv_heads and ffn must be multiples of tensor_parallel "
+            f"heads, kv_heads and ffn must be multiples of tensor_parallel "
             f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
         )
         style = _blocks.Style(
@@ -217,7 +194,7 @@ class Transformer(AbstractLayer):
         last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
         ends = (*last, *self._head(met, style))
         own = (*self._tokens(rows // split, split, style), *blocks, *ends)
-        return self.placed((*joined, *lengths.uneven(own, flow.batch_size)), met)
+        return self.placed((*joined, *self.uneven(own, flow.batch_size)), met)
 
     def _kept(
         self, block: tuple[Operator, ...], outer: tuple[Operator, ...]
@@ -281,23 +258,15 @@ class Transformer(AbstractLayer):
                 name, sizes, style.inner, is_causal=self.causal, kv_heads=shared
             )
             whole = replace(whole, flash_version=self.flash)
-            return (self._jagged(whole, rows, heads) if self.lengths else whole,)
+            if not self.lengths:
+                return (whole,)
+            # Without padding each sequence attends only to itself.
+            share = rows * heads / math.prod(whole.shape[:2])
+            names = ("read_bytes", "written_bytes", "saved_bytes")
+            amounts = {name: getattr(whole, name) * share for name in names}
+            return (replace(whole, shape=(heads, rows, self.seen, width, width), **amounts),)
         wide = (flow.batch_size, heads, self.seq, self.seq, width)
         return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
-
-    def _jagged(self, attention: Operator, rows: int, heads: int) -> Operator:
-        """Fused attention of sequences without padding, each only to itself.
-
-        Args:
-            attention: the attention of padded sequences.
-            rows: positions of the batch without padding.
-            heads: heads of one rank.
-        """
-        share = rows * heads / math.prod(attention.shape[:2])
-        names = ("read_bytes", "written_bytes", "saved_bytes")
-        amounts = {name: getattr(attention, name) * share for name in names}
-        shape = (heads, rows, self._lengths.seen, *attention.shape[3:])
-        return replace(attention, shape=shape, **amounts)
 
     def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         """The second half of a block up to the activation of the feed-forward network."""
@@ -338,7 +307,7 @@ class Transformer(AbstractLayer):
         if not self.vocabulary:
             return ()
         name, hidden = f"{self.prefix}.head", self.hidden
-        rows = flow.batch_size * self.predicted or self._lengths.rows(flow.batch_size)
+        rows = flow.batch_size * self.predicted or self.rows(flow.batch_size)
         found: tuple[Operator, ...] = ()
         if self.head_transform:
             found = (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from costmodels.datatypes import DataType
-from costmodels.errors import require
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import OperatorKind
 
 _CAST = 6.0
 """Bytes per element to cast it between fp32 and a type of two bytes."""
@@ -31,42 +30,31 @@ class TwoTower(AbstractLayer):
     sizes: tuple[int, ...]
     user_elements: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        AbstractLayer.__post_init__(self)
-        require(
-            self.user_elements >= 0,
-            f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
-        )
-
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
         joined, met = joins.joined(flow, self.prefix)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user
-        require(
+        self.need(
             item > 0 and user > 0,
-            f"layer {name}: user_elements must leave some for the item, got {user} of {met.width}",
+            f"user_elements must leave some for the item, got {user} of {met.width}",
         )
+        # The log-softmax of all scores, whose result autocast casts to fp32 for the loss.
+        cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
+        count, plain = rows * rows, float(rows * rows) * dtype.num_bytes
+        softmax: dict[str, Any] = {
+            "kind": OperatorKind.SOFTMAX,
+            "saved": count,
+            "read_bytes": 2.0 * plain + cast * count,
+            "backward_bytes": 4.0 * plain + 1.5 * cast * count,
+        }
         operators = (
             *joined,
             *_parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
             *_parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
             _parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
-            self._softmax(f"{name}.scores", rows, dtype),
+            _parts.streamed(f"{name}.scores", (rows, rows), dtype, **softmax),
             _parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))
-
-    @staticmethod
-    def _softmax(name: str, rows: int, dtype: DataType) -> Operator:
-        """The log-softmax of all scores, whose result autocast casts to fp32 for the loss."""
-        kind, count = OperatorKind.SOFTMAX, rows * rows
-        size, plain = float(count), float(count) * dtype.num_bytes
-        cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
-        moved = {
-            "read_bytes": 2.0 * plain + cast * size,
-            "backward_bytes": 4.0 * plain + 1.5 * cast * size,
-        }
-        return _parts.streamed(name, (rows, rows), dtype, kind=kind, saved=count, **moved)

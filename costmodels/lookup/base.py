@@ -9,7 +9,7 @@ single lookups. A model therefore answers two questions: what one shard adds to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NoReturn, final
@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.discovery import model_words
-from costmodels.distribution.base import Laws, side_by_side
+from costmodels.distribution.base import side_by_side
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -100,7 +100,6 @@ class LookupShard:
     prefetches: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableColumns:
     """What shards need to know of their tables, as arrays ``[T]`` with one entry for each table.
 
@@ -109,48 +108,34 @@ class TableColumns:
     kinds, or -1 if it has none of its own.
     """
 
-    tables: tuple[Table, ...]
-    laws: Laws
-    law: IntArray
-    is_scattered: BoolArray
-    is_pooled: BoolArray
-    is_weighted: BoolArray
-    sorts: BoolArray
-    updates_each_index: BoolArray
-    deduplicates_indices: BoolArray
-    num_features: IntArray
-    num_embeddings: IntArray
-    embedding_dim: IntArray
-    pooling_factor: FloatArray
-    element_bytes: FloatArray
-    optimizer: IntArray
-
-    @staticmethod
-    def of(tables: Sequence[Table]) -> TableColumns:
-        """The columns of these tables."""
+    def __init__(self, tables: Sequence[Table]) -> None:
+        """Read these tables."""
         known = {law: i for i, law in enumerate(dict.fromkeys(t.distribution for t in tables))}
-        return TableColumns(
-            tables=tuple(tables),
-            laws=side_by_side(tuple(known)),
-            law=np.array([known[t.distribution] for t in tables], dtype=np.int64),
-            is_scattered=np.array([t.distribution.scattered for t in tables], dtype=bool),
-            is_pooled=np.array([t.pooling is not Pooling.NONE for t in tables], dtype=bool),
-            is_weighted=np.array([t.is_weighted for t in tables], dtype=bool),
-            sorts=np.array([t.row_update.sorts for t in tables], dtype=bool),
-            updates_each_index=np.array(
-                [t.row_update is RowUpdate.PER_INDEX for t in tables], dtype=bool
-            ),
-            deduplicates_indices=np.array([t.deduplicates_indices for t in tables], dtype=bool),
-            num_features=np.array([len(t.features) for t in tables], dtype=np.int64),
-            num_embeddings=np.array([t.num_embeddings for t in tables], dtype=np.int64),
-            embedding_dim=np.array([t.embedding_dim for t in tables], dtype=np.int64),
-            pooling_factor=np.array([t.pooling_factor for t in tables], dtype=float),
-            element_bytes=np.array([t.dtype.num_bytes for t in tables], dtype=float),
-            optimizer=np.array(
-                [-1 if t.optimizer is None else _OPTIMIZERS.index(t.optimizer) for t in tables],
-                dtype=np.int64,
-            ),
+        each_index, own = RowUpdate.PER_INDEX, [t.optimizer for t in tables]
+        self.tables, self.laws = tuple(tables), side_by_side(tuple(known))
+        self.law: IntArray = _column(int, (known[t.distribution] for t in tables))
+        self.is_scattered: BoolArray = _column(bool, (t.distribution.scattered for t in tables))
+        self.is_pooled: BoolArray = _column(bool, (t.pooling is not Pooling.NONE for t in tables))
+        self.is_weighted: BoolArray = _column(bool, (t.is_weighted for t in tables))
+        self.sorts: BoolArray = _column(bool, (t.row_update.sorts for t in tables))
+        self.updates_each_index: BoolArray = _column(
+            bool, (t.row_update is each_index for t in tables)
         )
+        self.deduplicates_indices: BoolArray = _column(
+            bool, (t.deduplicates_indices for t in tables)
+        )
+        self.num_features: IntArray = _column(int, (len(t.features) for t in tables))
+        self.num_embeddings: IntArray = _column(int, (t.num_embeddings for t in tables))
+        self.embedding_dim: IntArray = _column(int, (t.embedding_dim for t in tables))
+        self.pooling_factor: FloatArray = _column(float, (t.pooling_factor for t in tables))
+        self.element_bytes: FloatArray = _column(float, (t.dtype.num_bytes for t in tables))
+        kinds = (-1 if kind is None else _OPTIMIZERS.index(kind) for kind in own)
+        self.optimizer: IntArray = _column(int, kinds)
+
+
+def _column(kind: type, values: Iterable[float]) -> Any:
+    """An array of values of a kind."""
+    return np.fromiter(values, dtype=kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -193,7 +178,7 @@ class LookupShards:
         }
         shared: dict[str, Any] = {name: getattr(shard, name) for name in _SHARED}
         return LookupShards(
-            tables=TableColumns.of((shard.table,)),
+            tables=TableColumns((shard.table,)),
             table=np.zeros(1, dtype=np.int64),
             kernel=np.array([KERNELS.index(shard.kernel)]),
             cache_load_factor_ratio=np.array([shard.cache_load_factor_ratio or 0.0]),
@@ -222,13 +207,8 @@ class LookupShards:
         return np.asarray((self.num_rows > 0) & (self.num_indices > 0))
 
     @property
-    def laws(self) -> Laws:
-        """The index distributions of all tables."""
-        return self.tables.laws
-
-    @property
     def law(self) -> IntArray:
-        """``[n]`` position in ``laws`` of the distribution of each shard's table."""
+        """``[n]`` position in ``tables.laws`` of the distribution of each shard's table."""
         return np.asarray(self.tables.law[self.table])
 
     @property
@@ -254,11 +234,11 @@ class LookupShards:
 
     def unique_rows(self) -> FloatArray:
         """Expected distinct rows ``[n]`` of each shard in a call."""
-        return self.laws.unique_rows_in_range(
+        return self.tables.laws.unique_rows_in_range(
             self.law, self.num_table_indices, self.row_offset, self.num_rows
         )
 
-    def misses(self, unique: FloatArray, cache_bytes: float) -> FloatArray:
+    def misses(self, unique: FloatArray, cache_bytes: float | FloatArray) -> FloatArray:
         """Rows ``[n]`` that a cache on the device fetches in a call.
 
         Each distinct row is fetched at least once.
@@ -269,17 +249,17 @@ class LookupShards:
 
         Args:
             unique: ``[n]`` expected distinct rows of each shard in the call.
-            cache_bytes: size of the cache.
+            cache_bytes: size of the cache, of all shards or of each.
         """
         share = self.rows_ratio
         held = cache_bytes / self.row_bytes / share
-        misses = share * self.laws.expected_misses(self.law, self.num_table_indices, held)
+        misses = share * self.tables.laws.expected_misses(self.law, self.num_table_indices, held)
         return np.minimum(np.maximum(misses, unique), self.num_indices)
 
     def missing_rows(self) -> FloatArray:
         """Distinct rows ``[n]`` of a batch that a cache in front of host memory does not hold."""
         held = self.cache_load_factor_ratio * self.tables.num_embeddings[self.table]
-        missing = self.laws.expected_unique_misses(
+        missing = self.tables.laws.expected_unique_misses(
             self.law, self.num_table_indices, held, self.lookahead_batches
         )
         return np.asarray(self.rows_ratio * missing)
@@ -309,30 +289,6 @@ _CACHE_KERNELS: Final = 25.0
 each, the search for the indices, and the insertion of missing rows."""
 
 
-def add_where(
-    add: Callable[[FloatArray, LookupShards, Topology, FloatArray], None],
-    where: BoolArray,
-    work: FloatArray,
-    shards: LookupShards,
-    topology: Topology,
-    unique: FloatArray,
-) -> None:
-    """Fill in the work ``[n, WORK]`` of some shards, in place.
-
-    Args:
-        add: fills in the work of shards, of which so many rows are distinct in a batch.
-        where: ``[n]`` which shards.
-        work: of all shards.
-        shards: all shards.
-        topology: the system.
-        unique: ``[n]`` distinct rows of each shard in a batch.
-    """
-    if where.any():
-        part = work[where]
-        add(part, shards.chosen(where), topology, unique[where])
-        work[where] = part
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFloor:
     """Seconds of a fused call that do not grow with its work.
@@ -355,16 +311,21 @@ class AbstractLookupModel(ABC):
 
     sources: ClassVar[tuple[str, ...]]
 
-    @abstractmethod
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative."""
+        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative.
+
+        A model has this method, or :meth:`shards_work`.
+        """
+        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """:meth:`shard_work` of many shards, ``[n, NUM_LOOKUP_WORK]``.
 
-        A model may replace this loop by arithmetic on the columns, because a large plan has many
+        Arithmetic on the columns is much faster than this loop, because a large plan has many
         thousands of different shards.
         """
+        if type(self).shard_work is AbstractLookupModel.shard_work:
+            self._refuse("it has neither shard_work nor shards_work")
         work = [self.shard_work(shards.shard(index), topology) for index in range(len(shards))]
         shapes = {np.shape(row) for row in work} - {(NUM_LOOKUP_WORK,)}
         for shape in shapes:

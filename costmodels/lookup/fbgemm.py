@@ -9,15 +9,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    CallFloor,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-    add_where,
-)
+from costmodels.lookup.base import AbstractLookupModel, CallFloor, LookupShards, LookupWork
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -133,13 +125,9 @@ class Fbgemm(AbstractLookupModel):
             fetch_s=c.cache_floor_s if cached else 0.0,
         )
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """The work of one shard; the class has the formulas."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The work of many shards, ``[n, NUM_LOOKUP_WORK]``."""
-        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        work = np.zeros((len(shards), len(LookupWork)))
         used = shards.is_used
         if used.any():
             work[used] = _work(shards.chosen(used), topology)
@@ -262,18 +250,39 @@ def _lines(num_bytes: FloatArray, line_bytes: int) -> FloatArray:
 
 def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
-    work = np.zeros((len(shards), NUM_LOOKUP_WORK))
-    c, unique, output = _constants(topology), shards.unique_rows(), _output_bytes(shards)
+    work, c, device = (
+        np.zeros((len(shards), len(LookupWork))),
+        _constants(topology),
+        topology.device,
+    )
+    unique, output, row = shards.unique_rows(), _output_bytes(shards), shards.row_bytes
+    on_host, cached = (
+        shards.runs(k) for k in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+    )
+    link_held = min(_LINK_CACHE_BYTES, device.l2_capacity_bytes)
+    held = np.where(on_host, link_held, _CACHE_SHARE * device.l2_capacity_bytes)
+    missed = shards.misses(unique, held)
+    gradients = c.gradient_passes_ratio * _missed_gradients(shards, topology) * output
+    state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
+    updates = c.update_passes_ratio * 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
+    passes = _DENSE_PASSES * 4.0 * shards.num_rows.astype(float) * shards.num_cols
+    updates = np.where(shards.runs(ComputeKernel.DENSE), passes + updates / 2.0, updates)
+    read = c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
+    linked = _read_on_host(shards, topology, missed), _updated_on_host(shards, topology, unique)
     work[:, LookupWork.INDICES] = shards.num_indices
     work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
+    work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
     work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
+    work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, linked[0], 0.0)
     backward_s = _backward_s(shards, c, unique)
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
-    missed = _missed_gradients(shards, topology) * output
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = c.gradient_passes_ratio * missed
-    on_host = shards.runs(ComputeKernel.FUSED_UVM)
-    add_where(_add_host_rows, on_host, work, shards, topology, unique)
-    add_where(_add_device_rows, ~on_host, work, shards, topology, unique)
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = gradients + np.where(on_host, 0.0, updates)
+    work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, linked[1], 0.0)
+    if cached.any():
+        forward, backward = _cache_links(shards.chosen(cached), topology, unique[cached])
+        work[cached, LookupWork.CACHE_INDICES] = unique[cached]
+        work[cached, LookupWork.FORWARD_HOST_LINK] = forward
+        work[cached, LookupWork.BACKWARD_HOST_LINK] = backward
     return work
 
 
@@ -297,7 +306,7 @@ def _backward_s(shards: LookupShards, c: FbgemmConstants, unique: FloatArray) ->
     wide = shards.num_cols / _CHUNK
     halved = 2.0 ** np.ceil(np.log2(np.maximum(shards.num_cols, _NARROWEST) / _CHUNK))
     warps = np.where(wide > 1.0, np.ceil(wide), halved)
-    long = shards.laws.busy_rows_in_range(
+    long = shards.tables.laws.busy_rows_in_range(
         shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows, _LONG_SEGMENT
     )
     rounded = shards.tables.element_bytes[shards.table] < 4.0
@@ -330,37 +339,10 @@ def _read_on_host(shards: LookupShards, topology: Topology, rows: FloatArray) ->
     return np.asarray(rows * (c.link_passes_ratio * shards.row_bytes + c.link_row_s * link))
 
 
-def _add_host_rows(
-    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
-) -> None:
-    """Fill in the rows of ``fused_uvm``, which are read and updated over the link to the host."""
-    missed = shards.misses(unique, min(_LINK_CACHE_BYTES, topology.device.l2_capacity_bytes))
-    work[:, LookupWork.FORWARD_HOST_LINK] = _read_on_host(shards, topology, missed)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = _updated_on_host(shards, topology, unique)
-
-
-def _add_device_rows(
-    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
-) -> None:
-    """Fill in rows in device memory, and what a cache exchanges with the host."""
-    c, row = _constants(topology), shards.row_bytes
-    missed = shards.misses(unique, _CACHE_SHARE * topology.device.l2_capacity_bytes)
-    read = missed * _lines(row, _LINE_BYTES)
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = c.forward_row_passes_ratio * read
-    state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
-    updates = 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
-    cells = shards.num_rows.astype(float) * shards.num_cols
-    once = _DENSE_PASSES * cells * 4.0 + c.update_passes_ratio * updates / 2.0
-    dense = shards.runs(ComputeKernel.DENSE)
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] += np.where(dense, once, c.update_passes_ratio * updates)
-    cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
-    add_where(_add_cache, cached, work, shards, topology, unique)
-
-
-def _add_cache(
-    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
-) -> None:
-    """Fill in what a cache in front of host memory costs besides a lookup in device memory.
+def _cache_links(
+    shards: LookupShards, topology: Topology, unique: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Bytes of the link, forward and backward, of a cache in front of host memory.
 
     Of the missing rows, as many are inserted as there are places that hold no row of the batch. The
     others are read over the link by every index, and updated there. The states of all rows are in
@@ -373,9 +355,8 @@ def _add_cache(
     is time of the compute stream, and counts as the backward pass.
     """
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
-    tables = shards.tables
     share = shards.rows_ratio
-    held = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
+    held = shards.cache_load_factor_ratio * shards.tables.num_embeddings[shards.table]
     missing = np.minimum(shards.missing_rows(), unique)
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
     direct = missing - inserted
@@ -387,9 +368,7 @@ def _add_cache(
     if shards.prefetches:
         evicted = np.clip(2.0 - share * held / seen, 0.0, 1.0)
     again = evicted * np.minimum(inserted, unique - direct)
-    work[:, LookupWork.CACHE_INDICES] = unique
-    work[:, LookupWork.FORWARD_HOST_LINK] = (1.0 - evicted) * fetched
     states = c.link_update_passes_ratio * (unique - direct) * shards.state_bytes_per_row
     updated = _updated_on_host(shards, topology, direct + again) + states
     read_again = _read_on_host(shards, topology, again * reads)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = updated + read_again + evicted * fetched
+    return (1.0 - evicted) * fetched, updated + read_again + evicted * fetched

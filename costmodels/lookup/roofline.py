@@ -7,15 +7,8 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    LookupShard,
-    LookupShards,
-    LookupWork,
-    add_where,
-)
+from costmodels.datatypes import FloatArray
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 
@@ -99,10 +92,6 @@ class Roofline(AbstractLookupModel):
         "FBGEMM table-batched embedding: exact updates touch distinct rows once",
     )
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """The traffic of one shard; the class has the formulas."""
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The traffic of many shards, ``[n, NUM_LOOKUP_WORK]``."""
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
@@ -152,93 +141,52 @@ class Roofline(AbstractLookupModel):
 
 def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
-    work = np.zeros((len(shards), NUM_LOOKUP_WORK))
-    indices, bags = shards.num_indices, shards.num_bags
-    gradient = shards.num_cols * _GRADIENT_ELEMENT_BYTES
+    work, device = np.zeros((len(shards), NUM_LOOKUP_WORK)), topology.device
+    indices, row, state = shards.num_indices, shards.row_bytes, shards.state_bytes_per_row
+    half, rho = device.row_half_bytes, device.update_efficiency_ratio
+    dense, on_host = shards.runs(ComputeKernel.DENSE), shards.runs(ComputeKernel.FUSED_UVM)
+    cached, unique = shards.runs(ComputeKernel.FUSED_UVM_CACHING), shards.unique_rows()
+    # The kernel of replicated tables adds to a gradient of the whole table, never to each row.
+    each = shards.tables.updates_each_index[shards.table] & ~dense
     # The first read of a bag's gradient is one of device memory, each further one hits the cache.
-    first = np.minimum(bags, indices)
-    each = _updates_each(shards)
-    sorts = shards.tables.sorts[shards.table] | shards.runs(ComputeKernel.DENSE)
+    first, gradient = (
+        np.minimum(shards.num_bags, indices),
+        shards.num_cols * _GRADIENT_ELEMENT_BYTES,
+    )
+    held = np.where(on_host, min(_HELD_BYTES, device.l2_capacity_bytes), device.l2_capacity_bytes)
+    misses = shards.misses(unique, held)
+    read, updated = misses * (row + half), np.where(each, misses, unique)
+    whole, in_cache = updated * (row + state + half), 2.0 * updated * (row + half) / rho
+    passes = _DENSE_PASSES * shards.num_rows * float(_GRADIENT_ELEMENT_BYTES) * shards.num_cols
+    updates = np.select(
+        [on_host, dense, cached],
+        [np.zeros(len(shards)), passes + whole / rho, in_cache],
+        2.0 * whole / rho,
+    )
+    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+    atomics = np.where(each, ATOMIC_PASSES * indices * row * slower, 0.0)
+    sorts = shards.tables.sorts[shards.table] | dense
     work[:, LookupWork.INDICES] = np.where(sorts, indices, 0.0)
     work[:, LookupWork.STREAM_DRAM] = _streamed(shards)
-    work[:, LookupWork.FORWARD_ROWS_L2] = indices * shards.row_bytes
+    work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
+    work[:, LookupWork.FORWARD_ROWS_L2] = indices * row
+    work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, read, 0.0)
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
-    unique = shards.unique_rows()
-    on_host = shards.runs(ComputeKernel.FUSED_UVM)
-    add_where(_add_host_rows, on_host, work, shards, topology, unique)
-    add_where(_add_device_rows, ~on_host, work, shards, topology, unique)
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(first * gradient + updates, atomics)
+    work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, 2.0 * whole / _BOTH_WAYS, 0.0)
+    if cached.any():
+        outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
+        moved = 2.0 * shards.chosen(cached).missing_rows() * (row[cached] + half) / _BOTH_WAYS
+        work[cached, LookupWork.CACHE_INDICES] = indices[cached]
+        work[cached, LookupWork.FORWARD_HOST_LINK] = moved
+        work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]
     return work
 
 
 def _streamed(shards: LookupShards) -> FloatArray:
     """Device bytes ``[n]`` of indices, weights, offsets and outputs in a forward pass."""
     weight = np.where(shards.tables.is_weighted[shards.table], _WEIGHT_BYTES, 0.0)
-    pooled = shards.tables.is_pooled[shards.table]
-    output = (
-        shards.num_cols * shards.output_element_bytes / np.where(pooled, 1.0, _SEQUENCE_EFFICIENCY)
-    )
+    reached = np.where(shards.tables.is_pooled[shards.table], 1.0, _SEQUENCE_EFFICIENCY)
+    output = shards.num_cols * shards.output_element_bytes / reached
     indices = shards.num_indices * (shards.index_bytes + weight)
     return np.asarray(indices + shards.num_bags * (_OFFSET_BYTES + output))
-
-
-def _updates_each(shards: LookupShards) -> BoolArray:
-    """``[n]`` whether the rows of a shard are updated once for each index.
-
-    Never for replicated tables: their kernel adds to a gradient of the whole table.
-    """
-    each = shards.tables.updates_each_index[shards.table]
-    return np.asarray(each & ~shards.runs(ComputeKernel.DENSE))
-
-
-def _atomics(shards: LookupShards, topology: Topology) -> FloatArray:
-    """Bytes ``[n]`` of device memory that take as long as the atomic additions to rows.
-
-    There is one addition for each index; 0 if rows are updated once.
-    """
-    device = topology.device
-    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
-    added = ATOMIC_PASSES * shards.num_indices * shards.row_bytes * slower
-    return np.where(_updates_each(shards), added, 0.0)
-
-
-def _add_host_rows(
-    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
-) -> None:
-    """Fill in the rows of ``fused_uvm``, which are read and updated over the link to the host."""
-    device, row = topology.device, shards.row_bytes
-    half = device.row_half_bytes
-    misses = shards.misses(unique, min(_HELD_BYTES, device.l2_capacity_bytes))
-    whole = row + shards.state_bytes_per_row + half
-    updated = np.where(_updates_each(shards), misses, unique)
-    work[:, LookupWork.FORWARD_HOST_LINK] = misses * (row + half)
-    gradients = work[:, LookupWork.BACKWARD_ROWS_DRAM]
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(gradients, _atomics(shards, topology))
-    work[:, LookupWork.BACKWARD_HOST_LINK] = 2.0 * updated * whole / _BOTH_WAYS
-
-
-def _add_device_rows(
-    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
-) -> None:
-    """Fill in rows in device memory, and what a cache exchanges with the host."""
-    device, row, state = topology.device, shards.row_bytes, shards.state_bytes_per_row
-    half, rho = device.row_half_bytes, device.update_efficiency_ratio
-    misses = shards.misses(unique, device.l2_capacity_bytes)
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = misses * (row + half)
-    updated = np.where(_updates_each(shards), misses, unique)
-    whole = updated * (row + state + half)
-    updates = 2.0 * whole / rho
-    dense = shards.runs(ComputeKernel.DENSE)
-    cells = shards.num_rows.astype(float) * shards.num_cols
-    passes = _DENSE_PASSES * cells * _GRADIENT_ELEMENT_BYTES
-    updates = np.where(dense, passes + whole / rho, updates)
-    cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
-    updates = np.where(cached, 2.0 * updated * (row + half) / rho, updates)
-    moved = work[:, LookupWork.BACKWARD_ROWS_DRAM] + updates
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(moved, _atomics(shards, topology))
-    if cached.any():
-        outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
-        moved = 2.0 * shards.chosen(cached).missing_rows() * (row[cached] + half) / _BOTH_WAYS
-        work[cached, LookupWork.CACHE_INDICES] = shards.num_indices[cached]
-        work[cached, LookupWork.FORWARD_HOST_LINK] = moved
-        work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +12,6 @@ from zlib import crc32
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.distribution.base import AbstractIndexDistribution, keep_hottest_shares
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
 from costmodels.sharding import Plan, ShardingOption, ShardingType, TablePlacement, row_blocks
@@ -123,7 +122,6 @@ class OptionCells:
         An option has one cell for each pair of a width and a block of its layout. Options that
         differ only in the kernel share a layout.
         """
-        self._know_hottest(options)
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
         cut_of: list[int] = []
@@ -159,20 +157,6 @@ class OptionCells:
             batch_ratio=np.array(batch)[at],
         )
         return cells, [cuts[i] for i in cut_of]
-
-    def _know_hottest(self, options: Sequence[ShardingOption]) -> None:
-        """Find the shares of the hottest blocks of all tables together, in half the time.
-
-        Thousands of tables are listed under a time limit, most of them with a law of their own.
-        """
-        together = defaultdict[int, list[AbstractIndexDistribution]](list)
-        for name, kind in {(o.table, o.sharding_type) for o in options}:
-            table = self._columns.tables[self._position[name]]
-            if kind in self._parts and self._columns.is_scattered[self._position[name]]:
-                size = -(-table.num_embeddings // self._parts[kind])
-                together[-(-table.num_embeddings // size)].append(table.distribution)
-        for num_parts, laws in together.items():
-            keep_hottest_shares(laws, num_parts)
 
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.dense.live import live_bytes, looked_up_bytes
+from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
@@ -147,7 +147,7 @@ def _of_workload(workload: Workload) -> dict[str, Any]:
 
 def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
     """Every table in device memory as one shard, with all that is looked up in an iteration."""
-    tables = TableColumns.of(workload.tables)
+    tables = TableColumns(workload.tables)
     size, batch = len(workload.tables), float(workload.batch_size_per_rank * topology.world_size)
     indices = batch * tables.pooling_factor
     return LookupShards(
@@ -179,7 +179,7 @@ class WorkModel:
     @cached_property
     def columns(self) -> TableColumns:
         """The tables as columns of numbers."""
-        return TableColumns.of(self.workload.tables)
+        return TableColumns(self.workload.tables)
 
     @property
     def _depth(self) -> float:

@@ -16,10 +16,10 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, Basis, Confidence, balanced_s
 from costmodels.cpu.dense import dense_counts
-from costmodels.dense.base import Product
 from costmodels.dense.roofline import product_s
 from costmodels.estimates import Source
 from costmodels.measured.curves import Collective
+from costmodels.operators import Product
 from costmodels.topology import Topology
 from costmodels.uncertainty import rate_sigma
 from costmodels.units import US

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import DataType
-from costmodels.dense.roofline import attention_s
+from costmodels.dense.kernels import Gpu, kernel_time
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
@@ -228,4 +228,4 @@ def _on(device: Device, found: dict[str, Works]) -> Works:
 
 def _time_s(case: AttentionCase, works: Works) -> float:
     """Predicted seconds of a case."""
-    return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
+    return kernel_time(case.operator, Gpu.plain(case.device), works, is_backward=case.is_backward)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from costmodels import memory
-from costmodels.dense.live import live_bytes
+from costmodels.dense.base import live_bytes
 from costmodels.memory import dense_bytes, device_limits
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType

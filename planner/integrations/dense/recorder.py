@@ -224,7 +224,7 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
     )
     if isinstance(module, InteractionArch):
         return joins.dot(flow)[0]
-    joined, met = joins.cat(flow)
+    joined, met = joins.joined(flow)
     layers = cross_layers(module.crossnet)
     return None if layers is None else (*joined, *joins.cross(met, *layers))
 

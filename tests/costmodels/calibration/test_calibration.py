@@ -31,9 +31,10 @@ from costmodels.calibration.points import (
 from costmodels.cpu.dense import CpuDense, dense_counts
 from costmodels.cpu.exchange import STAGES, exchange_counts, shard_loads
 from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
-from costmodels.dense.base import Product, dense_layers
+from costmodels.dense.base import dense_layers
 from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import Caches, CpuKernel
+from costmodels.operators import Product
 from costmodels.sharding import ShardingType, check_plan
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 

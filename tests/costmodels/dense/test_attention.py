@@ -134,11 +134,16 @@ def test_ranks_differ_more_if_samples_share_their_history() -> None:
     shared = replace(drawn, samples_per_history=4)
     one, four = (max(o.deviation_ratio for o in operators(x)) for x in (drawn, shared))
     assert four == pytest.approx(2 * one)
-    said = uneven_remark(workload(drawn), make_topology(device=H100), DenseRoofline())
+    ranks = make_topology(device=H100)
+    drawn_s, even_s = (
+        sum(DenseRoofline().times(workload(x), ranks))
+        for x in (drawn, replace(drawn, balanced=True))
+    )
+    said = uneven_remark(workload(drawn), ranks, DenseRoofline())
     assert said is not None
-    assert "balanced: true" in said
+    assert f"would save {(drawn_s - even_s) * 1e3:.3g} ms a step" in said
     for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
-        assert uneven_remark(workload(quiet), make_topology(device=H100), DenseRoofline()) is None
+        assert uneven_remark(workload(quiet), ranks, DenseRoofline()) is None
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:

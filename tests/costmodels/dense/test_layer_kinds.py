@@ -45,7 +45,7 @@ def test_flop_by_hand() -> None:
         (lambda: Moe(experts=2, top=3, ffn=4), "top must be at most experts, got 3 of 2"),
         (lambda: Moe(experts=0, top=1, ffn=4), "experts must be 1..1e6"),
         (lambda: Hstu(layers=1, hidden=10, heads=4, seq=3), "hidden must be a multiple of heads"),
-        (lambda: TwoTower(sizes=(3,), user_elements=-1), "user_elements must be 0 or more"),
+        (lambda: TwoTower(sizes=(3,), user_elements=-1), "user_elements must be 0..1e6, got -1"),
         (lambda: Mmoe(experts=1, tasks=1, expert_sizes=(), tower_sizes=(1,)), "expert_sizes must"),
         (lambda: DeepFm(sizes=(0,)), "sizes must be 1..1e6"),
         (lambda: AttentionPooling(seq=0, width=1, sizes=(1,)), "seq must be 1..1e6"),

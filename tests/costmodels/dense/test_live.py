@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.dense.base import activation_bytes
-from costmodels.dense.live import live_bytes, looked_up_bytes
+from costmodels.dense.base import activation_bytes, live_bytes, looked_up_bytes
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
 from costmodels.workload import DataType, DenseArch, Pipeline, Workload

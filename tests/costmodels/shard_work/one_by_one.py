@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
-from costmodels.dense.live import live_bytes
+from costmodels.dense.base import live_bytes
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup

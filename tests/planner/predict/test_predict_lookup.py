@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.dense.base import Product
 from costmodels.dense.roofline import product_s
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.lookup.fbgemm import DEFAULTS
+from costmodels.operators import Product
 from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from benchmarks.fit_published import lines_of
-from costmodels.dense.roofline import attention_s
+from costmodels.dense.kernels import Gpu, kernel_time
 from costmodels.sustained import POINTWISE, pointwise_works
 from planner.validation import attention
 from planner.validation.attention import LEFT_OUT, AttentionCase
@@ -52,7 +52,9 @@ def test_tritons_kernels_are_as_long_as_published() -> None:
     off: dict[tuple[str, bool], list[float]] = {}
     for case in attention.load_cases("hstu_attention_triton.csv"):
         works = pointwise_works(1, case.device)
-        time_s = attention_s(case.operator, case.device, works, is_backward=case.is_backward)
+        time_s = kernel_time(
+            case.operator, Gpu.plain(case.device), works, is_backward=case.is_backward
+        )
         off.setdefault((case.device.name[:4], case.is_backward), []).append(
             abs(time_s / case.measured_s - 1.0)
         )
