@@ -29,7 +29,7 @@ from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
 from planner.validation.cases import Prediction, grouped
-from planner.validation.published import PublishedCase, load_cases, predict
+from planner.validation.published import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
@@ -342,7 +342,7 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
 
 @cache
-def _published() -> tuple[Prediction[PublishedCase], ...]:
+def _published() -> tuple[Prediction, ...]:
     """All published cases with their predictions."""
     return tuple(predict(case) for case in load_cases())
 

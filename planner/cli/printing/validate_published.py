@@ -19,9 +19,11 @@ _UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
 """The factor and the decimals of times in a unit."""
 
 
-def show_kind(settings: Settings, module: str) -> None:
-    """Print the predictions and errors of one module of :mod:`planner.validation`."""
-    parts: tuple[Part, ...] = importlib.import_module(f"planner.validation.{module}").parts()
+def show_kind(settings: Settings, kind: str) -> None:
+    """Print the predictions and errors of a kind: a function of :mod:`planner.validation`."""
+    module, name = kind.split(".")
+    found = importlib.import_module(f"planner.validation.{module}")
+    parts: tuple[Part, ...] = getattr(found, name)()
     if settings.json:
         write_json({part.name: _as_json(part) for part in parts})
         return
@@ -40,7 +42,7 @@ def _as_json(part: Part) -> dict[str, Any]:
             "case": p.case.name,
             "system": p.case.topology.name,
             "world_size": p.case.topology.world_size,
-            **{title: make(p.case) for title, make in part.by.items()},
+            **{title: p.case.groups[title] for title in part.by},
             "measured_s": p.case.measured_s,
             "predicted_s": p.shipped.time_s,
             "low_s": p.shipped.low_s,
@@ -55,7 +57,7 @@ def _as_json(part: Part) -> dict[str, Any]:
     return {"cases": cases, "errors": _errors(part.found), "groups": groups}
 
 
-def _errors(found: Sequence[Prediction[Any]]) -> dict[str, dict[str, float]]:
+def _errors(found: Sequence[Prediction]) -> dict[str, dict[str, float]]:
     """Errors as data, without the share inside intervals where there are none."""
     rows = {name: asdict(summary) for name, summary in summarize(found).items()}
     return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.items()}
@@ -69,13 +71,13 @@ def _print_cases(part: Part) -> None:
         low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
         return f"{low} .. {high}" if found.low_s < found.high_s else ""
 
-    def error(p: Prediction[Any], time_s: float) -> str:
+    def error(p: Prediction, time_s: float) -> str:
         return f"{100 * (time_s / p.case.measured_s - 1):+.1f} %"
 
     first, *others = part.found[0].predicted
     rows = [
         (
-            p.case.label,
+            p.case.label or p.case.name,
             f"{p.case.topology.world_size} x {p.case.topology.name}",
             f"{factor * p.case.measured_s:.{digits}f}",
             f"{factor * p.shipped.time_s:.{digits}f}",
@@ -128,7 +130,7 @@ def _print_errors(part: Part) -> None:
 
 def show_memory(settings: Settings) -> None:
     """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
-    from planner.validation.h200 import memory_errors, memory_of_steps
+    from planner.validation.steps import memory_errors, memory_of_steps
 
     found = memory_of_steps()
     errors = memory_errors(found)

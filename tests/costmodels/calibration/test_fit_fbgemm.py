@@ -20,9 +20,9 @@ from costmodels.errors import InvalidValueError
 from costmodels.lookup.fbgemm import DEFAULTS
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from planner.io.system.system_file import load_system
-from planner.validation.lookups import load_rows
+from planner.validation.kernels import lookup_rows
 
-ROWS = load_rows()
+ROWS = lookup_rows()
 H200 = load_system("h200_sxm", gpus=1, gpus_per_host=1)
 ROW = {"id": "a", "block": "hbm", "T": 2, "rows": 1000, "dim": 64, "L": 4, "B": 100}
 ROW |= {"law": "zipf 1.1", "loc": "hbm", "wdtype": "fp16", "opt": "sgd", "pooled": True}
