@@ -157,8 +157,8 @@ POINTWISE: Final[dict[str, Works]] = {
 """Attention without softmax (HSTU), by generation of the device. ``python -m
 benchmarks.fit_published attention`` computes these values from the times in
 configs/published/hstu_attention.csv and prints them. ``shardplan validate published --what
-attention`` compares the model with the times, also with a width of heads or a device left out. Forward, kernels
-on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
+attention`` compares the model with the times, also with a width of heads or a device left out.
+Forward, kernels on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
 _UNMEASURED: Final = "H100"
 """Generation whose values are used for pointwise attention on devices that were not measured."""
 _TRITON_RATIOS: Final = (0.66, 0.43)

@@ -7,6 +7,7 @@ to large ones, and with times once it is measured. All seconds are processor sec
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -308,14 +309,13 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
     while len(points) < count:
         rows = int(10 ** rng.uniform(2.0, 6.3))
         dim = int(rng.choice(_DIMS))
-        uniform = rng.random() < _UNIFORM_SHARE
         point = LookupPoint(
             kernel=kernel,
             num_embeddings=rows,
             embedding_dim=dim,
             num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
             pooling_factor=_pooling(rng),
-            exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
+            exponent=_exponent(rng),
         )
         too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
         if rows * dim * _ELEMENT_BYTES <= limit and not too_many:
@@ -348,7 +348,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     tables: list[Table] = []
     placements: list[TablePlacement] = []
     for i in range(int(rng.integers(1, 15))):
-        table = _table(f"t{i}", rng)
+        table = _table(i, rng)
         room_bytes -= table.weight_bytes
         room_indices -= table.pooling_factor
         if tables and min(room_bytes, room_indices) < 0:
@@ -356,41 +356,49 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
         kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
         tables.append(table)
         placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
-    dense = DenseArch(
-        num_dense_features=13,
-        bottom_mlp=_widths(rng),
-        top_mlp=(*_widths(rng), 1),
-        interaction=Interaction.CAT,
-    )
-    workload = Workload(
-        name=name,
-        tables=tuple(tables),
-        batch_size_per_rank=batch,
-        dense=dense,
-        pipeline=Pipeline.NONE,
-    )
+    workload = small_workload(name, tables, batch, _widths(rng), (*_widths(rng), 1))
     return StepPoint(workload=workload, plan=Plan(placements=tuple(placements)))
 
 
-def _table(name: str, rng: np.random.Generator) -> Table:
+def small_workload(
+    name: str, tables: Sequence[Table], batch: int, bottom: tuple[int, ...], top: tuple[int, ...]
+) -> Workload:
+    """A model with tables and MLPs whose vectors are concatenated, trained without a pipeline."""
+    return Workload(
+        name=name,
+        tables=tuple(tables),
+        batch_size_per_rank=batch,
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=bottom,
+            top_mlp=top,
+            interaction=Interaction.CAT,
+        ),
+        pipeline=Pipeline.NONE,
+    )
+
+
+def zipf_table(
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool
+) -> Table:
+    """A pooled table of one feature, whose indices follow a Zipf law."""
+    return Table(
+        name=f"t{number}",
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name=f"f{number}", pooling_factor=length),),
+        distribution=Zipf(num_embeddings=rows, exponent=exponent, scattered=scattered),
+    )
+
+
+def _table(number: int, rng: np.random.Generator) -> Table:
     """A random pooled table with one feature."""
     while True:
         rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
         if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
             break
-    uniform = rng.random() < _UNIFORM_SHARE
-    law = Zipf(
-        num_embeddings=rows,
-        exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
-        scattered=bool(rng.random() < 0.5),
-    )
-    return Table(
-        name=name,
-        num_embeddings=rows,
-        embedding_dim=dim,
-        features=(Feature(name=f"of_{name}", pooling_factor=_pooling(rng)),),
-        distribution=law,
-    )
+    exponent, scattered = _exponent(rng), bool(rng.random() < 0.5)
+    return zipf_table(number, rows, dim, _pooling(rng), exponent, scattered=scattered)
 
 
 def placed(
@@ -448,6 +456,12 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
         for size in sizes
         for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
     ]
+
+
+def _exponent(rng: np.random.Generator) -> float:
+    """The exponent of a random Zipf law; 0 for some."""
+    is_uniform = rng.random() < _UNIFORM_SHARE
+    return 0.0 if is_uniform else float(rng.uniform(0.0, _MAX_EXPONENT))
 
 
 def _pooling(rng: np.random.Generator) -> float:

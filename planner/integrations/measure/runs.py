@@ -93,11 +93,6 @@ class PlanRun:
     foreign_ratio: float
     pace_s: float
 
-    def share_between(self, low_s: float, high_s: float) -> float:
-        """Share (0..1) of all measured iterations that took ``low_s`` to ``high_s``."""
-        inside = [low_s <= x <= high_s for x in self.virtual_s]
-        return sum(inside) / len(inside)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedIteration:
@@ -252,12 +247,20 @@ def validate_tasks(
         progress: called with the outcomes of each task.
     """
     outcomes: dict[str, list[Outcome]] = {}
+    models = default_models(topology)
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
-        first = next(iter(variants.values()))
-        plans = choose_plans(first.priced, topology, num_plans, seed + task)
-        cases = [(label, made, named) for label, made in variants.items() for named in plans]
-        found = _outcomes(task, topology, cases, settings)
+        plans = choose_plans(variants[0][1], topology, num_plans, seed + task)
+        cases = [(*variant, named) for variant in variants for named in plans]
+        trained = [
+            RunCase(workload=workload, plan=named.plan, blocks=blocks)
+            for _, _, workload, blocks, named in cases
+        ]
+        runs = run_plans(trained, world_size=topology.world_size, settings=settings)
+        found = [
+            _outcome(task, label, CostPipeline(priced, topology, models), named, run)
+            for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
+        ]
         for outcome in found:
             outcomes.setdefault(outcome.skew, []).append(outcome)
         if progress is not None:
@@ -265,51 +268,19 @@ def validate_tasks(
     return [outcome for same in outcomes.values() for outcome in same]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """A model as it is trained, and as it is priced where that differs."""
-
-    trained: Workload
-    blocks: Blocks | None = None
-    traced: Workload | None = None
-
-    @property
-    def priced(self) -> Workload:
-        return self.traced or self.trained
-
-
-def _variants(what: str, seed: int) -> dict[str, _Task]:
-    """The variants of a random model by their labels; see :func:`validate_tasks`."""
+def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, Blocks | None]]:
+    """The variants of a random model: label, as priced, as trained, and its transformer blocks."""
     if what in BLOCK_TASKS:
         workload, blocks = BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
         dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-        traced = replace(workload, dense=dense)
-        return {"random": _Task(trained=workload, blocks=blocks, traced=traced)}
+        return [("random", replace(workload, dense=dense), workload, blocks)]
     workload = random_workload(seed)
     if what not in tuple(Precision):
-        return {"random": _Task(trained=workload)}
+        return [("random", workload, workload, None)]
     coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
     coded = replace(coded, name=f"{workload.name}-{what}")
-    return {"fp32": _Task(trained=workload), what: _Task(trained=coded)}
-
-
-def _outcomes(
-    task: int,
-    topology: Topology,
-    cases: Sequence[tuple[str, _Task, NamedPlan]],
-    settings: RunSettings,
-) -> list[Outcome]:
-    trained = [
-        RunCase(workload=made.trained, plan=named.plan, blocks=made.blocks)
-        for _, made, named in cases
-    ]
-    runs = run_plans(trained, world_size=topology.world_size, settings=settings)
-    models = default_models(topology)
-    return [
-        _outcome(task, label, CostPipeline(made.priced, topology, models), named, run)
-        for (label, made, named), run in zip(cases, runs, strict=True)
-    ]
+    return [("fp32", workload, workload, None), (what, coded, coded, None)]
 
 
 def _outcome(
@@ -317,14 +288,17 @@ def _outcome(
 ) -> Outcome:
     workload, topology = pipeline.workload, pipeline.topology
     estimate = pipeline.estimate(named.plan)
-    time = estimate.time
+    time, calibration = estimate.time, topology.calibration
+    calibrated_s = load_constants(calibration).pace_s if calibration else None
+    inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
     return Outcome(
         task=task,
         skew=skew,
         num_tables=len(workload.tables),
         batch_size_per_rank=int(workload.batch_size_per_rank),
         origin=named.origin,
-        kinds=plan_kinds(named.plan),
+        # T, R, C, D for table_wise, row_wise, column_wise, data_parallel
+        kinds="".join(p.sharding_type.value[0].upper() for p in named.plan.placements),
         predicted_s=time.time_s,
         low_s=time.low_s,
         high_s=time.high_s,
@@ -335,22 +309,11 @@ def _outcome(
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         stages_measured_s=run.stages_s,
         network_measured_s=run.network_s,
-        iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
+        iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
         torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
-        pace_ratio=_pace_ratio(topology, run),
+        pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
     )
-
-
-def _pace_ratio(topology: Topology, run: PlanRun) -> float | None:
-    """How long fixed work took while the plan ran, compared with the calibration."""
-    calibrated_s = load_constants(topology.calibration).pace_s if topology.calibration else None
-    return run.pace_s / calibrated_s if calibrated_s else None
-
-
-def plan_kinds(plan: Plan) -> str:
-    """A letter for each table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
-    return "".join(p.sharding_type.value[0].upper() for p in plan.placements)
 
 
 def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
