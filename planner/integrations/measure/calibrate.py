@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
-from costmodels.calibration.device import DeviceJob, num_rows
+from costmodels.calibration.device import DeviceJob, device_points, exchange_points
 from costmodels.calibration.fit_machine import fit_machine
 from costmodels.calibration.fitting import Calibration
 from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort, StepPoint
@@ -139,7 +139,9 @@ def write_rows(
     if on_gpus and not 0 < world_size <= sees_gpus():
         message = f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}"
         raise InvalidInputError(message)
-    path, total = Path(job.path), num_rows(job.effort, world_size)
+    path, total = Path(job.path), 1 + len(device_points(job.effort, job.seed))
+    if world_size > 1:
+        total += len(exchange_points(world_size, size_ratio=job.effort.size_ratio))
     if launch is None or launch.rank == 0:
         write_text_atomic(path, "")
 

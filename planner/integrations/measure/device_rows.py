@@ -29,15 +29,14 @@ import torch.distributed as dist
 from costmodels.calibration.device import (
     EAGER_CALL,
     EAGER_PASS,
+    KERNEL_GAP,
+    KERNELS_IN_A_ROW,
     LOOKUP_BLOCKS,
-    DeviceEffort,
     DeviceJob,
+    HostCalls,
     Row,
-    copy_rows,
+    device_points,
     exchange_points,
-    link_rows,
-    lookup_rows,
-    product_rows,
 )
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
@@ -222,8 +221,6 @@ def _software() -> dict[str, Any]:
 
 _FEW: Final = 8
 """Elements of a tensor whose kernels take no longer than any kernel must."""
-_IN_A_ROW: Final = 50
-"""Kernels that follow each other where the gap between kernels is measured."""
 _COLLECTIVES_IN_A_ROW: Final = 10
 """As in NCCL's own tests, collectives follow each other, so that no rank waits for a late one."""
 _CACHE_WARM_UP: Final = 16
@@ -268,12 +265,21 @@ class _Rows:
 
 def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device = Cuda(rank) if job.kind == "cuda" else Cores()
+    device, effort = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort
     rows = _Rows(Path(job.path) if rank == 0 else None)
     rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
     try:
         if world_size > 1:
-            _measure_collectives(device, rows, rank, world_size, job.effort)
+            for case in exchange_points(world_size, size_ratio=effort.size_ratio):
+                point = {
+                    "block": "collectives",
+                    "operation": case.operation,
+                    "ranks": world_size,
+                    "sent_bytes": list(case.sent_bytes),
+                    "kept_bytes": list(case.kept_bytes),
+                    "backend": "nccl" if device.device.type == "cuda" else "gloo",
+                }
+                rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
         if rank == 0:
             _measure_alone(device, rows, job)
     except _BrokenError:
@@ -281,40 +287,40 @@ def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
 
 
 def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
-    """Everything that needs one device only."""
-    effort, rng = job.effort, np.random.default_rng(job.seed)
-    size = effort.size_ratio
-    rows.measured(
-        {"block": "ceilings", "what": f"kernel gap on GPU: {_IN_A_ROW} add_, queued"},
-        partial(_kernel_gap, device, effort.repeats),
-    )
-    _measure_host(device, rows)
-    products = product_rows(effort.num_products, rng, size_ratio=size)
-    for row in (*copy_rows(size_ratio=size), *link_rows(size_ratio=size), *products):
-        measure = {"link": _linked, "d2d": _copied, "add": _copied}.get(row["what"], _multiplied)
-        rows.measured(row, partial(measure, device, row, effort.repeats))
-    _measure_lookups(device, rows, effort, rng)
+    """Everything that needs one device only, of what this device and its software have."""
+    missing: dict[str, str] = {}
+    if device.device.type == "cpu":
+        missing = dict.fromkeys(("uvm", "uvmc"), "CPU cores have no memory of their own")
+    if find_spec("fbgemm_gpu") is None:
+        missing = dict.fromkeys(LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
+    for point in device_points(job.effort, job.seed, memory_bytes=device.memory_bytes):
+        if point["block"] not in missing:
+            measure = MEASURES[point.get("what", "lookup")]
+            rows.measured(point, partial(measure, device, point, job.effort.repeats))
+            device.tidy()
+    for block, error in missing.items():
+        rows.add({"block": block, "error": error})
 
 
-def _kernel_gap(device: Cores, repeats: int) -> Row:
+def _kernel_gap(device: Cores, _: Row, repeats: int) -> Row:
     few = torch.zeros(_FEW, device=device.device)
 
     def run(_: int) -> None:
-        for _ in range(_IN_A_ROW):
+        for _ in range(KERNELS_IN_A_ROW):
             few.add_(1.0)
 
-    return {"us_each": _typical_us(device, run, repeats)["us"] / _IN_A_ROW}
+    return {"us_each": _typical_us(device, run, repeats)["us"] / KERNELS_IN_A_ROW}
 
 
-def _measure_host(device: Cores, rows: _Rows) -> None:
-    """Calls of the host, issued back to back."""
-    calls = cache(measure_host)
+@cache
+def _host_calls(device: torch.device) -> HostCalls:
+    return measure_host(device)
 
-    def measured(name: str) -> Row:
-        return {"wall_us": _us(getattr(calls(device.device), name))}
 
-    for what, name in ((EAGER_CALL, "eager_call_s"), (EAGER_PASS, "eager_pass_s")):
-        rows.measured({"block": "ceilings", "what": what}, partial(measured, name))
+def _host_call(device: Cores, row: Row, _: int) -> Row:
+    """A call of the host, issued back to back."""
+    name = "eager_call_s" if row["what"] == EAGER_CALL else "eager_pass_s"
+    return {"wall_us": _us(getattr(_host_calls(device.device), name))}
 
 
 def _typical_us(device: Cores, step: Step, repeats: int) -> Row:
@@ -371,26 +377,6 @@ def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
         torch.set_float32_matmul_precision(before)
 
 
-def _measure_lookups(
-    device: Cores, rows: _Rows, effort: DeviceEffort, rng: np.random.Generator
-) -> None:
-    """Lookups of all blocks that this device and its software have."""
-    if find_spec("fbgemm_gpu") is None:
-        for block in LOOKUP_BLOCKS:
-            rows.add({"block": block, "error": "fbgemm_gpu is not installed"})
-        return
-    on_gpu = device.device.type == "cuda"
-    for block, num_points in zip(LOOKUP_BLOCKS, effort.num_lookups, strict=True):
-        if block.startswith("uvm") and not on_gpu:
-            rows.add({"block": block, "error": "CPU cores have no memory of their own"})
-            continue
-        for point in lookup_rows(
-            block, num_points, rng, memory_bytes=device.memory_bytes, size_ratio=effort.size_ratio
-        ):
-            rows.measured(point, partial(_looked_up, device, point, effort.repeats))
-            device.tidy()
-
-
 def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
     """Forward, and backward with the update, of one fused call."""
     from planner.integrations.measure.microbench_lookup import fused_tables
@@ -431,6 +417,20 @@ def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
     return found if timed.is_held else {**found, "held": False}
 
 
+MEASURES: Final[dict[str, Callable[[Cores, Row, int], Row]]] = {
+    KERNEL_GAP: _kernel_gap,
+    EAGER_CALL: _host_call,
+    EAGER_PASS: _host_call,
+    "d2d": _copied,
+    "add": _copied,
+    "link": _linked,
+    "gemm": _multiplied,
+    "gemm_shape": _multiplied,
+    "lookup": _looked_up,
+}
+"""What measures a point, from the device, the point and how often; by what the point says it is."""
+
+
 def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tensor]:
     """Batches of indices, table by table; each table has hot rows of its own."""
     exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
@@ -447,22 +447,6 @@ def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tens
 
 def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
     return sum(int(torch.unique(part).numel()) for part in indices.reshape(num_tables, -1))
-
-
-def _measure_collectives(
-    device: Cores, rows: _Rows, rank: int, world_size: int, effort: DeviceEffort
-) -> None:
-    """Collectives of all ranks, balanced and not; the slowest rank counts."""
-    for case in exchange_points(world_size, size_ratio=effort.size_ratio):
-        point = {
-            "block": "collectives",
-            "operation": case.operation,
-            "ranks": world_size,
-            "sent_bytes": list(case.sent_bytes),
-            "kept_bytes": list(case.kept_bytes),
-            "backend": "nccl" if device.device.type == "cuda" else "gloo",
-        }
-        rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
 
 
 def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> Row:

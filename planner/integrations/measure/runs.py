@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,14 +94,13 @@ class PlanRun:
     pace_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedIteration:
+class TimedIteration(NamedTuple):
     """One iteration of one rank, with the seconds of stages, and of network threads in stages."""
 
     plan: int
     block: int
-    trace: Trace
     wall_s: float
+    trace: Trace
     stages_s: tuple[float, ...]
     network_s: tuple[float, ...]
 
@@ -171,36 +170,27 @@ def train_in_turns(
 
     All models are in memory together. ``between`` is called before each block.
     """
-    log, seed = clock.log, settings.seed
+    seed = settings.seed
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
     models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
     for training in models:
-        log.follow_gradients(training.model)
+        clock.follow_gradients(training.model)
     calm_network_threads()
     order_rng = np.random.default_rng(seed)
     iterations = []
     for block in range(settings.num_blocks):
-        for k in order_rng.permutation(len(cases)):
+        for k in order_rng.permutation(len(cases)).tolist():
             between()
             own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()
-                log.begin()
-                clock.reset()
+                clock.begin()
                 models[k].step(own[i % NUM_BATCHES])
-                trace = log.end()
+                measured = clock.end()
+                wall_s = time.perf_counter() - started
                 if i >= settings.warm_up:
-                    iterations.append(
-                        TimedIteration(
-                            plan=int(k),
-                            block=block,
-                            trace=trace,
-                            wall_s=time.perf_counter() - started,
-                            stages_s=clock.seconds(),
-                            network_s=clock.network_seconds(),
-                        )
-                    )
+                    iterations.append(TimedIteration(k, block, wall_s, *measured))
     return iterations
 
 
