@@ -11,6 +11,7 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, report_written, say
 from planner.cli.printing.show import print_items, print_rows
+from planner.cli.printing.validate_published import told_errors
 from planner.cli.types import File, System, Text
 
 if TYPE_CHECKING:
@@ -212,7 +213,10 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
             "fit": [asdict(e) for e in result.errors],
-            "lookups": [asdict(e) for e in result.lookup_errors],
+            "lookups": [
+                {"block": block, "direction": way, **told_errors(error)}
+                for (block, way), error in result.lookup_errors.items()
+            ],
             "kept": list(result.kept),
             "other_card": result.other_card,
         }
@@ -234,12 +238,12 @@ def _print_fit(machine: str, result: Written) -> None:
     if result.lookup_errors:
         print_items(
             "Lookups that the fit has not seen, ten groups in turn",
-            result.lookup_errors,
+            result.lookup_errors.items(),
             {
-                "lookups": lambda e: f"{e.block} {e.direction}",
-                "points": lambda e: str(e.num_points),
-                "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
-                "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
+                "lookups": lambda item: " ".join(item[0]),
+                "points": lambda item: str(item[1].count),
+                "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
+                "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
             },
         )
     if result.errors:

@@ -13,6 +13,7 @@ from planner.validation.cases import Part, Prediction, summarize
 
 if TYPE_CHECKING:
     from costmodels.estimates import Estimate
+    from costmodels.validation import ErrorSummary
     from planner.validation.intervals import Coverage
 
 _UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
@@ -58,9 +59,12 @@ def _as_json(part: Part) -> dict[str, Any]:
 
 
 def _errors(found: Sequence[Prediction]) -> dict[str, dict[str, float]]:
+    return {name: told_errors(summary) for name, summary in summarize(found).items()}
+
+
+def told_errors(summary: ErrorSummary) -> dict[str, float]:
     """Errors as data, without the share inside intervals where there are none."""
-    rows = {name: asdict(summary) for name, summary in summarize(found).items()}
-    return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.items()}
+    return {name: value for name, value in asdict(summary).items() if value == value}
 
 
 def _print_cases(part: Part) -> None:

@@ -14,6 +14,7 @@ from costmodels.cpu.exchange import STAGES
 from costmodels.validation import Ranking, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_items
+from planner.cli.printing.validate_published import told_errors
 from planner.support.files import csv_text
 
 if TYPE_CHECKING:
@@ -142,9 +143,8 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def as_row(ranking: Ranking) -> dict[str, float]:
     """Scores by name, without those that were not computed."""
-    errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
     scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
-    return {**errors, **scores}
+    return {**told_errors(ranking.errors), **scores}
 
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
