@@ -161,42 +161,30 @@ def fit_counts(
     counts: FloatArray,
     times_s: FloatArray,
     name: str,
-    *,
+    describe: Callable[[int], str],
     groups: Sequence[int] | IntArray | None = None,
-    describe: Callable[[int], str] | None = None,
-) -> tuple[tuple[float, ...], FitError]:
+) -> tuple[tuple[float, ...], FitError, FloatArray]:
     """Seconds per count, and how well they fit.
 
     Args:
         counts: ``[points, counts]``.
         times_s: ``[points]`` measured seconds.
         name: what is fitted.
+        describe: describes the point at a position, for a report of odd points.
         groups: ``[points]`` points of the same group are left out together; None if each point is a
             group.
-        describe: describes the point at a position, for a report of odd points.
 
     Returns:
-        Seconds for each of the counts, and the errors.
+        Seconds for each of the counts, the errors, and the seconds ``[points]`` that fits to the
+        other groups predict for each point.
     """
     coefficients = non_negative(counts, times_s)
-    inside = log_errors(counts @ coefficients, times_s)
-    outside = log_errors(held_out_seconds(counts, times_s, groups), times_s)
-    error = fit_error(name, inside, outside, describe)
-    return tuple(float(c) for c in coefficients), error
-
-
-def held_out_seconds(
-    counts: FloatArray, times_s: FloatArray, groups: Sequence[int] | IntArray | None = None
-) -> FloatArray:
-    """Seconds ``[points]`` that fits to the other groups predict for each point.
-
-    If there is no other group, the result is the measured seconds. Arguments are those of
-    :func:`fit_counts`.
-    """
     own = np.arange(len(times_s)) if groups is None else np.asarray(groups)
-    return left_out(
+    held_out_s = left_out(
         own, times_s, lambda kept, out: counts[out] @ non_negative(counts[kept], times_s[kept])
     )
+    errors = log_errors(counts @ coefficients, times_s), log_errors(held_out_s, times_s)
+    return tuple(coefficients.tolist()), fit_error(name, *errors, describe), held_out_s
 
 
 def left_out(
@@ -219,10 +207,7 @@ def left_out(
 
 
 def fit_error(
-    name: str,
-    inside: FloatArray,
-    outside: FloatArray,
-    describe: Callable[[int], str] | None = None,
+    name: str, inside: FloatArray, outside: FloatArray, describe: Callable[[int], str]
 ) -> FitError:
     """The error of a fit from logarithmic errors ``[points]``.
 
@@ -232,7 +217,7 @@ def fit_error(
         outside: errors on points that were left out.
         describe: describes the point at a position, for a report of odd points.
     """
-    odd = [int(i) for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > ODD][:MOST_ODD]
+    odd = [i for i in np.argsort(-np.abs(outside)).tolist() if abs(outside[i]) > ODD][:MOST_ODD]
     return FitError(
         name=name,
         num_points=len(outside),
@@ -240,9 +225,7 @@ def fit_error(
         held_out_ratio=geomean_error(outside),
         p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
         odd_points=tuple(
-            f"{describe(i) if describe else f'point {i}'}: predicted / measured "
-            f"{np.exp(outside[i]):.2f}"
-            for i in odd
+            f"{describe(i)}: predicted / measured {np.exp(outside[i]):.2f}" for i in odd
         ),
     )
 

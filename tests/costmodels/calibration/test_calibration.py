@@ -13,7 +13,6 @@ from costmodels.calibration.fitting import (
     fit_lookups,
     folds,
     geomean_error,
-    held_out_seconds,
     learned_residual,
     log_errors,
     non_negative,
@@ -191,9 +190,11 @@ def test_steps_are_held_out_together() -> None:
     counts = np.column_stack([np.ones(12), np.arange(12.0)])
     times = counts @ np.array([1.0, 0.5])
     groups = [i // 3 for i in range(12)]
-    assert held_out_seconds(counts, times, groups) == pytest.approx(times)
-    assert held_out_seconds(counts[:3], 2 * times[:3], [0, 0, 0]) == pytest.approx(2 * times[:3])
-    coefficients, error = fit_counts(counts, 1.1 * times, "made up", groups=groups)
+    *_, held_out_s = fit_counts(counts, times, "made up", str, groups)
+    assert held_out_s == pytest.approx(times)
+    *_, held_out_s = fit_counts(counts[:3], 2 * times[:3], "made up", str, [0, 0, 0])
+    assert held_out_s == pytest.approx(2 * times[:3])
+    coefficients, error, _ = fit_counts(counts, 1.1 * times, "made up", str, groups)
     assert coefficients == pytest.approx((1.1, 0.55))
     assert error.held_out_ratio < 1e-9
 
