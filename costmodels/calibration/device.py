@@ -384,8 +384,7 @@ def uneven_error(rows: Sequence[Row]) -> FitError | None:
     asked = np.log([max(row["sent_bytes"]) for row in uneven])
     predicted = np.exp(np.interp(asked, np.log(sizes), np.log(times)))
     errors = log_errors(predicted, np.array([row["us"] for row in uneven]))
-    name = "uneven all-to-all, by its largest sender"
-    return fit_error(name, errors, errors, lambda i: f"{max(uneven[i]['sent_bytes']):.0f} bytes")
+    return fit_error("uneven all-to-all, by its largest sender", errors, errors)
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:

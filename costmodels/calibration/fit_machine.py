@@ -114,7 +114,7 @@ def _fit_steps(
     counts = {stage: np.array([found[stage] for found in each]) for stage in _FITS}
     measured = np.array([s.point.stages_s[s.rank] for s in seen])
     times = {stage: measured[:, exchange.STAGES.index(stage)] for stage in _FITS}
-    steps, words = np.array([s.step for s in seen]), [_describe(s) for s in seen]
+    steps = np.array([s.step for s in seen])
     # TorchRec makes no exchanges if all tables are replicated.
     used = {
         "lookup": np.array([bool(s.own) for s in seen]),
@@ -129,7 +129,6 @@ def _fit_steps(
             counts[stage][at],
             times[stage][at],
             name,
-            [words[i] for i in at].__getitem__,
             steps[at],
         )
         errors.append(error)
@@ -262,13 +261,6 @@ def _exchange_counts(seen: _Seen) -> tuple[FloatArray, FloatArray]:
     return indices, vectors
 
 
-def _describe(seen: _Seen) -> str:
-    """A rank of a step in words; a letter for each table says its sharding type."""
-    kinds = "".join(p.sharding_type.value[0].upper() for p in seen.point.plan.placements)
-    batch = seen.point.workload.batch_size_per_rank
-    return f"rank {seen.rank} of {seen.point.workload.name}, batch {batch}, tables {kinds}"
-
-
 # ------------------------------------------------------------------ all of a machine
 
 
@@ -312,7 +304,6 @@ def fit_operators(
         np.array([dense.optimizer_counts(p.operators) for p in trained]),
         np.array([p.update_s for p in trained]),
         "optimizer step",
-        lambda i: trained[i].name,
     )
     constants = OperatorConstants(
         forward_s=forward,
@@ -355,7 +346,6 @@ def _fit_pass(
         flat[:, used],
         times_s,
         f"operators, {phase}",
-        lambda i: f"{points[i].name} {points[i].operators[0].shape}",
         groups,
     )
     coefficients = np.zeros(flat.shape[1])
@@ -425,19 +415,9 @@ def _fit_collectives(
         seen = [p for p in points if p.operation == operation]
         counts = np.array([collective_counts(p) for p in seen])
         times = np.array([p.time_s for p in seen])
-        names = [_words(p) for p in seen]
-        found[f"{operation}_s"], error, _ = fit_counts(
-            counts, times, f"gloo {operation}", names.__getitem__
-        )
+        found[f"{operation}_s"], error, _ = fit_counts(counts, times, f"gloo {operation}")
         errors.append(error)
     return CollectiveConstants(**found), tuple(errors)
-
-
-def _words(point: CollectivePoint) -> str:
-    """A collective in words: what one rank sends and keeps at most, for reports of odd points."""
-    sent, kept = max(point.sent_bytes) / 2**10, max(point.kept_bytes) / 2**10
-    even = "" if len({*point.sent_bytes}) == 1 else ", uneven"
-    return f"{point.world_size} ranks, {sent:.0f} KiB sent, {kept:.0f} KiB kept{even}"
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:

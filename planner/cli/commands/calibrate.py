@@ -307,9 +307,5 @@ def _print(machine: str, errors: Sequence[FitError]) -> None:
             "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
             "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
             "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
-            "odd points": lambda e: str(len(e.odd_points) or ""),
         },
     )
-    odd = [f"  {e.name}: {point}" for e in errors for point in e.odd_points]
-    if odd:
-        say("\n".join(("Points that look wrong:", *odd)))
