@@ -25,6 +25,7 @@ from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from planner.errors import refuse
 from planner.models import calibrated_spread_ratio
 from planner.predict.rows import (
     CsvRows,
@@ -301,17 +302,15 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
         counted = number(given, "lookups_total", low=0, high=_MOST) / num_tables
         all_given = bags > 0 and "pooling_factor" in given
         if all_given and not math.isclose(counted, indices, rel_tol=_AGREEING):
-            message = (
+            refuse(
                 f"lookups_total {given['lookups_total']} is not num_tables x batch_per_table x "
                 f"pooling_factor = {num_tables * indices:.10g}; correct one or leave one out"
             )
-            raise ValueError(message)
         if counted > 0 and pooling_factor == 0:
-            message = (
+            refuse(
                 f"lookups_total {given['lookups_total']} with a pooling_factor of 0: no bag holds "
                 "an index; correct one or leave one out"
             )
-            raise ValueError(message)
         indices = counted
     return indices, bags or indices / max(pooling_factor, 1e-6)
 

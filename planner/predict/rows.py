@@ -24,7 +24,7 @@ from costmodels.topology import Topology
 from costmodels.uncertainty import rate_sigma
 from costmodels.units import US
 from costmodels.workload import DataType
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import read_text
 from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
@@ -152,8 +152,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
         header = next(reader, [])
         body = [(reader.line_num, cells) for cells in reader if any(c.strip() for c in cells)]
     except csv.Error as error:
-        message = f"{path}:{reader.line_num}: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}:{reader.line_num}: {error}")
     known = {name.lower(): name for name in (*needed, *optional)}
     names = [name.strip().removeprefix("\ufeff") for name in header]
     columns = tuple(known.get(name.lower(), name) for name in names)
@@ -174,8 +173,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
     if problems:
         raise InvalidInputError(problems)
     if not body:
-        message = f"{path}: no rows below the header"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no rows below the header")
     return CsvRows(
         path=path,
         columns=columns,
@@ -235,8 +233,7 @@ def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
 def _collective_row(row: dict[str, str]) -> _CollectiveRow:
     name = row["collective"].strip().lower().replace("_", "").replace("-", "")
     if name not in _NAMES:
-        message = f"collective {row['collective']!r} is not one of {', '.join(Collective)}"
-        raise ValueError(message)
+        refuse(f"collective {row['collective']!r} is not one of {', '.join(Collective)}")
     size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
     nodes, per_node = _shape(row)
     return _CollectiveRow(
@@ -252,14 +249,12 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
         if row.get(c, "").strip()
     }
     if "ranks" not in given and len(given) < 2:
-        message = "needs ranks, or nodes and gpus_per_node"
-        raise ValueError(message)
+        refuse("needs ranks, or nodes and gpus_per_node")
     ranks = given.get("ranks", given.get("nodes", 1) * given.get("gpus_per_node", 1))
     nodes = given.get("nodes", max(1, ranks // given.get("gpus_per_node", ranks)))
     per_node = given.get("gpus_per_node", max(1, ranks // nodes))
     if nodes * per_node != ranks:
-        message = f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs"
-        raise ValueError(message)
+        refuse(f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs")
     return nodes, per_node
 
 
@@ -283,14 +278,10 @@ def number(
     try:
         value = float(text)
     except ValueError:
-        message = f"{column} {text[:_CELL]!r} is not a number"
-        raise ValueError(message) from None
+        refuse(f"{column} {text[:_CELL]!r} is not a number")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        message = (
-            f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}"
-        )
-        raise ValueError(message)
+        refuse(f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}")
     return value
 
 
@@ -314,8 +305,7 @@ def word(
         names = (
             f"one of {', '.join(map(str, meaning))}" if isinstance(meaning, EnumType) else "known"
         )
-        message = f"{column} {text!r} is not {names}"
-        raise ValueError(message) from None
+        refuse(f"{column} {text!r} is not {names}")
 
 
 def _shown(limit: float) -> str:

@@ -28,7 +28,7 @@ from costmodels.topology import Topology
 from costmodels.units import GB
 from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.validation.cases import UNSEEN, Part, Prediction, StepCase, csv_rows, within
 
 _FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
@@ -114,8 +114,7 @@ def _case(row: dict[str, str]) -> StepCase:
     topology = io.load_system(row["system"], gpus=gpus, gpus_per_host=int(row["gpus_per_host"]))
     batch, rest = divmod(int(row["global_batch"]), gpus)
     if rest:
-        message = f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks"
-        raise InvalidInputError(message)
+        refuse(f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks")
     workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
     return StepCase(

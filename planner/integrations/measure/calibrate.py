@@ -15,7 +15,7 @@ from costmodels.calibration.fitting import Calibration
 from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort, StepPoint
 from costmodels.measured.cpu_constants import Caches
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks
 from planner.io import load_system
 from planner.io.system.system_writer import write_calibrated_system
@@ -137,8 +137,7 @@ def write_rows(
     """
     on_gpus = job.kind == "cuda"
     if on_gpus and not 0 < world_size <= sees_gpus():
-        message = f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}"
-        raise InvalidInputError(message)
+        refuse(f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}")
     path, total = Path(job.path), 1 + len(device_points(job.effort, job.seed))
     if world_size > 1:
         total += len(exchange_points(world_size, size_ratio=job.effort.size_ratio))
