@@ -46,6 +46,7 @@ from planner.validation.kernels import (
     DOTS,
     FAMILY_OUT,
     GRAPHS,
+    KERNELS_LEFT_OUT,
     PRODUCTS,
     WORKS_LEFT_OUT,
     KernelCase,
@@ -481,7 +482,7 @@ KINDS: Final = {
         cases=dense_cases,
         fit=fit_kernels,
         told=lambda _, found: asdict(found),
-        keys={FAMILY_OUT: ("family",)},
+        keys=KERNELS_LEFT_OUT,
     ),
     "single-gpu": Kind(
         cases=single_gpu_cases, fit=fit_host, told=lambda _, found: found, keys=HOST_LEFT_OUT

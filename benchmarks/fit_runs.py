@@ -30,8 +30,15 @@ from costmodels.workload import Workload
 from planner import load_system
 from planner.fit.estimate import Predictor, Run, fit, mean_iteration_s
 from planner.integrations.measure.gloo_ranks import run_on_ranks
-from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
-from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
+from planner.integrations.measure.runs import (
+    NUM_BATCHES,
+    PlanRun,
+    RunCase,
+    RunSettings,
+    Training,
+    make_batches,
+    run_plans,
+)
 from planner.problem import PlanningProblem
 from planner.trace.reading import TraceTimes, read_trace
 from planner.validation.tasks import MIXES, random_plan, random_workload

@@ -50,20 +50,7 @@ from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
-from planner.validation.cases import (
-    UNSEEN,
-    Case,
-    Part,
-    Prediction,
-    csv_rows,
-    json_rows,
-    published_workload,
-    system,
-    whole_tables,
-    with_left_out,
-    within,
-    workload_of,
-)
+from planner.validation import cases
 from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
 
 WORKS_LEFT_OUT: Final = {
@@ -76,7 +63,7 @@ _SHORT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCase(Case):
+class KernelCase(cases.Case):
     """A measured GPU time of a kernel, a product, a dense part, or a pass of attention.
 
     Attributes:
@@ -89,12 +76,12 @@ class KernelCase(Case):
 def attention_cases(name: str = "hstu_attention.csv") -> tuple[KernelCase, ...]:
     """The measured passes of every row of a shipped file, in file order."""
     return tuple(
-        _attention(row, way) for row in csv_rows(name) for way in PASSES if row[f"{way}_ms"]
+        _attention(row, way) for row in cases.csv_rows(name) for way in PASSES if row[f"{way}_ms"]
     )
 
 
 def _attention(row: dict[str, str], way: str) -> KernelCase:
-    topology = system(row["system"])
+    topology = cases.system(row["system"])
     batch, heads, positions, width = (
         int(row[key]) for key in ("batch", "heads", "positions", "width")
     )
@@ -125,20 +112,20 @@ def _attention(row: dict[str, str], way: str) -> KernelCase:
     )
 
 
-def attention() -> tuple[Part, ...]:
+def attention() -> tuple[cases.Part, ...]:
     """The kernels, and the whole layers.
 
     The layers ran alone for a short time, so that the device did not lower its clock.
     """
     found = [
-        with_left_out(case, "attention", WORKS_LEFT_OUT, partial(_with_works, case))
+        cases.with_left_out(case, "attention", WORKS_LEFT_OUT, partial(_with_works, case))
         for case in attention_cases()
     ]
     by = ("device", "head", "pass", "positions")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return (
-        Part("kernels", "Kernels of pointwise attention", found, by=by, unit="us"),
-        Part("layers", title, unfitted("hstu_layers.csv", BURSTS)),
+        cases.Part("kernels", "Kernels of pointwise attention", found, by=by, unit="us"),
+        cases.Part("layers", title, unfitted("hstu_layers.csv", BURSTS)),
     )
 
 
@@ -148,7 +135,7 @@ def _with_works(case: KernelCase, values: Sequence[dict[str, float]] | None) -> 
     if values is not None:
         forward, backward = (replace(w, **v) for w, v in zip(works, values, strict=True))
         works = forward, backward
-    return within(case.seconds(works))
+    return cases.within(case.seconds(works))
 
 
 # ------------------------------------------------------------------ dense parts
@@ -163,6 +150,7 @@ _PUBLISHED_MS: Final = (
 """Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
 (NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
 FAMILY_OUT: Final = "family left out"
+KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
 EAGER: Final = "eager interaction"
 """Names of predictions: fitted without the family, and with PyTorch's operators."""
 _EVENT_S: Final = 1.9e-6
@@ -187,17 +175,19 @@ _COUNTED: Final = {
 
 def dense_cases() -> tuple[KernelCase, ...]:
     """Everything that was measured, in file order."""
-    return (*_of_h200(system("h200_sxm")), *_of_h100(system("h100_sxm")))
+    return (*_of_h200(cases.system("h200_sxm")), *_of_h100(cases.system("h100_sxm")))
 
 
-def dense() -> tuple[Part, ...]:
+def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
     found = [
-        with_left_out(case, "dense", {FAMILY_OUT: ("family",)}, partial(_with_constants, case))
+        cases.with_left_out(
+            case, "dense", {FAMILY_OUT: ("family",)}, partial(_with_constants, case)
+        )
         for case in dense_cases()
         if case.groups["family"] != PRODUCTS
     ]
-    families = Part(
+    families = cases.Part(
         "families",
         "GPU times on H200 and H100",
         found,
@@ -209,26 +199,26 @@ def dense() -> tuple[Part, ...]:
     return (
         families,
         replace(families, name="groups", by=("measurements",)),
-        Part("published", title, published_steps()),
+        cases.Part("published", title, published_steps()),
     )
 
 
 def _with_constants(case: KernelCase, values: dict[str, Any] | None) -> Estimate:
     if values is None:
-        return within(case.seconds(KERNELS))
-    return within(case.seconds(KernelConstants(**values)), group_sigma(DENSE_FAMILIES))
+        return cases.within(case.seconds(KERNELS))
+    return cases.within(case.seconds(KernelConstants(**values)), group_sigma(DENSE_FAMILIES))
 
 
-def published_steps() -> tuple[Prediction, ...]:
+def published_steps() -> tuple[cases.Prediction, ...]:
     """NVIDIA's DLRM with 65,536 samples of Criteo on one A100, to which nothing is fitted.
 
     It is predicted with a fused interaction, and with PyTorch's own operators in its place.
     """
-    a100 = system("a100_80gb_sxm")
+    a100 = cases.system("a100_80gb_sxm")
     return tuple(
-        Prediction(
-            case=Case(name=name, topology=a100, measured_s=1e-3 * measured_ms),
-            predicted={UNSEEN: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
+        cases.Prediction(
+            case=cases.Case(name=name, topology=a100, measured_s=1e-3 * measured_ms),
+            predicted={cases.UNSEEN: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
         )
         for name, dtype, measured_ms in _PUBLISHED_MS
     )
@@ -238,9 +228,9 @@ def _nvidia(dtype: str, kernel: str) -> Estimate:
     """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device."""
     output = "fp32" if dtype == "tf32" else dtype
     keys = {"dense__dtype": dtype, "dense__interaction_kernel": kernel}
-    workload = published_workload("nvidia_dlrm", training__output_dtype=output, **keys)
-    pipeline = CostPipeline(workload, system("a100_80gb_sxm"))
-    return pipeline.estimate(whole_tables(workload)).time
+    workload = cases.published_workload("nvidia_dlrm", training__output_dtype=output, **keys)
+    pipeline = CostPipeline(workload, cases.system("a100_80gb_sxm"))
+    return pipeline.estimate(cases.whole_tables(workload)).time
 
 
 def _point(
@@ -257,15 +247,15 @@ def _point(
 
 
 def _of_h200(h200: Topology) -> Iterator[KernelCase]:
-    for row in json_rows(STEPS, "dense", "dlrm"):
+    for row in cases.json_rows(STEPS, "dense", "dlrm"):
         is_dlrm = row["block"] == "dlrm"
         if "kernel_us" in row and (not is_dlrm or is_torchrec(row)):
-            workload = workload_of(row["id"], document_of(row))
+            workload = cases.workload_of(row["id"], document_of(row))
             lookup_s = _lookup_s(workload, h200) if is_dlrm else 0.0
             family = f"{DLRM} {row['inter']}" if is_dlrm else row["kind"]
             seconds = partial(_step_s, workload, h200, lookup_s)
             yield _point(row["id"], family, h200, 1e-6 * row["kernel_us"], seconds)
-    for row in json_rows(STEPS, "ceilings"):
+    for row in cases.json_rows(STEPS, "ceilings"):
         if row.get("what") in ("gemm", "gemm_shape"):
             m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
             dtype = DataType(row.get("dtype") or row["prec"])
@@ -275,9 +265,9 @@ def _of_h200(h200: Topology) -> Iterator[KernelCase]:
 
 
 def _of_h100(h100: Topology) -> Iterator[KernelCase]:
-    for row in json_rows("gpu_h100_interaction.jsonl"):
+    for row in cases.json_rows("gpu_h100_interaction.jsonl"):
         if "graph_us" in row:
-            mlp = published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
+            mlp = cases.published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
             seconds = partial(_step_s, mlp, h100, 0.0)
             yield _point(f"{GRAPHS} {row['B']}", GRAPHS, h100, 1e-6 * row["graph_us"], seconds)
         if not row["what"].startswith("dot"):
@@ -305,7 +295,7 @@ def _step_s(
 def _lookup_s(workload: Workload, topology: Topology) -> float:
     """GPU seconds of the lookups of one step, forward and backward."""
     pipeline = CostPipeline(workload, topology)
-    times = pipeline.stage_times(pipeline.plan_work(whole_tables(workload)))
+    times = pipeline.stage_times(pipeline.plan_work(cases.whole_tables(workload)))
     return float(np.max(times.lookup_forward_s) + np.max(times.lookup_backward_s))
 
 
@@ -317,19 +307,19 @@ _OTHERS: Final = "NVIDIA's rows of an H100, nothing fitted"
 
 def lookup_rows() -> tuple[LookupRow, ...]:
     """The measured calls of FBGEMM on an H200."""
-    return tuple(map(LookupRow.of, json_rows(STEPS, *LOOKUP_BLOCKS)))
+    return tuple(map(LookupRow.of, cases.json_rows(STEPS, *LOOKUP_BLOCKS)))
 
 
-def lookups() -> tuple[Part, ...]:
+def lookups() -> tuple[cases.Part, ...]:
     """A part for every way of fitting, and one of the calls to which nothing is fitted."""
-    rows, topology = lookup_rows(), system("h200_sxm")
+    rows, topology = lookup_rows(), cases.system("h200_sxm")
     found = {
         way: _lookups(way, rows, left_out(rows, topology, groups), topology)
         for way, groups in ways(rows).items()
     }
     found[_OTHERS] = _other_lookups()
     return tuple(
-        Part(
+        cases.Part(
             way,
             f"FBGEMM's lookups: {way}",
             predictions,
@@ -353,7 +343,7 @@ def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
 
 def _lookups(
     way: str, rows: Sequence[LookupRow], predicted_s: FloatArray, topology: Topology
-) -> list[Prediction]:
+) -> list[cases.Prediction]:
     """Both passes of every row, with the intervals that ``predict lookup`` gives."""
     found = []
     for row, time_s in zip(rows, predicted_s.tolist(), strict=True):
@@ -361,24 +351,26 @@ def _lookups(
         sigma = call_sigma(topology, row.shard.kernel, is_pooled=pooled)
         sigma = math.hypot(sigma, rate_sigma(topology, "lookup"))
         for i, direction in enumerate(PASSES):
-            case = Case(
+            case = cases.Case(
                 name=row.point,
                 topology=topology,
                 measured_s=row.measured_s[i],
                 groups={"calls": row.block, "direction": direction},
             )
-            found.append(Prediction(case=case, predicted={way: within(time_s[i], sigma)}))
+            found.append(
+                cases.Prediction(case=case, predicted={way: cases.within(time_s[i], sigma)})
+            )
     return found
 
 
-def _other_lookups() -> list[Prediction]:
+def _other_lookups() -> list[cases.Prediction]:
     """NVIDIA's calls of 0.07 to 1.05 million unpooled rows of 128 columns."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     topology, found = load_system("h100_sxm"), []
     for row, p in zip(table.rows, predict_lookups(table, topology), strict=True):
         is_known = row["location"] in LOCATIONS and row["phase"].startswith(PASSES)
         if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB" and is_known:
-            case = Case(
+            case = cases.Case(
                 name=row["point_id"],
                 topology=topology,
                 measured_s=float(row["time_us"]) * 1e-6,
@@ -387,5 +379,5 @@ def _other_lookups() -> list[Prediction]:
             )
             ends = {"low_s": p.low_s, "high_s": p.high_s}
             time = Estimate(time_s=p.time_s, source=Source.DEFAULT, **ends)
-            found.append(Prediction(case=case, predicted={_OTHERS: time}))
+            found.append(cases.Prediction(case=case, predicted={_OTHERS: time}))
     return found

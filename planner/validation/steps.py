@@ -67,21 +67,7 @@ from costmodels.system_models import default_models
 from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Framework
 from planner.io.library import configs_folder
-from planner.validation.cases import (
-    UNSEEN,
-    Part,
-    Prediction,
-    StepCase,
-    csv_rows,
-    json_file,
-    json_rows,
-    published_workload,
-    system,
-    whole_tables,
-    with_left_out,
-    within,
-    workload_of,
-)
+from planner.validation import cases
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -109,27 +95,27 @@ HOST_LEFT_OUT: Final = {
 """For each kind of fit the titles of the groups that its constants go by."""
 
 
-def transformer_cases(name: str = TRANSFORMERS) -> tuple[StepCase, ...]:
+def transformer_cases(name: str = TRANSFORMERS) -> tuple[cases.StepCase, ...]:
     """Every case of a shipped file of models without tables, in file order.
 
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    return tuple(_transformer(row, name) for row in csv_rows(name))
+    return tuple(_transformer(row, name) for row in cases.csv_rows(name))
 
 
-def _transformer(row: dict[str, str], file: str) -> StepCase:
+def _transformer(row: dict[str, str], file: str) -> cases.StepCase:
     framework = Framework.OTHER if file == FRAMEWORKS else Framework.MEASURED
     dense = {**json.loads(row["dense"]), "framework": framework.value}
     values = {"name": row["case"], "training": json.loads(row["training"]), "dense": dense}
-    workload = workload_of(file, values)
-    topology = system(row["system"], int(row["gpus"]), int(row["gpus_per_host"]))
+    workload = cases.workload_of(file, values)
+    topology = cases.system(row["system"], int(row["gpus"]), int(row["gpus_per_host"]))
     group, dtype = group_of(topology.device, workload.dense.dtype), workload.dense.dtype.value
     groups = {"model": row["model"], "family": row["family"], "device": group}
     groups["generation"] = group.split()[0]
     if file != TRANSFORMERS:
         groups |= {"model": f"{row['model']}, {dtype}", "device": topology.name}
-    return StepCase(
+    return cases.StepCase(
         name=row["case"],
         workload=workload,
         topology=topology,
@@ -139,38 +125,40 @@ def _transformer(row: dict[str, str], file: str) -> StepCase:
     )
 
 
-def transformers() -> tuple[Part, ...]:
+def transformers() -> tuple[cases.Part, ...]:
     """The rows that shares are fitted to, those of other sources, and those of other frameworks."""
     by = ("model", "device")
     fitted = [
-        with_left_out(case, "transformers", SHARES_LEFT_OUT, partial(_with_shares, case))
+        cases.with_left_out(case, "transformers", SHARES_LEFT_OUT, partial(_with_shares, case))
         for case in transformer_cases()
     ]
     for prediction in fitted:
-        prediction.predicted[NAIVE] = within(naive_s(prediction.case))
+        prediction.predicted[NAIVE] = cases.within(naive_s(prediction.case))
     judged = next(iter(SHARES_LEFT_OUT))
     other = "Steps of BERT in other frameworks, nothing fitted"
     return (
-        Part("fitted", "Transformers, micro-batch", fitted, by=by, judged=judged),
-        Part(
+        cases.Part("fitted", "Transformers, micro-batch", fitted, by=by, judged=judged),
+        cases.Part(
             "unfitted", "Steps to which nothing is fitted, micro-batch", unfitted(UNFITTED), by=by
         ),
-        Part("frameworks", other, unfitted(FRAMEWORKS), by=("framework",)),
+        cases.Part("frameworks", other, unfitted(FRAMEWORKS), by=("framework",)),
     )
 
 
-def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction, ...]:
+def unfitted(name: str, shares: Shares | None = None) -> tuple[cases.Prediction, ...]:
     """The cases of a file to which nothing is fitted, with their predictions.
 
     Args:
         name: name of the file.
         shares: shares of the rates; None for the shipped ones.
     """
-    cases = transformer_cases(name)
-    return tuple(Prediction(case=c, predicted={UNSEEN: estimate(c, shares)}) for c in cases)
+    return tuple(
+        cases.Prediction(case=case, predicted={cases.UNSEEN: estimate(case, shares)})
+        for case in transformer_cases(name)
+    )
 
 
-def estimate(case: StepCase, shares: Shares | None = None) -> Estimate:
+def estimate(case: cases.StepCase, shares: Shares | None = None) -> Estimate:
     """The estimate of the time of a micro-batch.
 
     Args:
@@ -183,11 +171,11 @@ def estimate(case: StepCase, shares: Shares | None = None) -> Estimate:
     )
 
 
-def _with_shares(case: StepCase, values: dict[str, float] | None) -> Estimate:
+def _with_shares(case: cases.StepCase, values: dict[str, float] | None) -> Estimate:
     return estimate(case, None if values is None else Shares(**values))
 
 
-def priced(case: StepCase, shares: Shares | None) -> CostPipeline:
+def priced(case: cases.StepCase, shares: Shares | None) -> CostPipeline:
     """The pipeline that prices a case; ``shares`` None for the shipped ones."""
     models = default_models(case.topology)
     if shares is not None:
@@ -195,7 +183,7 @@ def priced(case: StepCase, shares: Shares | None) -> CostPipeline:
     return CostPipeline(case.workload, case.topology, models)
 
 
-def naive_s(case: StepCase) -> float:
+def naive_s(case: cases.StepCase) -> float:
     """Seconds of a naive roofline: six FLOP per parameter and position, at half the peak rate."""
     layers = case.workload.dense.layers
     positions = case.workload.batch_size_per_rank * max(getattr(x, "seq", 1) for x in layers)
@@ -210,24 +198,24 @@ _LIN22: Final = "lin22"
 """The folder of their workloads and systems."""
 
 
-def single_gpu_cases() -> tuple[StepCase, ...]:
+def single_gpu_cases() -> tuple[cases.StepCase, ...]:
     """Every shipped case, in file order; its system is a file of the folder, or a shipped one.
 
     Raises:
         InvalidInputError: a file cannot be read.
     """
     found = []
-    for row in csv_rows("lin22_single_gpu.csv"):
+    for row in cases.csv_rows("lin22_single_gpu.csv"):
         own = configs_folder() / "published" / _LIN22 / f"{row['system']}.yaml"
-        workload = published_workload(
+        workload = cases.published_workload(
             f"{_LIN22}/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
         )
-        case = StepCase(
+        case = cases.StepCase(
             name=row["case"],
             groups={"model": row["model"], "GPU": row["gpu"]},
             workload=workload,
-            plan=whole_tables(workload),
-            topology=system(str(own if own.is_file() else row["system"]), 1, 1),
+            plan=cases.whole_tables(workload),
+            topology=cases.system(str(own if own.is_file() else row["system"]), 1, 1),
             measured_s=float(row["measured_ms"]) * 1e-3,
             reference=row["source"],
         )
@@ -235,17 +223,17 @@ def single_gpu_cases() -> tuple[StepCase, ...]:
     return tuple(found)
 
 
-def single_gpu() -> tuple[Part, ...]:
+def single_gpu() -> tuple[cases.Part, ...]:
     """Every iteration."""
     found = [
-        with_left_out(case, "single-gpu", HOST_LEFT_OUT, partial(_with_host, case))
+        cases.with_left_out(case, "single-gpu", HOST_LEFT_OUT, partial(_with_host, case))
         for case in single_gpu_cases()
     ]
     title = "DLRM on one GPU, iteration time"
-    return (Part("iterations", title, found, by=("model", "GPU"), judged="GPU left out"),)
+    return (cases.Part("iterations", title, found, by=("model", "GPU"), judged="GPU left out"),)
 
 
-def _with_host(case: StepCase, pair: tuple[float, float] | None) -> Estimate:
+def _with_host(case: cases.StepCase, pair: tuple[float, float] | None) -> Estimate:
     """The estimate with a factor on the launch latency, and seconds between steps."""
     workload, topology = case.workload, case.topology
     if pair is not None:
@@ -286,7 +274,7 @@ def document_of(row: Row) -> dict[str, Any]:
         }
         for i, table in enumerate(row.get("tables", ()))
     ]
-    model = json_file("gpu_h200_models.json")[f"{row['block']} {row['id']}"]
+    model = cases.json_file("gpu_h200_models.json")[f"{row['block']} {row['id']}"]
     return {"name": row["id"], **model, **({"tables": tables} if tables else {})}
 
 
@@ -295,7 +283,7 @@ def is_torchrec(row: Row) -> bool:
     return str(row.get("backend", "")).startswith("torchrec")
 
 
-def h200_steps() -> tuple[Part, ...]:
+def h200_steps() -> tuple[cases.Part, ...]:
     """All steps by group, and the host-bound ones by what decides them.
 
     Groups are dense, dlrm (TorchRec without a pipeline) and pipe (``TrainPipelineSparseDist``),
@@ -305,7 +293,7 @@ def h200_steps() -> tuple[Part, ...]:
     """
     topology, found, bound = measured_host(), [], []
     for file, prefix in ((STEPS, ""), (_EXTRA, "extra ")):
-        for row in json_rows(file, "dense", "dlrm", "pipe"):
+        for row in cases.json_rows(file, "dense", "dlrm", "pipe"):
             if "wall_us" not in row or not (row["block"] == "dense" or is_torchrec(row)):
                 continue
             found.append(_with_kernels(row, topology, prefix))
@@ -313,14 +301,14 @@ def h200_steps() -> tuple[Part, ...]:
                 bound.append(found[-1])
     title = "Steps that the host decides"
     return (
-        Part("steps", "Steps on one H200, wall", found, by=("group",)),
-        Part("host_bound", title, bound, by=("family",), judged=HOST_ONLY),
+        cases.Part("steps", "Steps on one H200, wall", found, by=("group",)),
+        cases.Part("host_bound", title, bound, by=("family",), judged=HOST_ONLY),
     )
 
 
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
-    calls, topology = host_calls_of(json_rows(STEPS, "ceilings")), system(_SYSTEM)
+    calls, topology = host_calls_of(cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
     host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
@@ -329,19 +317,19 @@ def measured_host() -> Topology:
     return replace(topology, host=host, provenance=sources)
 
 
-def _with_kernels(row: Row, topology: Topology, prefix: str) -> Prediction:
+def _with_kernels(row: Row, topology: Topology, prefix: str) -> cases.Prediction:
     """A step, priced by the models, and with as many seconds on the device as were measured.
 
     The latter are shared out over the stages as predicted.
     """
-    workload = workload_of(row["id"], document_of(row))
-    plan, pipeline = whole_tables(workload), CostPipeline(workload, topology)
+    workload = cases.workload_of(row["id"], document_of(row))
+    plan, pipeline = cases.whole_tables(workload), CostPipeline(workload, topology)
     times = pipeline.stage_times(pipeline.plan_work(plan))
     device_s = sum(float(np.max(getattr(times, name))) for name in _DEVICE_TIMES)
     ratio = 1e-6 * row["kernel_us"] / device_s
     scaled = {name: getattr(times, name) * ratio for name in _DEVICE_TIMES}
     times = replace(times, **scaled, input_copy_s=np.array([1e-6 * row["h2d_us"]]))
-    case = StepCase(
+    case = cases.StepCase(
         name=str(row["id"]),
         workload=workload,
         plan=plan,
@@ -353,8 +341,8 @@ def _with_kernels(row: Row, topology: Topology, prefix: str) -> Prediction:
         },
     )
     measured_s = float(pipeline.scheduled(times, (1, 1))[1].iteration_time_s.squeeze())
-    predicted = {UNSEEN: pipeline.estimate(plan).time, HOST_ONLY: within(measured_s)}
-    return Prediction(case=case, predicted=predicted)
+    predicted = {cases.UNSEEN: pipeline.estimate(plan).time, HOST_ONLY: cases.within(measured_s)}
+    return cases.Prediction(case=case, predicted=predicted)
 
 
 # ------------------------------------------------------------------ device memory
@@ -376,10 +364,10 @@ def memory_of_steps() -> DataFrame:
     """
     from pandas import DataFrame
 
-    topology, found = system(_SYSTEM, 1, 1), []
-    for row in json_rows(STEPS, "dlrm", "pipe", "dense"):
-        workload = workload_of(row["id"], document_of(row))
-        (rank,) = CostPipeline(workload, topology).memory(whole_tables(workload)).ranks
+    topology, found = cases.system(_SYSTEM, 1, 1), []
+    for row in cases.json_rows(STEPS, "dlrm", "pipe", "dense"):
+        workload = cases.workload_of(row["id"], document_of(row))
+        (rank,) = CostPipeline(workload, topology).memory(cases.whole_tables(workload)).ranks
         kind = row["kind"] if row["block"] == "dense" else row["backend"].split()[0]
         found.append(
             {

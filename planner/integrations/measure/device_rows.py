@@ -26,18 +26,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from costmodels.calibration.device import (
-    EAGER_CALL,
-    EAGER_PASS,
-    KERNEL_GAP,
-    KERNELS_IN_A_ROW,
-    LOOKUP_BLOCKS,
-    DeviceJob,
-    HostCalls,
-    Row,
-    device_points,
-    exchange_points,
-)
+from costmodels.calibration import device as designs
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
@@ -241,13 +230,13 @@ class _Rows:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def add(self, row: Row) -> None:
+    def add(self, row: designs.Row) -> None:
         """Append one row, so that it is on disk before the next point begins."""
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
-    def measured(self, point: Row, measure: Callable[[], Row]) -> None:
+    def measured(self, point: designs.Row, measure: Callable[[], designs.Row]) -> None:
         """Append the point with what ``measure`` finds, or with its error.
 
         Raises:
@@ -263,14 +252,14 @@ class _Rows:
                 raise _BrokenError from error
 
 
-def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
+def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
     device, effort = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort
     rows = _Rows(Path(job.path) if rank == 0 else None)
     rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
     try:
         if world_size > 1:
-            for case in exchange_points(world_size, size_ratio=effort.size_ratio):
+            for case in designs.exchange_points(world_size, size_ratio=effort.size_ratio):
                 point = {
                     "block": "collectives",
                     "operation": case.operation,
@@ -286,14 +275,14 @@ def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
         rows.add({"block": "ceilings", "what": "rest", "error": "the device failed; not measured"})
 
 
-def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
+def _measure_alone(device: Cores, rows: _Rows, job: designs.DeviceJob) -> None:
     """Everything that needs one device only, of what this device and its software have."""
     missing: dict[str, str] = {}
     if device.device.type == "cpu":
         missing = dict.fromkeys(("uvm", "uvmc"), "CPU cores have no memory of their own")
     if find_spec("fbgemm_gpu") is None:
-        missing = dict.fromkeys(LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
-    for point in device_points(job.effort, job.seed, memory_bytes=device.memory_bytes):
+        missing = dict.fromkeys(designs.LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
+    for point in designs.device_points(job.effort, job.seed, memory_bytes=device.memory_bytes):
         if point["block"] not in missing:
             measure = MEASURES[point.get("what", "lookup")]
             rows.measured(point, partial(measure, device, point, job.effort.repeats))
@@ -302,31 +291,31 @@ def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
         rows.add({"block": block, "error": error})
 
 
-def _kernel_gap(device: Cores, _: Row, repeats: int) -> Row:
+def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
     few = torch.zeros(_FEW, device=device.device)
 
     def run(_: int) -> None:
-        for _ in range(KERNELS_IN_A_ROW):
+        for _ in range(designs.KERNELS_IN_A_ROW):
             few.add_(1.0)
 
-    return {"us_each": _typical_us(device, run, repeats)["us"] / KERNELS_IN_A_ROW}
+    return {"us_each": _typical_us(device, run, repeats)["us"] / designs.KERNELS_IN_A_ROW}
 
 
 @cache
-def _host_calls(device: torch.device) -> HostCalls:
+def _host_calls(device: torch.device) -> designs.HostCalls:
     return measure_host(device)
 
 
-def _host_call(device: Cores, row: Row, _: int) -> Row:
+def _host_call(device: Cores, row: designs.Row, _: int) -> designs.Row:
     """A call of the host, issued back to back."""
-    name = "eager_call_s" if row["what"] == EAGER_CALL else "eager_pass_s"
+    name = "eager_call_s" if row["what"] == designs.EAGER_CALL else "eager_pass_s"
     return {"wall_us": _us(getattr(_host_calls(device.device), name))}
 
 
-def _typical_us(device: Cores, step: Step, repeats: int) -> Row:
+def _typical_us(device: Cores, step: Step, repeats: int) -> designs.Row:
     """The median microseconds of a step, and a remark if the host was in them."""
     timed = device.timed([step], repeats=repeats)
-    found: Row = {"us": _us(median(timed.each_s[0]))}
+    found: designs.Row = {"us": _us(median(timed.each_s[0]))}
     return found if timed.is_held else {**found, "held": False}
 
 
@@ -339,7 +328,7 @@ def _us(seconds: float) -> float:
     return float(f"{seconds / US:.6g}")
 
 
-def _copied(device: Cores, row: Row, repeats: int) -> Row:
+def _copied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
     if row["what"] == "d2d":
@@ -347,7 +336,7 @@ def _copied(device: Cores, row: Row, repeats: int) -> Row:
     return _typical_us(device, lambda _: torch.add(source, source, out=target), repeats)
 
 
-def _linked(device: Cores, row: Row, repeats: int) -> Row:
+def _linked(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     size, on_gpu = int(row["kb"]) * KIB, device.device.type == "cuda"
     near = torch.empty(size, dtype=torch.uint8, pin_memory=bool(row["pinned"]) and on_gpu).fill_(7)
     far = torch.empty(size, dtype=torch.uint8, device=device.device)
@@ -363,7 +352,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
+def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     precision = row["prec"] if row["what"] == "gemm" else row["dtype"]
     m, inner, n = (row["n"],) * 3 if row["what"] == "gemm" else (row["M"], row["K"], row["N"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -377,7 +366,7 @@ def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
         torch.set_float32_matmul_precision(before)
 
 
-def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
+def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
     """Forward, and backward with the update, of one fused call."""
     from planner.integrations.measure.microbench_lookup import fused_tables
 
@@ -408,7 +397,7 @@ def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
 
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
     forward_s, backward_s = (median(seconds) for seconds in timed.each_s)
-    found: Row = {
+    found: designs.Row = {
         "backend": "fbgemm",
         "uniq": _num_distinct(sets[0], point["T"]),
         "fwd_us": _us(forward_s),
@@ -417,10 +406,10 @@ def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
     return found if timed.is_held else {**found, "held": False}
 
 
-MEASURES: Final[dict[str, Callable[[Cores, Row, int], Row]]] = {
-    KERNEL_GAP: _kernel_gap,
-    EAGER_CALL: _host_call,
-    EAGER_PASS: _host_call,
+MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
+    designs.KERNEL_GAP: _kernel_gap,
+    designs.EAGER_CALL: _host_call,
+    designs.EAGER_PASS: _host_call,
     "d2d": _copied,
     "add": _copied,
     "link": _linked,
@@ -431,7 +420,7 @@ MEASURES: Final[dict[str, Callable[[Cores, Row, int], Row]]] = {
 """What measures a point, from the device, the point and how often; by what the point says it is."""
 
 
-def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tensor]:
+def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[torch.Tensor]:
     """Batches of indices, table by table; each table has hot rows of its own."""
     exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
     law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
@@ -449,7 +438,7 @@ def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
     return sum(int(torch.unique(part).numel()) for part in indices.reshape(num_tables, -1))
 
 
-def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> Row:
+def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
     call = _ready_call(case, rank, device.device)
 

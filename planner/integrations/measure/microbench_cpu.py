@@ -9,17 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from costmodels.calibration.points import (
-    CalibrationPoints,
-    CollectivePoint,
-    LookupPoint,
-    MeasuringEffort,
-    OperatorPoint,
-    StepPoint,
-    collective_points,
-    lookup_points,
-    step_points,
-)
+from costmodels.calibration import points as designs
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.device_rows import collective_call
 from planner.integrations.measure.gloo_ranks import (
@@ -44,19 +34,21 @@ _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", 
 
 
 def measure_rank(
-    rank: int, world_size: int, effort: MeasuringEffort, seed: int
-) -> CalibrationPoints:
+    rank: int, world_size: int, effort: designs.MeasuringEffort, seed: int
+) -> designs.CalibrationPoints:
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     repeats = effort.repeats
     counts = zip(CpuKernel, effort.num_lookups, strict=True)
-    tables = [point for kernel, count in counts for point in lookup_points(count, kernel, own)]
-    steps = step_points(effort.num_steps, world_size, shared)
-    raw = collective_points(world_size)
-    collectives: list[list[Timed[CollectivePoint]]] = []
-    lookups: list[list[Timed[LookupPoint]]] = [[] for _ in tables]
-    timed: list[Timed[StepPoint]] = []
-    operators: list[Timed[OperatorPoint]] = []
+    tables = [
+        point for kernel, count in counts for point in designs.lookup_points(count, kernel, own)
+    ]
+    steps = designs.step_points(effort.num_steps, world_size, shared)
+    raw = designs.collective_points(world_size)
+    collectives: list[list[Timed[designs.CollectivePoint]]] = []
+    lookups: list[list[Timed[designs.LookupPoint]]] = [[] for _ in tables]
+    timed: list[Timed[designs.StepPoint]] = []
+    operators: list[Timed[designs.OperatorPoint]] = []
     groups = operator_groups(effort)
     torch.manual_seed(int(own.integers(2**31)))
     pace = Pace()
@@ -86,7 +78,7 @@ def measure_rank(
             draw = partial(measure_operators, names, own, pace)
             operators += pace.timed(_OPERATORS, draw)
     steady = pace.at_typical
-    return CalibrationPoints(
+    return designs.CalibrationPoints(
         lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
         steps=tuple(steady(p) for p in timed),
         # The fastest of several passes, because one disturbed moment would spoil the few points.
@@ -101,8 +93,8 @@ def measure_rank(
 
 
 def _measure_collectives(
-    cases: Sequence[CollectivePoint], rank: int, pace: Pace, *, repeats: int
-) -> list[CollectivePoint]:
+    cases: Sequence[designs.CollectivePoint], rank: int, pace: Pace, *, repeats: int
+) -> list[designs.CollectivePoint]:
     """Measure collectives: medians of this rank's processor time over ``repeats`` rounds."""
     calls = [collective_call(case, rank) for case in cases]
     times = np.zeros((len(cases), repeats + _COLLECTIVE_WARM_UP, 2))
@@ -121,7 +113,7 @@ def _measure_collectives(
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 
-def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
+def _typical(points: Sequence[designs.LookupPoint]) -> designs.LookupPoint:
     """One point with the geometric means over all places in memory.
 
     Depending on the place of its pages, a table can be twice as slow or as fast, at random. A
@@ -132,13 +124,13 @@ def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
 
 
 def _measure_steps(
-    points: Sequence[StepPoint],
+    points: Sequence[designs.StepPoint],
     rank: int,
     world_size: int,
-    effort: MeasuringEffort,
+    effort: designs.MeasuringEffort,
     pace: Pace,
     seed: int,
-) -> list[StepPoint]:
+) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
     settings = RunSettings(
         num_blocks=effort.num_blocks,
