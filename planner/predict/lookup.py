@@ -11,6 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
+from costmodels.calibration.fit_fbgemm import LOCATIONS
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -34,7 +35,7 @@ from planner.predict.rows import (
     given_cells,
     interval,
     number,
-    parsed,
+    predict_each,
     spread_ratio,
     word,
 )
@@ -48,11 +49,6 @@ LOOKUP_OPTIONAL: Final = (
 _KERNEL: Final = re.compile(r"tbe|table.?batched", re.IGNORECASE)
 _OTHER_KERNEL: Final = re.compile(r"nbit|triton|hip", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"((?<=[\s=:(])[-+])?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
-_LOCATIONS: Final = {
-    "hbm": ComputeKernel.FUSED,
-    "uvm": ComputeKernel.FUSED_UVM,
-    "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
-}
 _PHASES: Final = {
     "forward": (1, 0, 0),
     "eval forward": (1, 0, 1),
@@ -131,16 +127,14 @@ def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Predicted | Unm
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    rows = parsed(table, lookup_call)
     model = default_models(topology).lookup
-    return tuple(
-        row
-        if isinstance(row, Unmodelled)
-        else _on_cpu(row, model, topology)
-        if topology.calibration
-        else predict_calls((row,), model, topology)
-        for row in rows
-    )
+
+    def predicted(call: LookupCall) -> Predicted | Unmodelled:
+        if topology.calibration:
+            return _on_cpu(call, model, topology)
+        return predict_calls((call,), model, topology)
+
+    return predict_each(table, lookup_call, predicted)
 
 
 def predict_calls(
@@ -153,34 +147,31 @@ def predict_calls(
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
-    kernel = call.shard.kernel
-    table = call.shard.table
-    is_fbgemm = table.row_update.sorts
-    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-    known = (
-        call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
-        if is_fbgemm
-        else group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)
-    )
-    parts = [known, rate_sigma(topology, "lookup")]
-    sources = {p.name: p.source for p in topology.provenance}
-    basis = _basis(topology)
+    kernel, table = call.shard.kernel, call.shard.table
+    known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
+    is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
+    sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
+    if is_fbgemm:
+        sigmas[0] = call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
+    # Measured rates of this device, or of a similar one.
+    known_rates = [sources[name] for name in _SOURCED if name in sources]
+    basis = Basis.CALIBRATED if known_rates else Basis.ANALYTIC
     if kernel is not ComputeKernel.FUSED:
-        link = sources.get("host.device_link_bandwidth", Source.DEFAULT)
-        parts.append(RELATIVE_SIGMA[link])
-        if link not in (Source.MEASURED, Source.CALIBRATED):
-            basis = Basis.ANALYTIC
+        known_rates.append(sources.get("host.device_link_bandwidth", Source.DEFAULT))
+        sigmas.append(RELATIVE_SIGMA[known_rates[-1]])
     if table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
-        parts.append(_PER_INDEX_SIGMA)
+        sigmas.append(_PER_INDEX_SIGMA)
+        basis = Basis.ANALYTIC
+    if any(source not in (Source.MEASURED, Source.CALIBRATED) for source in known_rates):
         basis = Basis.ANALYTIC
     if _PHASES[call.phase][2]:
-        parts += [_IDLE_SIGMA, rate_sigma(topology, "host")]
+        sigmas += [_IDLE_SIGMA, rate_sigma(topology, "host")]
     if is_fbgemm and not is_measured(topology):
         basis = Basis.EXTRAPOLATED
     if not is_fbgemm and num_indices < _FEW_INDICES:
-        parts.append(_EXTRAPOLATED_SIGMA)
+        sigmas.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
-    return spread_ratio(*parts), basis
+    return spread_ratio(*sigmas), basis
 
 
 def _on_cpu(
@@ -222,13 +213,6 @@ def call_time(
         backward_s = math.hypot(backward_s, floor.forward_s)
     idle_s = _IDLE_CALLS * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
-
-
-def _basis(topology: Topology) -> Basis:
-    """What predictions are based on: measured rates of this device or a similar one, or not."""
-    sources = [p.source for p in topology.provenance if p.name in _SOURCED]
-    strong = sources and all(s in (Source.MEASURED, Source.CALIBRATED) for s in sources)
-    return Basis.CALIBRATED if strong else Basis.ANALYTIC
 
 
 def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
@@ -273,7 +257,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
             pooling=pooling,
             row_update=word(given, "update", "deduplicated", RowUpdate),
         ),
-        kernel=word(given, "location", "hbm", _LOCATIONS.__getitem__),
+        kernel=word(given, "location", "hbm", LOCATIONS.__getitem__),
         row_offset=0,
         num_rows=rows,
         num_cols=dim,

@@ -45,12 +45,8 @@ _CELL: Final = 40
 """Errors show at most this many characters of a cell."""
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
-_NAMES: Final = {
-    "alltoall": Collective.ALL_TO_ALL,
-    "alltoallv": Collective.ALL_TO_ALL,
-    "allgather": Collective.ALL_GATHER,
-    "reducescatter": Collective.REDUCE_SCATTER,
-    "allreduce": Collective.ALL_REDUCE,
+_NAMES: Final = {c.value.replace("_", ""): c for c in Collective} | {
+    "alltoallv": Collective.ALL_TO_ALL
 }
 
 
@@ -81,14 +77,6 @@ class Unmodelled:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CollectiveRow:
-    collective: Collective
-    nodes: int
-    gpus_per_node: int
-    size_bytes: float
-
-
 def predict_collectives(
     table: CsvRows, system: Callable[[int, int], Topology]
 ) -> tuple[Predicted, ...]:
@@ -103,35 +91,34 @@ def predict_collectives(
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     rows = parsed(table, _collective_row)
-    models: dict[tuple[int, int], tuple[Topology, AbstractCollectiveModel]] = {}
+    made = {shape: system(*shape) for _, shape, _ in rows}
+    models = {shape: collective_model_of_device(topology) for shape, topology in made.items()}
     found = []
-    for row in rows:
-        shape = (row.nodes * row.gpus_per_node, row.gpus_per_node)
-        if shape not in models:
-            topology = system(*shape)
-            models[shape] = (topology, collective_model_of_device(topology))
-        topology, model = models[shape]
-        time_s = float(balanced_s(model, row.collective, np.array(row.size_bytes), topology))
-        trust = _trust(model, row, topology)
+    for collective, shape, size_bytes in rows:
+        topology, model = made[shape], models[shape]
+        time_s = float(balanced_s(model, collective, np.array(size_bytes), topology))
+        trust = _trust(model, collective, size_bytes, topology)
         found.append(interval(time_s, trust.spread_ratio, trust.basis))
     return tuple(found)
 
 
 def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
     """Remarks on the times of :func:`predict_collectives`, from the same arguments."""
-    shapes = {(r.nodes * r.gpus_per_node, r.gpus_per_node) for r in parsed(table, _collective_row)}
+    shapes = {shape for _, shape, _ in parsed(table, _collective_row)}
     systems = [system(*shape) for shape in sorted(shapes)]
     told = (text for t in systems for text in collective_model_of_device(t).remarks(t))
     return tuple(dict.fromkeys(told))
 
 
-def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
+def _trust(
+    model: AbstractCollectiveModel, collective: Collective, size_bytes: float, topology: Topology
+) -> Confidence:
     """The confidence that the model states, or on a calibrated machine the one of its fit."""
     if not topology.calibration:
-        return model.confidence(row.collective, row.size_bytes, topology)
-    fitted = calibrated_spread_ratio(topology, f"gloo {row.collective}") or _UNFITTED_SPREAD
+        return model.confidence(collective, size_bytes, topology)
+    fitted = calibrated_spread_ratio(topology, f"gloo {collective}") or _UNFITTED_SPREAD
     ranks = load_constants(topology.calibration).world_size
-    if row.nodes == 1 and row.gpus_per_node == ranks:
+    if topology.num_hosts == 1 and topology.world_size == ranks:
         return Confidence(basis=Basis.MEASURED, spread_ratio=fitted)
     return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
 
@@ -230,19 +217,25 @@ def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
     return rows
 
 
-def _collective_row(row: dict[str, str]) -> _CollectiveRow:
+def predict_each(
+    table: CsvRows,
+    parse: Callable[[dict[str, str]], _Row | Unmodelled],
+    predict: Callable[[_Row], Predicted | Unmodelled],
+) -> tuple[Predicted | Unmodelled, ...]:
+    """A prediction of every row that ``parse`` understands; errors as :func:`parsed`."""
+    rows = parsed(table, parse)
+    return tuple(row if isinstance(row, Unmodelled) else predict(row) for row in rows)
+
+
+def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], float]:
+    """The collective, the number of all GPUs and that of each host, and the size in bytes.
+
+    The shape follows from two of three columns; the third one may be missing.
+    """
     name = row["collective"].strip().lower().replace("_", "").replace("-", "")
     if name not in _NAMES:
         refuse(f"collective {row['collective']!r} is not one of {', '.join(Collective)}")
     size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
-    nodes, per_node = _shape(row)
-    return _CollectiveRow(
-        collective=_NAMES[name], nodes=nodes, gpus_per_node=per_node, size_bytes=size_bytes
-    )
-
-
-def _shape(row: dict[str, str]) -> tuple[int, int]:
-    """(nodes, GPUs per node), from two of the three columns; the third one may be missing."""
     given = {
         c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
         for c in ("nodes", "gpus_per_node", "ranks")
@@ -255,7 +248,7 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
     per_node = given.get("gpus_per_node", max(1, ranks // nodes))
     if nodes * per_node != ranks:
         refuse(f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs")
-    return nodes, per_node
+    return _NAMES[name], (ranks, per_node), size_bytes
 
 
 def number(
@@ -348,8 +341,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
             return Unmodelled(reason=f"{name} lists no rate for products in {dtype}")
         return interval(product_s(product, dtype, topology.device), spread, basis)
 
-    rows = parsed(table, _product)
-    return tuple(row if isinstance(row, Unmodelled) else predicted(*row) for row in rows)
+    return predict_each(table, _product, lambda row: predicted(*row))
 
 
 def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Predicted | Unmodelled:
