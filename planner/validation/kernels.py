@@ -317,7 +317,7 @@ def lookups() -> tuple[cases.Part, ...]:
         way: _lookups(way, rows, left_out(rows, topology, groups), topology)
         for way, groups in ways(rows).items()
     }
-    found[_OTHERS] = _other_lookups()
+    found[_OTHERS] = other_lookups()
     return tuple(
         cases.Part(
             way,
@@ -363,7 +363,7 @@ def _lookups(
     return found
 
 
-def _other_lookups() -> list[cases.Prediction]:
+def other_lookups() -> list[cases.Prediction]:
     """NVIDIA's calls of 0.07 to 1.05 million unpooled rows of 128 columns."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     topology, found = load_system("h100_sxm"), []
@@ -375,7 +375,11 @@ def _other_lookups() -> list[cases.Prediction]:
                 topology=topology,
                 measured_s=float(row["time_us"]) * 1e-6,
                 reference=row["source"],
-                groups={"calls": row["location"], "direction": row["phase"].split("+")[0]},
+                groups={
+                    "calls": row["location"],
+                    "direction": row["phase"].split("+")[0],
+                    "role": row["role"],
+                },
             )
             ends = {"low_s": p.low_s, "high_s": p.high_s}
             time = Estimate(time_s=p.time_s, source=Source.DEFAULT, **ends)

@@ -14,7 +14,6 @@ from planner.validation.cases import Part, Prediction, summarize
 if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from costmodels.validation import ErrorSummary
-    from planner.validation.intervals import Coverage
 
 _UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
 """The factor and the decimals of times in a unit."""
@@ -194,7 +193,7 @@ def show_intervals(settings: Settings) -> None:
             "rows": lambda c: str(c.rows),
             "inside": lambda c: _percent(c.coverage_ratio, 0),
             "median width": lambda c: _percent(c.width_ratio, 0),
-            "80 to 97 %": _verdict,
+            "80 to 97 %": lambda c: c.verdict,
         },
     )
     print_items(
@@ -208,13 +207,6 @@ def show_intervals(settings: Settings) -> None:
             "error": lambda p: f"{100 * p.error_ratio:+.1f} %",
         },
     )
-
-
-def _verdict(coverage: Coverage) -> str:
-    if not coverage.coverage_ok:
-        return "no"
-    low_or_high = not 0.80 <= coverage.coverage_ratio <= 0.97
-    return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"
 
 
 def _percent(ratio: float, digits: int = 1) -> str:

@@ -20,22 +20,11 @@ _ROUNDING_S: Final = 1e-8
 
 def as_json(traces: Sequence[TraceTimes], rows: Sequence[TraceRow]) -> dict[str, Any]:
     """One mapping per rank and stage, and one per rank with its kernels."""
+    names = ("rank", "device", "iterations", "iteration_s", "busy_s", "idle_ratio", "host_s")
+    ranks = [{name: getattr(t, name) for name in (*names, "host_bound", "groups")} for t in traces]
     return {
         "rows": [{**asdict(row), "error_ratio": row.error_ratio} for row in rows],
-        "ranks": [
-            {
-                "rank": t.rank,
-                "device": t.device,
-                "iterations": t.iterations,
-                "iteration_s": t.iteration_s,
-                "busy_s": t.busy_s,
-                "idle_ratio": t.idle_ratio,
-                "host_s": t.host_s,
-                "host_bound": t.host_bound,
-                "groups": [asdict(group) for group in t.groups],
-            }
-            for t in traces
-        ],
+        "ranks": [{**rank, "groups": [asdict(g) for g in rank["groups"]]} for rank in ranks],
     }
 
 
