@@ -317,7 +317,11 @@ def lookups() -> tuple[cases.Part, ...]:
         way: _lookups(way, rows, left_out(rows, topology, groups), topology)
         for way, groups in ways(rows).items()
     }
-    found[_OTHERS] = other_lookups()
+    found[_OTHERS] = [
+        p
+        for p in other_lookups()
+        if p.case.groups["calls"] in LOCATIONS and p.case.groups["direction"] in PASSES
+    ]
     return tuple(
         cases.Part(
             way,
@@ -368,8 +372,7 @@ def other_lookups() -> list[cases.Prediction]:
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     topology, found = load_system("h100_sxm"), []
     for row, p in zip(table.rows, predict_lookups(table, topology), strict=True):
-        is_known = row["location"] in LOCATIONS and row["phase"].startswith(PASSES)
-        if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB" and is_known:
+        if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB":
             case = cases.Case(
                 name=row["point_id"],
                 topology=topology,
