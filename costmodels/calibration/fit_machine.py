@@ -9,12 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.calibration.fitting import (
-    FitError,
-    fit_counts,
-    fit_lookups,
-    log_errors,
-)
+from costmodels.calibration import fitting
 from costmodels.calibration.points import (
     CalibrationPoints,
     CollectivePoint,
@@ -91,7 +86,7 @@ def _fit_steps(
     fused: LookupConstants,
     replicated: LookupConstants,
     caches: Caches,
-) -> tuple[dict[str, Any], list[FitError]]:
+) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
     Args:
@@ -125,7 +120,7 @@ def _fit_steps(
     held_out, errors = {stage: np.zeros(len(seen)) for stage in _FITS}, []
     for stage, (kind, name) in _FITS.items():
         at = np.flatnonzero(used[kind])
-        costs[stage], error, held_out[stage][at] = fit_counts(
+        costs[stage], error, held_out[stage][at] = fitting.fit_counts(
             counts[stage][at],
             times[stage][at],
             name,
@@ -276,7 +271,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 def fit_operators(
     points: Sequence[OperatorPoint],
-) -> tuple[OperatorConstants | None, tuple[FitError, ...]]:
+) -> tuple[OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
     All classes of operators are fitted together, because the time of a chain is that of all its
@@ -296,11 +291,11 @@ def fit_operators(
     backward, second, backward_s = _fit_pass(
         weighted, dense.backward_counts, measured[:, 1], "backward"
     )
-    errors = log_errors(forward_s + backward_s, measured.sum(axis=1))
+    errors = fitting.log_errors(forward_s + backward_s, measured.sum(axis=1))
     typical = [p.name == CHAIN for p in weighted]
     errors = errors[typical] if any(typical) else errors
     trained = [p for p in points if p.update_s > 0]
-    update, third, _ = fit_counts(
+    update, third, _ = fitting.fit_counts(
         np.array([dense.optimizer_counts(p.operators) for p in trained]),
         np.array([p.update_s for p in trained]),
         "optimizer step",
@@ -319,7 +314,7 @@ def _fit_pass(
     counted: Callable[[Sequence[Operator], float], dense.Counts],
     times_s: FloatArray,
     phase: str,
-) -> tuple[_ByClass, FitError, FloatArray]:
+) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
     Args:
@@ -342,7 +337,7 @@ def _fit_pass(
     used = flat.any(axis=0)
     numbers = {id(p): i for i, p in enumerate(points)}
     groups = [numbers[id(p)] for p in points]
-    fitted, error, held_out_s = fit_counts(
+    fitted, error, held_out_s = fitting.fit_counts(
         flat[:, used],
         times_s,
         f"operators, {phase}",
@@ -364,7 +359,7 @@ square is 0.05; the median gives 0.08."""
 
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
-) -> tuple[CpuConstants, tuple[FitError, ...]]:
+) -> tuple[CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
@@ -376,13 +371,8 @@ def fit_machine(
     Returns:
         The constants, and the error of each fit.
     """
-    measured = {p.kernel for p in points.lookups}
-    lookups = {
-        kernel: fit_lookups(points.lookups, caches, kernel)
-        for kernel in CpuKernel
-        if kernel is not CpuKernel.SEQUENCE or kernel in measured
-    }
-    fused, replicated = lookups[CpuKernel.FUSED][0], lookups[CpuKernel.DENSE][0]
+    lookups = {k: fitting.fit_lookups(points.lookups, caches, k) for k in CpuKernel}
+    fused, replicated, sequence = (lookups[k][0] for k in CpuKernel)
     steps, step_errors = _fit_steps(points.steps, fused, replicated, caches)
     pace_sigma_ratio = math.hypot(points.pace_sigma_ratio, LATER_PACE_SIGMA)
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
@@ -395,27 +385,27 @@ def fit_machine(
         l3_bytes=caches.l3_bytes,
         fused=fused,
         replicated=replicated,
-        sequence=lookups[CpuKernel.SEQUENCE][0] if CpuKernel.SEQUENCE in lookups else None,
+        sequence=sequence,
         collective=collective,
         operators=operators,
         pace_s=points.pace_s,
         **steps,
     )
     lookup_errors = (error for _, errors in lookups.values() for error in errors)
-    errors = (*step_errors, *lookup_errors, *collective_errors, *operator_errors)
-    return constants, errors
+    return constants, (*step_errors, *lookup_errors, *collective_errors, *operator_errors)
 
 
 def _fit_collectives(
     points: Sequence[CollectivePoint],
-) -> tuple[CollectiveConstants, tuple[FitError, ...]]:
+) -> tuple[CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
     for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
         seen = [p for p in points if p.operation == operation]
-        counts = np.array([collective_counts(p) for p in seen])
-        times = np.array([p.time_s for p in seen])
-        found[f"{operation}_s"], error, _ = fit_counts(counts, times, f"gloo {operation}")
+        counts, times = np.array([collective_counts(p) for p in seen]), [p.time_s for p in seen]
+        found[f"{operation}_s"], error, _ = fitting.fit_counts(
+            counts, np.array(times), f"gloo {operation}"
+        )
         errors.append(error)
     return CollectiveConstants(**found), tuple(errors)
 

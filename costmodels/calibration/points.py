@@ -13,18 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from costmodels import sharding
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    place,
-)
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
 
 
@@ -89,7 +82,7 @@ class StepPoint:
     """
 
     workload: Workload
-    plan: Plan
+    plan: sharding.Plan
     stages_s: tuple[tuple[float, ...], ...] = ()
 
 
@@ -223,10 +216,10 @@ _MOST_WHOLE_BYTES = 32 * 2**20
 _SMALLEST = 10
 """Smallest part of a rank in a collective as a power of two: 2^10 bytes are 1 KiB."""
 _KINDS = (
-    ShardingType.TABLE_WISE,
-    ShardingType.ROW_WISE,
-    ShardingType.COLUMN_WISE,
-    ShardingType.DATA_PARALLEL,
+    sharding.ShardingType.TABLE_WISE,
+    sharding.ShardingType.ROW_WISE,
+    sharding.ShardingType.COLUMN_WISE,
+    sharding.ShardingType.DATA_PARALLEL,
 )
 """Sharding types of the tables of a training step."""
 
@@ -346,7 +339,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
     room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
     tables: list[Table] = []
-    placements: list[TablePlacement] = []
+    placements: list[sharding.TablePlacement] = []
     for i in range(int(rng.integers(1, 15))):
         table = _table(i, rng)
         room_bytes -= table.weight_bytes
@@ -357,7 +350,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
         tables.append(table)
         placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
     workload = small_workload(name, tables, batch, _widths(rng), (*_widths(rng), 1))
-    return StepPoint(workload=workload, plan=Plan(placements=tuple(placements)))
+    return StepPoint(workload=workload, plan=sharding.Plan(placements=tuple(placements)))
 
 
 def small_workload(
@@ -403,13 +396,13 @@ def _table(number: int, rng: np.random.Generator) -> Table:
 
 def placed(
     table: Table,
-    kind: ShardingType,
+    kind: sharding.ShardingType,
     rng: np.random.Generator,
     *,
     world_size: int,
     leaning: FloatArray | None = None,
     most_replicated_bytes: float = _MAX_REPLICATED_BYTES,
-) -> TablePlacement:
+) -> sharding.TablePlacement:
     """The table at random ranks, by a sharding type if the table allows it, else table-wise.
 
     Args:
@@ -420,22 +413,22 @@ def placed(
         leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
         most_replicated_bytes: larger tables are not replicated.
     """
-    replicated = kind is ShardingType.DATA_PARALLEL
-    halves = kind is ShardingType.COLUMN_WISE
+    replicated = kind is sharding.ShardingType.DATA_PARALLEL
+    halves = kind is sharding.ShardingType.COLUMN_WISE
     too_large = replicated and table.weight_bytes > most_replicated_bytes
     too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
     if too_large or too_narrow:
-        kind, replicated, halves = ShardingType.TABLE_WISE, False, False
-    option = ShardingOption(
+        kind, replicated, halves = sharding.ShardingType.TABLE_WISE, False, False
+    option = sharding.ShardingOption(
         table=table.name,
         sharding_type=kind,
-        kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+        kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
         column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
     )
     where = rng.choice(world_size, option.num_pieces, p=leaning)
     if halves:
         where = rng.permutation(world_size)[:2]
-    return place(
+    return sharding.place(
         option,
         table.num_embeddings,
         tuple(int(r) for r in where),

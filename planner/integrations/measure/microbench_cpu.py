@@ -11,13 +11,8 @@ import torch
 
 from costmodels.calibration import points as designs
 from costmodels.measured.cpu_constants import CpuKernel
+from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.device_rows import collective_call
-from planner.integrations.measure.gloo_ranks import (
-    NETWORK_QUANTILE,
-    network_seconds,
-    own_seconds,
-    rendezvous,
-)
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
 from planner.integrations.measure.pace import Pace, Timed
@@ -100,16 +95,16 @@ def _measure_collectives(
     times = np.zeros((len(cases), repeats + _COLLECTIVE_WARM_UP, 2))
     for i in range(repeats + _COLLECTIVE_WARM_UP):
         pace.read()
-        rendezvous()
+        gloo_ranks.rendezvous()
         calls[0]()  # a small collective takes longer directly after a large one
         for k, call in enumerate(calls):
-            rendezvous()
-            own, network = own_seconds(), network_seconds()
+            gloo_ranks.rendezvous()
+            own, network = gloo_ranks.own_seconds(), gloo_ranks.network_seconds()
             call()
-            times[k, i] = own_seconds() - own, network_seconds() - network
+            times[k, i] = gloo_ranks.own_seconds() - own, gloo_ranks.network_seconds() - network
     # Medians of own seconds count, and low quantiles of those of network threads.
     own_s, network_s = np.moveaxis(times[:, _COLLECTIVE_WARM_UP:], -1, 0)
-    quiet = np.median(own_s, axis=1) + np.quantile(network_s, NETWORK_QUANTILE, axis=1)
+    quiet = np.median(own_s, axis=1) + np.quantile(network_s, gloo_ranks.NETWORK_QUANTILE, axis=1)
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 
@@ -150,7 +145,7 @@ def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
     """Median seconds of each stage, plus those of network threads in quiet moments."""
     own = np.median([i.stages_s for i in iterations], axis=0)
     network = np.array([i.network_s for i in iterations])
-    quiet = float(np.quantile(network.sum(axis=1), NETWORK_QUANTILE))
+    quiet = float(np.quantile(network.sum(axis=1), gloo_ranks.NETWORK_QUANTILE))
     share = np.median(network, axis=0)
     share = share / max(float(share.sum()), 1e-12)
     return tuple(float(x) for x in own + quiet * share)

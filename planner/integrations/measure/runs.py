@@ -13,21 +13,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+import torchrec
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
-from torchrec import (
-    EmbeddingBagCollection,
-    EmbeddingBagConfig,
-    EmbeddingCollection,
-    EmbeddingConfig,
-)
+from torchrec.distributed import fbgemm_qcomm_codec as codec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.fbgemm_qcomm_codec import (
-    CommType,
-    QCommsConfig,
-    get_qcomm_codecs_registry,
-)
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ModuleSharder, ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
@@ -44,11 +35,7 @@ from costmodels.training.communication import Communication, Precision
 from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Pooling, Workload
 from planner.integrations.dense.trace import DenseTrace, trace_dense
-from planner.integrations.measure.gloo_ranks import (
-    NETWORK_QUANTILE,
-    calm_network_threads,
-    run_on_ranks,
-)
+from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
@@ -132,10 +119,10 @@ class Model(nn.Module):
 
 def _tables(workload: Workload) -> nn.Module:
     """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
-    collection: Any = EmbeddingBagCollection
-    config: Any = EmbeddingBagConfig
+    collection: Any = torchrec.EmbeddingBagCollection
+    config: Any = torchrec.EmbeddingBagConfig
     if workload.tables[0].pooling is Pooling.NONE:
-        collection, config = EmbeddingCollection, EmbeddingConfig
+        collection, config = torchrec.EmbeddingCollection, torchrec.EmbeddingConfig
     tables = [
         config(
             name=t.name,
@@ -240,12 +227,11 @@ def _codecs(workload: Workload) -> dict[str, Any] | None:
     used = workload.tables[0].codecs.all_to_all
     if used is None or not used.compresses:
         return None
-    config = QCommsConfig(
-        forward_precision=CommType(used.forward.precision.value),
-        backward_precision=CommType(used.backward.precision.value),
+    config = codec.QCommsConfig(
+        forward_precision=codec.CommType(used.forward.precision.value),
+        backward_precision=codec.CommType(used.backward.precision.value),
     )
-    registry: dict[str, Any] = get_qcomm_codecs_registry(config, device=torch.device("cpu"))
-    return registry
+    return dict(codec.get_qcomm_codecs_registry(config, device=torch.device("cpu")) or {})
 
 
 def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
@@ -345,7 +331,7 @@ class TimedIteration(NamedTuple):
 def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSettings) -> list[PlanRun]:
     """Measure every workload under its plan; all are in memory together and take turns."""
     started = _busy_seconds()
-    per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
+    per_rank = gloo_ranks.run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
     logs, used, paces = zip(*per_rank, strict=True)
     foreign = max(0.0, busy - sum(used)) / wall if wall > 0 else 0.0
@@ -364,7 +350,7 @@ def _summary(
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
     # Each rank counts by itself, because threads of one rank may spin while others do not.
     moved = np.array([[i.trace.network_s for i in group] for group in rows])
-    network_s = float(np.quantile(moved, NETWORK_QUANTILE, axis=0).max())
+    network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
     virtual += network_s
     block = np.array([group[0].block for group in rows])
     typical = float(np.median(virtual))
@@ -413,7 +399,7 @@ def train_in_turns(
     models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
     for training in models:
         clock.follow_gradients(training.model)
-    calm_network_threads()
+    gloo_ranks.calm_network_threads()
     order_rng = np.random.default_rng(seed)
     iterations = []
     for block in range(settings.num_blocks):
