@@ -11,7 +11,6 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, report_written, say
 from planner.cli.printing.show import print_items, print_rows
-from planner.cli.printing.validate_published import told_errors
 from planner.cli.types import File, System, Text
 
 if TYPE_CHECKING:
@@ -194,6 +193,7 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
+    from planner.cli.printing.validate_show import told_errors
     from planner.io.system.measured_rows import read_rows
     from planner.io.system.system_writer import fit_and_write
 

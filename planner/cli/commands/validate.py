@@ -100,7 +100,7 @@ def published(
     The measurements, their sources and the constants fitted without them are in configs/published.
     -v prints every case.
     """
-    from planner.cli.printing.validate_published import show_kind, show_memory
+    from planner.cli.printing.validate_show import show_kind, show_memory
 
     if KINDS[what]:
         show_kind(settings, KINDS[what])
@@ -117,7 +117,7 @@ def intervals(settings: Settings) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_published import show_intervals
+    from planner.cli.printing.validate_show import show_intervals
 
     show_intervals(settings)
     return 0
@@ -180,7 +180,7 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     and written, and the exit code is 4.
     """
     from planner.cli.environment import refuse_launcher, require_torchrec
-    from planner.cli.printing import validate_runs as show
+    from planner.cli.printing import validate_show as show
     from planner.cli.progress import status_line
 
     require_torchrec("validate torchrec")
@@ -263,7 +263,7 @@ def trace(
     predicted wait is added before the error is computed; the ratio is measured over predicted.
     """
     from planner.cli.inputs import load_plans
-    from planner.cli.printing import validate_traces as show
+    from planner.cli.printing import validate_show as show
 
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
@@ -274,7 +274,7 @@ def trace(
     measured = [read_trace(path) for path in traces]
     rows = compare_traces(pipeline, inputs.plans[0], measured)
     if settings.json:
-        write_json(show.as_json(measured, rows))
+        write_json(show.traces_json(measured, rows))
     else:
         show.print_traces(measured, rows)
     told = list(inputs.warnings)
