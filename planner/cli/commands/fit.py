@@ -241,6 +241,7 @@ def _as_json(
     found: Fit, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
 ) -> dict[str, Any]:
     from costmodels.topology import FITTED_KINDS
+    from planner.cli.printing.validate_show import traces_json
 
     return {
         "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
