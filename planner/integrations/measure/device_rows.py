@@ -12,7 +12,6 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import metadata
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -47,8 +46,7 @@ _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _PACKAGES: Final = {"fbgemm-gpu-cpu": "fbgemm", "fbgemm-gpu": "fbgemm", "torchrec": "torchrec"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCall:
+class TimedCall(NamedTuple):
     """Seconds of steps, one list for each step, and whether the host was outside all of them."""
 
     each_s: tuple[tuple[float, ...], ...]
@@ -173,29 +171,12 @@ class Cuda(Cores):
             "mem": properties.total_memory,
             "l2": getattr(properties, "L2_cache_size", None),
             "cuda": torch.version.cuda,
-            "nccl": _nccl(),
-            "driver": _driver(),
             **_software(),
         }
 
 
-def _driver() -> str:
-    """Version of NVIDIA's driver as its kernel module says; empty if it does not."""
-    try:
-        words = _DRIVER.read_text(encoding="utf-8").splitlines()[0].split()
-    except (OSError, IndexError):
-        return ""
-    return next((w for w in words if w[:1].isdigit() and "." in w), "")
-
-
-def _nccl() -> str:
-    """Version of NCCL; empty where torch was built without it."""
-    if not torch.distributed.is_nccl_available():
-        return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))
-
-
 def _software() -> dict[str, Any]:
+    """Versions; that of NVIDIA's driver as its kernel module says, where there is one."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -205,6 +186,12 @@ def _software() -> dict[str, Any]:
     for package, key in _PACKAGES.items():
         with suppress(metadata.PackageNotFoundError):
             found[key] = metadata.version(package)
+    if torch.cuda.is_available():
+        with suppress(OSError, StopIteration):
+            words = _DRIVER.read_text(encoding="utf-8").split()
+            found["driver"] = next(w for w in words if w[:1].isdigit() and "." in w)
+        if dist.is_nccl_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 
@@ -254,21 +241,20 @@ class _Rows:
 
 def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device, effort = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort
+    device, size = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort.size_ratio
     rows = _Rows(Path(job.path) if rank == 0 else None)
     rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
     try:
-        if world_size > 1:
-            for case in designs.exchange_points(world_size, size_ratio=effort.size_ratio):
-                point = {
-                    "block": "collectives",
-                    "operation": case.operation,
-                    "ranks": world_size,
-                    "sent_bytes": list(case.sent_bytes),
-                    "kept_bytes": list(case.kept_bytes),
-                    "backend": "nccl" if device.device.type == "cuda" else "gloo",
-                }
-                rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
+        for case in designs.exchange_points(world_size, size_ratio=size) if world_size > 1 else ():
+            point = {
+                "block": "collectives",
+                "operation": case.operation,
+                "ranks": world_size,
+                "sent_bytes": list(case.sent_bytes),
+                "kept_bytes": list(case.kept_bytes),
+                "backend": "nccl" if device.device.type == "cuda" else "gloo",
+            }
+            rows.measured(point, partial(_exchanged, device, case, rank, job.effort.repeats))
         if rank == 0:
             _measure_alone(device, rows, job)
     except _BrokenError:
@@ -298,7 +284,8 @@ def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
         for _ in range(designs.KERNELS_IN_A_ROW):
             few.add_(1.0)
 
-    return {"us_each": _typical_us(device, run, repeats)["us"] / designs.KERNELS_IN_A_ROW}
+    seconds = device.timed([run], repeats=repeats).each_s[0]
+    return {"us_each": _us(median(seconds)) / designs.KERNELS_IN_A_ROW}
 
 
 @cache
@@ -312,10 +299,9 @@ def _host_call(device: Cores, row: designs.Row, _: int) -> designs.Row:
     return {"wall_us": _us(getattr(_host_calls(device.device), name))}
 
 
-def _typical_us(device: Cores, step: Step, repeats: int) -> designs.Row:
-    """The median microseconds of a step, and a remark if the host was in them."""
-    timed = device.timed([step], repeats=repeats)
-    found: designs.Row = {"us": _us(median(timed.each_s[0]))}
+def _typical_us(timed: TimedCall, *names: str) -> designs.Row:
+    """The median microseconds of each step, and a remark if the host was in them."""
+    found: designs.Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
     return found if timed.is_held else {**found, "held": False}
 
 
@@ -331,9 +317,11 @@ def _us(seconds: float) -> float:
 def _copied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
-    if row["what"] == "d2d":
-        return _typical_us(device, lambda _: target.copy_(source), repeats)
-    return _typical_us(device, lambda _: torch.add(source, source, out=target), repeats)
+    steps: dict[str, Step] = {
+        "d2d": lambda _: target.copy_(source),
+        "add": lambda _: torch.add(source, source, out=target),
+    }
+    return _typical_us(device.timed([steps[row["what"]]], repeats=repeats), "us")
 
 
 def _linked(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
@@ -361,7 +349,7 @@ def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
-        return _typical_us(device, lambda _: left @ right.t(), repeats)
+        return _typical_us(device.timed([lambda _: left @ right.t()], repeats=repeats), "us")
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -396,14 +384,9 @@ def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
         outputs[0].backward(gradient)
 
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
-    forward_s, backward_s = (median(seconds) for seconds in timed.each_s)
-    found: designs.Row = {
-        "backend": "fbgemm",
-        "uniq": _num_distinct(sets[0], point["T"]),
-        "fwd_us": _us(forward_s),
-        "bwd_us": _us(backward_s),
-    }
-    return found if timed.is_held else {**found, "held": False}
+    num_distinct = sum(int(torch.unique(x).numel()) for x in sets[0].reshape(point["T"], -1))
+    found = {"backend": "fbgemm", "uniq": num_distinct}
+    return {**found, **_typical_us(timed, "fwd_us", "bwd_us")}
 
 
 MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
@@ -432,10 +415,6 @@ def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[to
         (sampler.draw(point["N"], rng).reshape(shape) + shift) % point["rows"] for _ in range(count)
     )
     return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
-
-
-def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
-    return sum(int(torch.unique(part).numel()) for part in indices.reshape(num_tables, -1))
 
 
 def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
