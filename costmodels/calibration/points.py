@@ -236,23 +236,17 @@ class MeasuringEffort:
         num_steps: training steps.
         num_passes: how often each lookup is measured, each time among other tables and at another
             place in memory. The times at two such places differ by 12 to 25 %.
-        repeats: how often a lookup is measured at one place.
         num_operators: single operators that a rank measures.
         num_chains: chains of operators that a rank measures.
         num_blocks: blocks in which the iterations of a training step are measured.
-        iterations: iterations of a block.
-        warm_up: first iterations of a block, which are not counted.
     """
 
     num_lookups: tuple[int, int, int]
     num_steps: int
     num_passes: int
-    repeats: int
     num_operators: int
     num_chains: int
     num_blocks: int = 3
-    iterations: int = 7
-    warm_up: int = 3
 
     def shared_by(self, world_size: int) -> MeasuringEffort:
         """The effort of each rank if there are ``world_size`` ranks.
@@ -271,7 +265,6 @@ FULL = MeasuringEffort(
     num_lookups=(140, 90, 50),
     num_steps=140,
     num_passes=8,
-    repeats=3,
     num_operators=320,
     num_chains=160,
 )
@@ -280,7 +273,6 @@ QUICK = MeasuringEffort(
     num_lookups=(36, 12, 16),
     num_steps=36,
     num_passes=3,
-    repeats=3,
     num_operators=120,
     num_chains=60,
     num_blocks=2,

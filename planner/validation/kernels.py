@@ -129,7 +129,7 @@ def attention() -> tuple[cases.Part, ...]:
     )
 
 
-def _with_works(case: KernelCase, values: Sequence[dict[str, float]] | None) -> Estimate:
+def _with_works(case: KernelCase, values: Sequence[dict[str, Any]] | None) -> Estimate:
     """The time with the fitted numbers of both passes, in the blocks of the case's own device."""
     works: Works = POINTWISE[generation_of(case.topology.device)]
     if values is not None:

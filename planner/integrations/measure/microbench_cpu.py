@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +24,8 @@ _GROUP = 6
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
 _COLLECTIVE_WARM_UP = 3
+_ITERATIONS, _WARM_UP = 7, 3
+"""Iterations of a block of a training step, and how many of them are not counted."""
 _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
@@ -33,7 +34,6 @@ def measure_rank(
 ) -> designs.CalibrationPoints:
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
-    repeats = effort.repeats
     counts = zip(CpuKernel, effort.num_lookups, strict=True)
     tables = [
         point for kernel, count in counts for point in designs.lookup_points(count, kernel, own)
@@ -50,28 +50,20 @@ def measure_rank(
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
-            exchange = partial(_measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
-            collectives.append(pace.timed(_COLLECTIVES, exchange))
+            collectives.append(pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace))
+        settings = RunSettings(effort.num_blocks, _ITERATIONS, _WARM_UP, seed + turn)
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
-            train = partial(_measure_steps, some, rank, world_size, effort, pace, seed + turn)
-            timed += pace.timed(_STEPS, train)
+            timed += pace.timed(_STEPS, _measure_steps, some, rank, world_size, settings, pace)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
             group = order[start : start + _GROUP]
-            own_seed = seed + turn * len(tables) + start
-            look_up = partial(
-                measure_lookups,
-                [tables[i] for i in group],
-                pace,
-                repeats=repeats,
-                seed=own_seed,
-            )
-            for i, point in zip(group, pace.timed(_LOOKUPS, look_up), strict=True):
+            cases, own_seed = [tables[i] for i in group], seed + turn * len(tables) + start
+            found = pace.timed(_LOOKUPS, measure_lookups, cases, pace, own_seed)
+            for i, point in zip(group, found, strict=True):
                 lookups[i].append(point)
         for names in groups[turn :: effort.num_passes]:
-            draw = partial(measure_operators, names, own, pace)
-            operators += pace.timed(_OPERATORS, draw)
+            operators += pace.timed(_OPERATORS, measure_operators, names, own, pace)
     steady = pace.at_typical
     return designs.CalibrationPoints(
         lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
@@ -88,12 +80,12 @@ def measure_rank(
 
 
 def _measure_collectives(
-    cases: Sequence[designs.CollectivePoint], rank: int, pace: Pace, *, repeats: int
+    cases: Sequence[designs.CollectivePoint], rank: int, pace: Pace
 ) -> list[designs.CollectivePoint]:
-    """Measure collectives: medians of this rank's processor time over ``repeats`` rounds."""
+    """Measure collectives: medians of this rank's processor time over some rounds."""
     calls = [collective_call(case, rank) for case in cases]
-    times = np.zeros((len(cases), repeats + _COLLECTIVE_WARM_UP, 2))
-    for i in range(repeats + _COLLECTIVE_WARM_UP):
+    times = np.zeros((len(cases), _COLLECTIVE_REPEATS + _COLLECTIVE_WARM_UP, 2))
+    for i in range(_COLLECTIVE_REPEATS + _COLLECTIVE_WARM_UP):
         pace.read()
         gloo_ranks.rendezvous()
         calls[0]()  # a small collective takes longer directly after a large one
@@ -122,17 +114,10 @@ def _measure_steps(
     points: Sequence[designs.StepPoint],
     rank: int,
     world_size: int,
-    effort: designs.MeasuringEffort,
+    settings: RunSettings,
     pace: Pace,
-    seed: int,
 ) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
-    settings = RunSettings(
-        num_blocks=effort.num_blocks,
-        iterations=effort.iterations,
-        warm_up=effort.warm_up,
-        seed=seed,
-    )
     cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
     log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
     return [

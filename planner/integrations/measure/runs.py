@@ -269,8 +269,7 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
 # ------------------------------------------------------------------ plans in turns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class RunSettings(NamedTuple):
     """How often each plan runs: ``num_blocks`` blocks of ``iterations`` in random order.
 
     The first ``warm_up`` iterations of a block are dropped.

@@ -22,7 +22,6 @@ TINY = MeasuringEffort(
     num_lookups=(18, 6, 6),
     num_steps=24,
     num_passes=1,
-    repeats=3,
     num_operators=60,
     num_chains=20,
     num_blocks=1,
