@@ -58,6 +58,11 @@ class Batch:
     labels: torch.Tensor
 
 
+def _marker(marks: StageClock | None) -> Callable[[str], None]:
+    """What ends a stage of a step; nothing where no clock runs."""
+    return (lambda _: None) if marks is None else marks.mark
+
+
 class Model(nn.Module):
     """Bottom MLP, tables, concatenation, top MLP, logistic loss.
 
@@ -74,7 +79,7 @@ class Model(nn.Module):
     ) -> None:
         """Make dense weights on the CPU, and tables without memory."""
         super().__init__()
-        self._marks = marks
+        self._marks, self._mark = marks, _marker(marks)
         self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
         self._positions = blocks.positions if blocks is not None else 0
         self._is_sequence = workload.tables[0].pooling is Pooling.NONE
@@ -111,10 +116,6 @@ class Model(nn.Module):
         loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
         self._mark("dense_forward")
         return loss
-
-    def _mark(self, stage: str) -> None:
-        if self._marks is not None:
-            self._marks.mark(stage)
 
 
 def _tables(workload: Workload) -> nn.Module:
@@ -183,7 +184,7 @@ class Training:
         blocks: tasks.Blocks | None = None,
     ) -> None:
         """Shard the model under the plan, and initialise it."""
-        self._marks = marks
+        self._mark = _marker(marks)
         torch.manual_seed(seed)
         fused_params = {
             "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -213,13 +214,11 @@ class Training:
     def step(self, batch: Batch) -> None:
         """One iteration."""
         self.optimizer.zero_grad()
-        if self._marks is not None:
-            self._marks.mark("update")
+        self._mark("update")
         loss = self.model(batch)
         loss.backward()
         self.optimizer.step()
-        if self._marks is not None:
-            self._marks.mark("update")
+        self._mark("update")
 
 
 def _codecs(workload: Workload) -> dict[str, Any] | None:
