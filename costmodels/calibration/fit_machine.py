@@ -328,26 +328,17 @@ def _fit_pass(
         each point if the point and its copies are left out of the fit.
     """
     found = [counted(p.operators, dense.held_bytes(p.operators)) for p in points]
-    names = sorted({name for counts in found for name in counts})
-    table: FloatArray = np.zeros((len(points), len(names), OPERATOR_COUNTS))
-    for i, counts in enumerate(found):
-        for name, values in counts.items():
-            table[i, names.index(name)] = values
-    flat = table.reshape(len(points), -1)
-    used = flat.any(axis=0)
-    numbers = {id(p): i for i, p in enumerate(points)}
-    groups = [numbers[id(p)] for p in points]
-    fitted, error, held_out_s = fitting.fit_counts(
-        flat[:, used],
-        times_s,
-        f"operators, {phase}",
-        groups,
+    used = sorted(
+        {(name, i) for counts in found for name, of in counts.items() for i in np.flatnonzero(of)}
     )
-    coefficients = np.zeros(flat.shape[1])
-    coefficients[used] = fitted
-    rows = coefficients.reshape(len(names), OPERATOR_COUNTS).tolist()
-    by_class = tuple((n, tuple(row)) for n, row in zip(names, rows, strict=True))
-    return by_class, error, held_out_s
+    table = np.array([[c[name][i] if name in c else 0.0 for name, i in used] for c in found])
+    seconds, error, held_out_s = fitting.fit_counts(
+        table, times_s, f"operators, {phase}", [id(p) for p in points]
+    )
+    by_class = {name: [0.0] * OPERATOR_COUNTS for name, _ in used}
+    for (name, i), per_count_s in zip(used, seconds, strict=True):
+        by_class[name][i] = per_count_s
+    return tuple((n, tuple(row)) for n, row in by_class.items()), error, held_out_s
 
 
 LATER_PACE_SIGMA: Final = 0.06

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from costmodels.calibration.device import DeviceJob, device_points, exchange_points
 from costmodels.calibration.fit_machine import fit_machine
 from costmodels.calibration.fitting import Calibration
-from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort, StepPoint
+from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort
 from costmodels.measured.cpu_constants import Caches
 from costmodels.topology import Topology
 from planner.errors import refuse
@@ -39,7 +39,11 @@ def measure_machine(
     per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
-        steps=tuple(_joined(p) for p in zip(*(r.steps for r in per_rank), strict=True)),
+        steps=tuple(
+            # One step with the seconds of every rank.
+            replace(same[0], stages_s=tuple(s for p in same for s in p.stages_s))
+            for same in zip(*(r.steps for r in per_rank), strict=True)
+        ),
         collectives=tuple(
             max(same, key=lambda p: p.time_s)
             for same in zip(*(r.collectives for r in per_rank), strict=True)
@@ -59,11 +63,6 @@ def _measure_rank(
     return measure_rank(rank, world_size, effort, seed)
 
 
-def _joined(points: Sequence[StepPoint]) -> StepPoint:
-    """One step with the seconds of every rank."""
-    return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))
-
-
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
     """Fit the constants of this machine to what its ranks have measured."""
     machine = machine_name()
@@ -77,7 +76,7 @@ def caches() -> Caches:
     for folder in sorted(_CACHES.glob("index*")):
         try:
             level = int((folder / "level").read_text())
-            sizes[level] = _size((folder / "size").read_text().strip())
+            sizes[level] = 1024.0 * float((folder / "size").read_text().strip().removesuffix("K"))
         except (OSError, ValueError):
             continue
     if 2 not in sizes:
@@ -86,18 +85,11 @@ def caches() -> Caches:
     return Caches(l2_bytes=sizes[2], l3_bytes=max(last, sizes[2]))
 
 
-def _size(text: str) -> float:
-    units = {"K": 1024.0, "M": 1024.0**2, "G": 1024.0**3}
-    return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
-
-
 def machine_name() -> str:
     """Processor and number of cores."""
-    name = "CPU"
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        name = models[0].split(":", 1)[1].strip() if models else name
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "CPU")
     return f"{name}, {os.cpu_count()} cores"
 
 
