@@ -96,7 +96,7 @@ def log_errors(found: Measured) -> dict[str, tuple[float, ...]]:
     """|ln(predicted / measured)| of the plans that were not fitted, by what was."""
     problem = PlanningProblem(workload=found.workload, topology=load_system("cpu_gloo", gpus=RANKS))
     wall_s = [run.wall_s for run in found.runs]
-    processor_s = [run.iteration_s for run in found.runs]
+    processor_s = [run.measured_s for run in found.runs]
     profiled_s = [mean_iteration_s(traces) for traces in found.traces]
 
     def left(name: str, times_s: Sequence[float], given: Sequence[Run] | None) -> None:

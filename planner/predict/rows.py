@@ -77,6 +77,10 @@ class Unmodelled:
     reason: str
 
 
+Answer = Predicted | Unmodelled
+"""What a row gets."""
+
+
 def predict_collectives(
     table: CsvRows, system: Callable[[int, int], Topology]
 ) -> tuple[Predicted, ...]:
@@ -169,7 +173,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
     )
 
 
-def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> str:
+def predicted_text(table: CsvRows, found: Iterable[Answer]) -> str:
     """The table as CSV text with the predictions, which replace columns of the same name."""
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
@@ -182,7 +186,7 @@ def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> s
     return csv_text((*kept, *added), rows)
 
 
-def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:
+def _cells(predicted: Answer) -> tuple[str, ...]:
     if isinstance(predicted, Unmodelled):
         return "", "", "", "", predicted.reason
     seconds = (predicted.time_s, predicted.low_s, predicted.high_s)
@@ -220,8 +224,8 @@ def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
 def predict_each(
     table: CsvRows,
     parse: Callable[[dict[str, str]], _Row | Unmodelled],
-    predict: Callable[[_Row], Predicted | Unmodelled],
-) -> tuple[Predicted | Unmodelled, ...]:
+    predict: Callable[[_Row], Answer],
+) -> tuple[Answer, ...]:
     """A prediction of every row that ``parse`` understands; errors as :func:`parsed`."""
     rows = parsed(table, parse)
     return tuple(row if isinstance(row, Unmodelled) else predict(row) for row in rows)
@@ -316,7 +320,7 @@ _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation of the errors on the products to which the tiles were fitted."""
 
 
-def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+def predict_products(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
     """Predict the product of every row: ``batch`` products of M x K by K x N in ``dtype``.
 
     Args:
@@ -332,7 +336,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
     basis = Basis.CALIBRATED if known else Basis.ANALYTIC
     rates = dict(topology.device.flops_per_s)
 
-    def predicted(product: Product, dtype: DataType) -> Predicted | Unmodelled:
+    def predicted(product: Product, dtype: DataType) -> Answer:
         """At the rate of the element type; tf32 runs as fp32 on devices without it."""
         if topology.calibration:
             return _on_cpu(product, dtype, topology)
@@ -344,7 +348,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
     return predict_each(table, _product, lambda row: predicted(*row))
 
 
-def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Predicted | Unmodelled:
+def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Answer:
     """A product on a core, by the constants of a calibrated machine, which are those of fp32."""
     if dtype is not DataType.FP32:
         return Unmodelled(reason=f"this machine was calibrated in fp32, not in {dtype}")

@@ -16,7 +16,7 @@ from planner.cli.types import SYSTEM, File
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
-    from planner.predict.rows import CsvRows, Predicted, Unmodelled
+    from planner.predict.rows import Answer, CsvRows
 
 
 @click.group(short_help="Predict single operations, row by row of a CSV file.")
@@ -120,9 +120,7 @@ def _read(
     return read_table(file, columns, optional)
 
 
-def show(
-    settings: Settings, table: CsvRows, found: Sequence[Predicted | Unmodelled], output: Path | None
-) -> int:
+def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import OWN_COLUMNS, Predicted, predicted_text
 

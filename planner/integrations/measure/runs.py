@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
@@ -294,22 +294,23 @@ class PlanRun:
     """The measured times of one plan: medians over its iterations.
 
     Attributes:
-        iteration_s: seconds per iteration.
+        measured_s: seconds per iteration.
         spread_ratio: how far the medians of blocks are from it, as a share (median).
         wall_s: seconds per iteration by the clock.
-        stages_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES` (medians of
-            the slowest rank's seconds).
-        network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
+        stages_measured_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES`
+            (medians of the slowest rank's seconds).
+        network_measured_s: seconds of network threads in quiet moments; part of every time in
+            ``virtual_s``.
         virtual_s: seconds of each iteration.
         foreign_ratio: load of other jobs on this machine, in cores.
         pace_s: seconds of fixed work meanwhile (:class:`planner.integrations.measure.pace.Pace`).
     """
 
-    iteration_s: float
+    measured_s: float
     spread_ratio: float
     wall_s: float
-    stages_s: tuple[float, ...]
-    network_s: float
+    stages_measured_s: tuple[float, ...]
+    network_measured_s: float
     virtual_s: tuple[float, ...]
     foreign_ratio: float
     pace_s: float
@@ -356,12 +357,12 @@ def _summary(
 
     stages = np.array([[i.stages_s for i in group] for group in rows])
     return PlanRun(
-        iteration_s=typical,
+        measured_s=typical,
         spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
         wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-        stages_s=tuple(float(x) for x in np.median(stages.max(axis=1), axis=0)),
-        network_s=network_s,
-        virtual_s=tuple(float(x) for x in virtual),
+        stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
+        network_measured_s=network_s,
+        virtual_s=tuple(virtual.tolist()),
         foreign_ratio=foreign,
         pace_s=pace_s,
     )
@@ -502,6 +503,8 @@ def _outcome(
     time, calibration = estimate.time, topology.calibration
     calibrated_s = load_constants(calibration).pace_s if calibration else None
     inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
+    measured = asdict(run)
+    del measured["virtual_s"], measured["pace_s"]
     return tasks.Outcome(
         task=task,
         skew=skew,
@@ -513,17 +516,12 @@ def _outcome(
         predicted_s=time.time_s,
         low_s=time.low_s,
         high_s=time.high_s,
-        measured_s=run.iteration_s,
-        spread_ratio=run.spread_ratio,
-        wall_s=run.wall_s,
-        foreign_ratio=run.foreign_ratio,
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
-        stages_measured_s=run.stages_s,
-        network_measured_s=run.network_s,
         iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
         torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
         pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
+        **measured,
     )
 
 
