@@ -6,8 +6,8 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -183,33 +183,29 @@ def run_on_ranks(
     """
     own = range(world_size) if launch is None else [launch.rank]
     address = _LOOPBACK if launch is None else launch.address
-    with (
-        _open_store(launch) as port,
-        _environment(_KEEP_MEMORY),
-        WorkerPool(len(own)) as processes,
-    ):
-        ranks = [Launch(rank=r, world_size=world_size, address=address, port=port) for r in own]
-        calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
-
-        found: list[Result] = []
+    for name, value in _KEEP_MEMORY.items():
+        os.environ.setdefault(name, value)  # new processes get it; that of the user is kept
+    _store, port = _open_store(launch)
+    ranks = [Launch(rank=r, world_size=world_size, address=address, port=port) for r in own]
+    calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
+    found: list[Result] = []
+    with WorkerPool(len(own)) as processes:
         for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
             if done.error is not None:
                 told = "".join(traceback.format_exception_only(done.error))
                 message = f"a rank failed: rank {own[done.index]}: {told}"
                 raise RankError(message) from done.error
             found = done.value
-        return found
+    return found
 
 
-@contextmanager
-def _open_store(launch: Launch | None) -> Iterator[int]:
-    """The port of the store of all ranks, which is opened here unless another process has it.
+def _open_store(launch: Launch | None) -> tuple[TCPStore | None, int]:
+    """The store of all ranks and its port; None if another process has the store.
 
     No rank keeps the store, because answering other ranks would count as its processor time.
     """
     if launch is not None and not launch.hosts_store:
-        yield launch.port
-        return
+        return None, launch.port
     from torch.distributed import TCPStore
 
     address, port = (_LOOPBACK, 0) if launch is None else (launch.address, launch.port)
@@ -219,19 +215,7 @@ def _open_store(launch: Launch | None) -> Iterator[int]:
         reason = str(error).splitlines()[0]
         message = f"the store of the ranks cannot be opened at {address}:{port}: {reason}"
         raise RankError(message) from error
-    yield store.port
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """A context with environment variables for new processes; variables of the user are kept."""
-    added = {k: v for k, v in values.items() if k not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
+    return store, store.port
 
 
 def _as_rank(call: bytes) -> list[Any]:
