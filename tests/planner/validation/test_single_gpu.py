@@ -12,7 +12,7 @@ from benchmarks.fit_published import left_out
 from costmodels.workload import HostProfile
 from planner import io
 from planner.io.library import configs_folder
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.validation.cases import AS_SHIPPED, Prediction, json_file, summarize
 from planner.validation.steps import HOST_LEFT_OUT, single_gpu, single_gpu_cases
 from tests.planner.cli.command_line import Run

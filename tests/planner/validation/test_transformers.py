@@ -12,7 +12,7 @@ from benchmarks.fit_published import fitted_shares, left_out, unmeasured
 from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
 from planner.validation.cases import AS_SHIPPED, StepCase, summarize
 from planner.validation.steps import NAIVE, SHARES_LEFT_OUT, UNFITTED
