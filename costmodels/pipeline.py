@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from costmodels import memory, uncertainty
-from costmodels.batch_shares import shares_remark
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
@@ -26,7 +25,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
-from costmodels.topology import Topology
+from costmodels.topology import Topology, shares_remark
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 

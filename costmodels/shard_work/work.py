@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.dense.live import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
@@ -31,7 +30,7 @@ from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, c
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Pipeline, Workload
 
 PIPELINE_DEPTH: Final = {

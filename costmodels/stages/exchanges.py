@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spread_by_level
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
@@ -28,7 +27,7 @@ from costmodels.shard_work.work import EXCHANGING_TYPES, Sent, sent_bytes
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios
 from costmodels.uncertainty import Scale
 from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
 

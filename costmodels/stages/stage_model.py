@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
@@ -23,7 +22,7 @@ from costmodels.sharding import ComputeKernel
 from costmodels.stages.exchanges import CodecModel, DenseReduction, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios, with_batch
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
 

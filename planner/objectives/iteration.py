@@ -11,6 +11,7 @@ from typing import Self, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.floors.floor import TypeFloor
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
@@ -19,7 +20,6 @@ from costmodels.floors.phases import (
     INDICES,
     exchange_phase,
 )
-from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import (

@@ -10,7 +10,7 @@ make smaller. Otherwise every name is listed for every table that may have it.
 
 Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
 and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint
-(:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks is cut into
+(:mod:`planner.options.torchrec_rules`). A table that may use only some of the ranks is cut into
 as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
@@ -35,9 +35,14 @@ from costmodels.sharding import (
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError, StoppedError
-from planner.options.runtime_warnings import NOT_DIVIDED, rows_change, tables_by_module
 from planner.options.table_limits import TableLimits, table_limits
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS
+from planner.options.torchrec_rules import (
+    COLUMN_MULTIPLE,
+    NOT_DIVIDED,
+    SUMS_ROWS,
+    rows_change,
+    tables_by_module,
+)
 from planner.problem import PlanningProblem, TableConstraint
 
 __all__ = ["ListingProgress", "OptionWork", "priced"]
@@ -57,7 +62,7 @@ __all__ = ["ListingProgress", "OptionWork", "priced"]
 #
 # Two more kinds of cuts are left out: those with more column pieces than there are ranks (or
 # hosts), and those with pieces of unequal widths, which TorchRec trains but cannot load from a
-# checkpoint (:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks
+# checkpoint (:mod:`planner.options.torchrec_rules`). A table that may use only some of the ranks
 # is cut into as many pieces as any other, because two pieces on one rank do not cost the same as
 # one.
 
@@ -302,7 +307,7 @@ def _widths(
 #
 # Narrower rules, under which TorchRec runs every plan and computes what the module computes.
 #
-# They exclude two kinds of plans of :mod:`planner.options.runtime_warnings`: those that cut some of
+# They exclude two kinds of plans of :mod:`planner.options.torchrec_rules`: those that cut some of
 # the mean-pooled tables of a module by rows and others not, and those that cut unpooled tables of a
 # module into column pieces of several widths. Rules are one :class:`TableConstraint` for each
 # table, in the workload's order.

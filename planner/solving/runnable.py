@@ -18,7 +18,7 @@ from costmodels.sharding import Plan
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.cuts import Rules, pieces_of_one_width, pooled_alike, rules_of, uncut_columns
-from planner.options.runtime_warnings import piece_widths, pooling_problems, width_problems
+from planner.options.torchrec_rules import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.search.base import OPTIMALITY_GAP

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import least_sync_s
-from costmodels.topology import Topology, group_topology
+from costmodels.topology import PROPORTIONAL, Topology, batch_ratios, group_topology
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.models import pipeline_of

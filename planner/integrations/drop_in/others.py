@@ -35,9 +35,8 @@ from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.settings import ShardPlannerError
-from planner.options.contradictions import broken_constraints
-from planner.options.runtime_warnings import pooling_problems, width_problems
-from planner.options.torchrec_rules import layout_problems
+from planner.options.table_limits import broken_constraints
+from planner.options.torchrec_rules import layout_problems, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from planner.integrations.translate.pricing import (
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
-from planner.options.runtime_warnings import runtime_warnings
+from planner.options.torchrec_rules import runtime_warnings
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule

@@ -19,8 +19,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment
+from planner.space.evaluation import Assignment, placing_s
 
 _PRICE: Final = (0.2, 5.0)
 """Range of the price of a phase, as a factor on its slope in the objective."""

@@ -15,9 +15,9 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
 from planner import api, load_system
 from planner.errors import InfeasibleError, StoppedError
-from planner.options.arithmetic import refuse_hopeless as _refuse_hopeless
 from planner.options.cuts import priced
 from planner.options.enumeration import enumerate_options
+from planner.options.memory import refuse_hopeless as _refuse_hopeless
 from planner.options.table_limits import table_limits
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from planner.search.construct.walk import count_assignments, every_assignment

@@ -12,8 +12,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import SearchPart
-from planner.space.effort import Meter
-from planner.space.evaluation import Assignment, Budget, Evaluator
+from planner.space.evaluation import Assignment, Budget, Evaluator, Meter
 from tests.planner import cases
 
 
