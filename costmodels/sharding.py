@@ -312,6 +312,11 @@ class ShardingOption:
         """
         return len(set(self.column_widths)) > 1
 
+    def places_of(self, ranks: Sequence[int], local_world_size: int) -> tuple[int, ...]:
+        """The rank or host of each piece, from the ranks of all shards of the placed option."""
+        step = local_world_size if self.spread is Spread.HOSTS else 1
+        return () if self.is_uniform else tuple(rank // step for rank in ranks[::step])
+
     def may_be_at(self, ranks: Sequence[int], local_world_size: int) -> bool:
         """Whether TorchRec can run the column pieces on these ranks, one for each piece.
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from costmodels.dense.base import dense_parameters
 from costmodels.errors import require
-from costmodels.sharding import BY_ROWS, ComputeKernel, ShardingType
+from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Codecs
 from costmodels.units import GIB
@@ -128,28 +128,24 @@ class TorchrecMachine:
             torchrec_figures: whether only the ranks are those of the system, and all else is
                 TorchRec's default.
         """
-        ranks = topology.world_size
-        if torchrec_figures:
-            return TorchrecMachine(
-                world_size=ranks,
-                local_world_size=topology.local_world_size,
-                group_size=topology.local_world_size,
-                hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
-            )
-        host = topology.host
-        return TorchrecMachine(
+        ranks, local, host = topology.world_size, topology.local_world_size, topology.host
+        machine = TorchrecMachine(
             world_size=ranks,
-            local_world_size=topology.local_world_size,
-            group_size=topology.local_world_size,
+            local_world_size=local,
+            group_size=local,
+            hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
+        )
+        if torchrec_figures:
+            return machine
+        return replace(
+            machine,
             hbm_bandwidth_bytes_per_s=topology.device.hbm_bandwidth_bytes_per_s,
             device_link_bandwidth_bytes_per_s=host.device_link_bandwidth_bytes_per_s,
             intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
             inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
             hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
             ddr_capacity_by_rank_bytes=tuple(
-                float(int(c / topology.local_world_size))
-                for c in topology.ddr_capacities()
-                for _ in range(topology.local_world_size)
+                float(int(c / local)) for c in topology.ddr_capacities() for _ in range(local)
             ),
         )
 
@@ -181,17 +177,9 @@ class TorchrecMachine:
             world_size: ranks that take part.
             local_world_size: how many of them are on one host.
         """
-        inside = world_size <= local_world_size
-        return (
-            self.intra_host_bandwidth_bytes_per_s
-            if inside
-            else self.inter_host_bandwidth_bytes_per_s
-        )
-
-    @property
-    def all_reduce_bandwidth_bytes_per_s(self) -> float:
-        """Bytes per second of all network links of a host, also if there is only one host."""
-        return self.inter_host_bandwidth_bytes_per_s * self.local_world_size
+        if world_size <= local_world_size:
+            return self.intra_host_bandwidth_bytes_per_s
+        return self.inter_host_bandwidth_bytes_per_s
 
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
@@ -390,9 +378,8 @@ def shard_perf(
         outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
     )
     columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
-    compute = _forward_compute(
-        table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
-    )
+    penalty = 1.0 if by_rows else _penalty(num_cols)
+    compute = (_forward_bytes(table, ids * world, columns) + forward_bytes) * penalty / rate
     copies = backward_bytes * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
     if by_rows and sharding_type is not ShardingType.ROW_WISE:
         comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
@@ -409,11 +396,8 @@ def shard_perf(
 
 def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[float, float]:
     """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
-    if sharding_type not in BY_ROWS:
-        return table.all_to_all_bytes
-    if sharding_type is not ShardingType.ROW_WISE:
-        return table.row_sum_bytes
-    return table.row_sum_bytes if table.is_pooled else table.all_to_all_bytes
+    sums = sharding_type in BY_ROWS and (sharding_type in BY_HOSTS or table.is_pooled)
+    return table.row_sum_bytes if sums else table.all_to_all_bytes
 
 
 def _device_rate(
@@ -429,8 +413,7 @@ def _device_rate(
     if kernel is ComputeKernel.FUSED_UVM:
         return HOST_KERNEL_RATIO * link
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        factor = cache_load_factor_ratio
-        share = CACHE_LOAD_FACTOR if factor is None else factor
+        share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
         behind = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
         return memory if table.prefetches else behind
     return memory
@@ -443,30 +426,13 @@ def _penalty(num_cols: float) -> float:
     """
     if num_cols >= FULL_BLOCK_COLUMNS:
         return 1.0
-    wide = num_cols >= HALF_BLOCK_COLUMNS
-    return HALF_BLOCK_PENALTY if wide else QUARTER_BLOCK_PENALTY
+    return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY
 
 
-def _forward_compute(
-    table: TorchrecTable,
-    ids: float,
-    columns: float,
-    output_bytes: float,
-    rate: float,
-    penalty: float,
-) -> float:
-    """Seconds of a forward lookup: bytes of indices, rows and outputs over the kernel's rate.
-
-    Args:
-        table: the table.
-        ids: indices that are looked up.
-        columns: columns of the shard.
-        output_bytes: bytes of the vectors that are written.
-        rate: bytes per second of the kernel.
-        penalty: factor for narrow pieces.
-    """
+def _forward_bytes(table: TorchrecTable, ids: float, columns: float) -> float:
+    """Bytes of indices and rows that a forward lookup of so many indices and columns reads."""
     read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.is_weighted else 1.0)
-    return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
+    return read + ids * columns * table.element_bytes
 
 
 def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
@@ -482,10 +448,12 @@ def _replicated(
 ) -> ShardPerf:
     """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
     written = table.num_outputs * num_cols * table.element_bytes
-    compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
+    compute = (_forward_bytes(table, table.num_ids, num_cols) + written) / rate
     size = table.num_embeddings * num_cols * table.element_bytes
     nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
-    reduce_s = size * (2 * nodes - 1) / nodes / machine.all_reduce_bandwidth_bytes_per_s
+    # All network links of a host, also if there is only one host.
+    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
+    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
     if machine.world_size > _MOST_NODES * machine.local_world_size:
         reduce_s *= 2
     return ShardPerf(

@@ -157,8 +157,7 @@ class ProgramBuilder:
     def bottom_forward(self) -> int:
         """Add the forward pass of the bottom."""
         t = self.times
-        name = f"{t.dense_names[0]} forward"
-        return self.computed(name, t.bottom_forward_s, t.bottom_host_s)
+        return self.computed(f"{t.dense_names[0]} forward", t.bottom_forward_s, t.bottom_host_s)
 
     def lookup_forward(self, after: tuple[int, ...]) -> int:
         """Add the lookup of rows."""

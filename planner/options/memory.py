@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import ComputeKernel, ShardingOption, Spread
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Workload
@@ -27,21 +28,19 @@ take less, tables fit without such kernels."""
 
 _ROUNDING: Final = 1.0 + 1e-12
 
-_AT_ONCE: Final = 256
-"""The work of this many tables is joined in one array, so that arrays stay small."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableOptions:
     """Options of one table with their work, and the ranks and hosts that its shards may use.
 
-    ``works[i]`` is the work of ``options[i]``, as in
-    :class:`costmodels.shard_work.option_work.OptionWork`.
+    ``kernels`` are those that constraints leave to each sharding type. ``works[i]`` is the work of
+    ``options[i]``, as in :class:`costmodels.shard_work.cells.OptionWork`.
     """
 
     table: str
     options: tuple[ShardingOption, ...]
     works: tuple[OptionWork, ...]
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
 
@@ -61,12 +60,6 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
         host[column] = pipeline.host_bytes(probe)[0]
         probe[0, column] = 0.0
     return device, host
-
-
-def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
-    """Slices of neighbouring tables whose work is joined."""
-    for begin in range(0, len(tables), _AT_ONCE):
-        yield slice(begin, begin + _AT_ONCE)
 
 
 def crowded(
@@ -128,44 +121,19 @@ def drop_unfit(
         host: ``[F]`` host bytes per unit of work.
     """
     kept: list[TableOptions] = []
-    for part in _parts(tables):
-        works = [w.rows for t in tables[part] for w in t.works]
-        rows = np.concatenate([np.zeros((0, len(device))), *works])
-        on_device, on_host = rows @ device, rows @ host
-        begin = 0
-        for table in tables[part]:
-            end = begin + sum(len(w.rows) for w in table.works)
-            own = slice(begin, end)
-            fits = end > begin and _fit_anywhere(on_device[own], on_host[own], pipeline)
-            kept.append(table if fits else _fitting(table, pipeline, device, host))
-            begin = end
-    return tuple(kept)
-
-
-def _fitting(
-    table: TableOptions, pipeline: CostPipeline, device: FloatArray, host: FloatArray
-) -> TableOptions:
-    kept = [
-        i
-        for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
-        if _fits_empty(option, work @ device, work @ host, table, pipeline)
-    ]
-    return replace(
-        table,
-        options=tuple(table.options[i] for i in kept),
-        works=tuple(table.works[i] for i in kept),
-    )
-
-
-def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
-    """Whether every option fits on empty devices and hosts.
-
-    It does if the smallest device holds the largest shard, and the smallest host holds the largest
-    shard of each of its ranks.
-    """
     limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
-    together = host.max() * pipeline.topology.local_world_size
-    return bool(device.max() <= limit and together <= host_limit)
+    for table in tables:
+        # All fit if the smallest device holds the largest shard, and the smallest host the largest
+        # one of each of its ranks.
+        rows = np.concatenate([np.zeros((1, len(device))), *(w.rows for w in table.works)])
+        together = (rows @ host).max() * pipeline.topology.local_world_size
+        if (rows @ device).max() > limit or together > host_limit:
+            pairs = zip(table.options, table.works, strict=True)
+            fits = [_fits_empty(o, w @ device, w @ host, table, pipeline) for o, w in pairs]
+            options, works = compress(table.options, fits), compress(table.works, fits)
+            table = replace(table, options=tuple(options), works=tuple(works))
+        kept.append(table)
+    return tuple(kept)
 
 
 def _fits_empty(

@@ -14,7 +14,15 @@ import numpy as np
 from costmodels.datatypes import BoolArray, IntArray
 from costmodels.memory import ledger
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, TablePlacement
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+)
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table
@@ -74,14 +82,12 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
             without any option, or contradict each other.
     """
     names = [t.name for t in problem.workload.tables]
-    problems = _misplaced(problem)
-    problems += constraint_problems(problem.constraints, names, problem.topology)
-    rules = PlacementRules.of(problem)
-    limits = []
+    problems = constraint_problems(problem.constraints, names, problem.topology)
+    rules, limits = PlacementRules.of(problem), []
     for index, table in enumerate(problem.workload.tables):
         limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
         limits.append(limit)
-        problems += wrong
+        problems += filter(None, [wrong])
     if rules and not problems:
         allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
         for row, limit in zip(allowed, limits, strict=True):
@@ -98,65 +104,37 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
     return any(k in HOST_KERNELS for menu in menus for kernels in menu.values() for k in kernels)
 
 
-def _misplaced(problem: PlanningProblem) -> list[str]:
-    names = [t.name for t in problem.workload.tables]
-    lines = [
-        f"constraint {c.pattern!r} matches no table; tables are {', '.join(names[:5])}"
-        + (", ..." if len(names) > 5 else "")
-        for c in problem.constraints.tables
-        if not any(c.matches(n) for n in names)
-    ]
-    for c in problem.constraints.tables:
-        for kind, values, count in (
-            ("ranks", c.ranks, problem.topology.world_size),
-            ("hosts", c.hosts, problem.topology.num_hosts),
-        ):
-            bad = [v for v in values if not 0 <= v < count]
-            if bad:
-                lines.append(
-                    f"constraint {c.pattern!r}: {kind} {bad[:5]} are outside 0..{count - 1}"
-                )
-    return lines
-
-
 def _limit(
     problem: PlanningProblem,
     table: Table,
     obstacle: Callable[[ShardingOption], str | None],
-) -> tuple[TableLimits, list[str]]:
+) -> tuple[TableLimits, str]:
+    """The limits of a table, and why they leave it no option; empty if they leave some."""
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
     multiple = column_multiple(problem.workload)
     legal = legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
-    factors = _load_factors([r.cache_load_factors for r in rules])
+    named = [set(r.cache_load_factors) for r in rules if r.cache_load_factors]
+    factors = tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
-    for sharding_type, choices in legal.items():
-        if sharding_type not in constraints.sharding_types:
-            continue
-        if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
-            continue
-        left = tuple(
-            k
-            for k in choices
-            if k in kernels_left
-            and all(r.allows_pair(sharding_type, k) for r in rules)
-            and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
-        )
-        if left:
-            kernels[sharding_type] = left
+    lacks_factor = not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left
+    kernels_left -= {ComputeKernel.FUSED_UVM_CACHING} if lacks_factor else set()
+    types_left = set(constraints.sharding_types)
+    types_left.intersection_update(*(r.sharding_types for r in rules if r.sharding_types))
     ranks, hosts = _places(
         topology.num_hosts,
         topology.local_world_size,
         tuple(r.ranks for r in rules if r.ranks),
         tuple(r.hosts for r in rules if r.hosts),
     )
-    if len(ranks) < topology.world_size:
-        kernels.pop(ShardingType.DATA_PARALLEL, None)
-        kernels.pop(ShardingType.ROW_WISE, None)
-    if not hosts:
-        kernels.pop(ShardingType.TABLE_ROW_WISE, None)
-        kernels.pop(ShardingType.GRID_SHARD, None)
+    places = {Spread.UNIFORM: len(ranks) == topology.world_size, Spread.RANKS: True}
+    places[Spread.HOSTS] = bool(hosts)
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
+    for kind, choices in legal.items():
+        usable = kernels_left if kind in types_left and places[SPREAD[kind]] else ()
+        left = [k for k in choices if k in usable and all(r.allows_pair(kind, k) for r in rules)]
+        if left:
+            kernels[kind] = tuple(left)
     limit = TableLimits(
         table=table,
         kernels=kernels,
@@ -164,18 +142,16 @@ def _limit(
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
-        names_load_factors=any(r.cache_load_factors for r in rules),
+        names_load_factors=bool(named),
         obstacle=obstacle,
     )
-    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
-        named = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
-        return limit, [
-            f"table {table.name!r}: {named} name cache_load_factors that have none in common; name "
-            "one in all of them"
-        ]
-    if kernels and ranks:
-        return limit, []
-    return limit, [_no_option(table, rules, tuple(legal), len(ranks))]
+    if lacks_factor:
+        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        return limit, (
+            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
+            "name one in all of them"
+        )
+    return limit, "" if kernels and ranks else _no_option(table, rules, tuple(legal), len(ranks))
 
 
 def _no_option(
@@ -192,13 +168,13 @@ def _no_option(
             "embedding_dim"
         )
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
-    types, unsummed = ", ".join(legal), unsummed_words(table)
-    return (
-        f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
-        f"ranks left: {num_ranks}; allow more sharding types, kernels or ranks"
-        + f"; {unsummed}"
-        * bool(unsummed)
-    )
+    reasons = [
+        f"table {table.name!r}: {named} leave it no option",
+        f"TorchRec knows {', '.join(legal)} for it, ranks left: {num_ranks}",
+        "allow more sharding types, kernels or ranks",
+        unsummed_words(table),
+    ]
+    return "; ".join(filter(None, reasons))
 
 
 @lru_cache(maxsize=256)
@@ -216,11 +192,6 @@ def _places(
     return tuple(left), tuple(sorted(h for h in hosts if counts[h] == local_world_size))
 
 
-def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:
-    named = [set(factors) for factors in limits if factors]
-    return tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
-
-
 # ------------------ contradictions
 #
 # Contradictions among constraints, named before any search, and constraints that a plan breaks.
@@ -231,22 +202,30 @@ def constraint_problems(
 ) -> list[str]:
     """One line for each rule that matches no table, too few tables, or names a missing place."""
     places = {Level.RANK: topology.world_size, Level.HOST: topology.num_hosts}
-    problems = []
+    told = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    problems = [
+        f"constraint {c.pattern!r} matches no table; tables are {told or 'none'}"
+        for c in constraints.tables
+        if not any(map(c.matches, names))
+    ]
     for word, groups in (("together", constraints.together), ("apart", constraints.apart)):
         for group in groups:
             problems += _group_problems(word, group, names)
     for c in constraints.counts:
         if c.most < 1:
             problems.append(f"constraint {count_words(c)}: must be at least 1")
-        if not any(c.matches(n) for n in names):
+        if not any(map(c.matches, names)):
             problems.append(f"constraint {count_words(c)}: {_show(c.patterns)} matches no table")
-    for m in constraints.memory:
-        bad = [p for p in m.places if not 0 <= p < places[m.level]]
+    named = [
+        *((repr(c.pattern), Level.RANK, c.ranks) for c in constraints.tables),
+        *((repr(c.pattern), Level.HOST, c.hosts) for c in constraints.tables),
+        *((memory_words(m).split()[0], m.level, m.places) for m in constraints.memory),
+    ]
+    for rule, level, found in named:
+        bad = [p for p in found if not 0 <= p < places[level]]
         if bad:
-            problems.append(
-                f"constraint {'device' if m.level is Level.RANK else 'host'}_memory: {m.level}s "
-                f"{bad[:5]} are outside 0..{places[m.level] - 1}"
-            )
+            outside = f"{level}s {bad[:5]} are outside 0..{places[level] - 1}"
+            problems.append(f"constraint {rule}: {outside}")
     return problems
 
 
@@ -294,20 +273,13 @@ def contradictions(rules: PlacementRules, names: Sequence[str], allowed: BoolArr
 
 
 def _group_problems(word: str, group: TableGroup, names: Sequence[str]) -> list[str]:
-    unknown = [p for p in group.patterns if not any(_only(p).matches(n) for n in names)]
+    alone = (TableGroup(patterns=(pattern,)) for pattern in group.patterns)
+    unknown = [g.patterns[0] for g in alone if not any(map(g.matches, names))]
     if unknown:
         return [f"constraint {word}: {unknown[0]!r} matches no table; check its spelling"]
     found = [n for n in names if group.matches(n)]
-    if len(found) < 2:
-        return [
-            f"constraint {word} {_show(group.patterns)}: matches {found} alone; name two tables or "
-            "more"
-        ]
-    return []
-
-
-def _only(pattern: str) -> TableGroup:
-    return TableGroup(patterns=(pattern,))
+    told = f"constraint {word} {_show(group.patterns)}: matches {found} alone; name two tables"
+    return [f"{told} or more"] if len(found) < 2 else []
 
 
 def _unmatched(reach: BoolArray, most: int) -> list[int]:

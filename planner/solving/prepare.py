@@ -13,9 +13,9 @@ from planner.errors import InvalidInputError
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
 from planner.options.cuts import ListingProgress
-from planner.options.enumeration import HOST_KERNELS, enumerate_options
+from planner.options.enumeration import enumerate_options
 from planner.options.memory import refuse_hopeless
-from planner.options.table_limits import table_limits
+from planner.options.table_limits import HOST_KERNELS, table_limits
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard

@@ -22,8 +22,9 @@ from costmodels.topology import PROPORTIONAL, Topology, batch_ratios, group_topo
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.models import pipeline_of
-from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
+from planner.options.enumeration import enumerate_options
 from planner.options.memory import surely_crowded
+from planner.options.table_limits import CACHE_LOAD_FACTORS
 from planner.problem import PlanningProblem, TableConstraint
 from planner.rules.group_rules import group_problem
 

@@ -10,8 +10,8 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption, Spread
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
-from planner.options.enumeration import HOST_KERNELS, TableOptions
-from planner.options.table_limits import have_host_kernels
+from planner.options.memory import TableOptions
+from planner.options.table_limits import HOST_KERNELS, have_host_kernels
 from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 

@@ -61,10 +61,8 @@ class HandedPlan:
             )
             if option is None:
                 return None
-            step = local if option.spread is Spread.HOSTS else 1
-            ranks = () if option.is_uniform else placement.ranks[::step]
             options.append(option)
-            places.append(tuple(rank // step for rank in ranks))
+            places.append(option.places_of(placement.ranks, local))
         return cls(
             world_size=topology.world_size,
             local_world_size=local,

@@ -16,7 +16,8 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
-from planner.options.enumeration import TableOptions, enumerate_options
+from planner.options.enumeration import enumerate_options
+from planner.options.memory import TableOptions
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds import feasibility
 from planner.search.bounds.bound import RankFreeBound
