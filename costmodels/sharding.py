@@ -190,10 +190,6 @@ def _overlap(cells: IntArray) -> tuple[int, int] | None:
     """Two shards that share a cell, the first such pair in order of rows, then columns."""
     order = np.lexsort((cells[2], cells[0]))
     row, rows, col, cols = cells[:, order]
-    same_rows = (np.diff(row) == 0) & (np.diff(rows) == 0)
-    if bool((same_rows | (row[1:] >= (row + rows)[:-1])).all()):
-        meets = np.flatnonzero(same_rows & (col[1:] < (col + cols)[:-1]))
-        return (int(order[meets[0]]), int(order[meets[0] + 1])) if len(meets) else None
     for a in range(len(row)):
         later = slice(a + 1, int(np.searchsorted(row, row[a] + rows[a], side="left")))
         meets = np.flatnonzero(

@@ -105,7 +105,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         replicates: whether plans have replicated tables.
     """
     own, whole = stages.reduction.tail_bytes, stages.models.exchange
-    unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
+    unit_s = float(stages.reduction.growth(np.ones(1)).max())
     least = stages.exchanges.least_collective
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -113,7 +113,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
         if whole is not None:
             fixed_s = whole.gradient_fixed_s if replicates else 0.0
-            return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
+            return np.asarray(stages.reduction.growth(own + num_bytes) + fixed_s)
         if own <= 0 and not replicates:
             return growth_s
         trainers = stages.topology.trainers
@@ -204,7 +204,7 @@ class PhaseModel:
             columns, alone = [c + s for c, s in zip(columns, coded, strict=True)], alone + coded[0]
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
-        columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), lookup[..., 2], alone]
+        columns += [self._stages.reduction.growth(work[..., REPLICATED]), lookup[..., 2], alone]
         if self._stages.codecs is not None:
             columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -260,7 +260,7 @@ class PhaseModel:
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
         copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
         tail = np.array(self._stages.reduction.tail_bytes)
-        return float(chain_s / fastest) + copy_s + float(self._stages.all_reduce_growth(tail))
+        return float(chain_s / fastest) + copy_s + float(self._stages.reduction.growth(tail))
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

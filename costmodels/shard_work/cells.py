@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,13 +15,19 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.distribution.base import AbstractIndexDistribution, keep_hottest_shares
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import Plan, ShardingOption, ShardingType, TablePlacement, row_blocks
+from costmodels.sharding import (
+    Plan,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    row_block_columns,
+)
 from costmodels.workload import Table
 
 _Block = tuple[int, int, float]
-"""Offset and number of the rows of a block, and its share of accesses; NaN if the law of the table
-says it."""
-_OF_LAW: Final = float("nan")
+"""Offset and number of the rows of a block, and its share of accesses, or :data:`_OF_LAW`."""
+_OF_LAW: Final = -1.0
+"""In the place of a share of accesses that the law of the table says."""
 
 TYPES: Final = tuple(ShardingType)
 """Sharding types by the numbers that stand for them in cells."""
@@ -40,8 +46,8 @@ class Cells:
         num_rows: rows of the shard.
         num_cols: columns of the shard.
         access_ratio: share of the table's accesses that fall on the rows, where ids are hashed and
-            rows are cut: more than the even share for the part with the hottest row. NaN if the
-            law of the table says it.
+            rows are cut: more than the even share for the part with the hottest row. Below 0 if
+            the law of the table says it.
         batch_ratio: samples of the shard's rank over the mean of all ranks, for replicated tables,
             whose ranks look up only their own samples; 1 for others.
     """
@@ -188,13 +194,8 @@ class OptionCells:
         if parts is None:
             index = _rows((self._world_size,)) if uniform else piece
             return Layout(((0, num_embeddings, _OF_LAW),), widths, index, may_repeat=False)
-        if self._columns.is_scattered[at]:
-            blocks, shape = _hashed_blocks(self._columns.tables[at], parts)
-        else:
-            # All row blocks, and how many parts each stands for; empty blocks are kept once.
-            counts = Counter(row_blocks(num_embeddings, parts))
-            blocks = tuple((*block, _OF_LAW) for block in counts)
-            shape = tuple(counts.values())
+        is_scattered = bool(self._columns.is_scattered[at])
+        blocks, shape = _row_runs(self._columns.tables[at], parts, is_scattered=is_scattered)
         index = _rows(shape) if uniform else _grid(option.column_widths, shape)
         return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
 
@@ -224,7 +225,7 @@ class OptionCells:
         offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
         each = np.ones(world_size) if self._batch_ratio is None else self._batch_ratio
         own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
-        keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
+        keys = (of, offset, rows, cols, own, access)
         # A new run starts where a key changes, or where the rank is not the one after the last.
         starts = np.flatnonzero(changes(*keys, rank - np.arange(len(rank))))
         ends = np.append(starts[1:], len(rank))
@@ -306,45 +307,37 @@ def _excess_ratio(table: Table, size: int) -> float:
     return excess if excess * parts > _UNEVEN_RATIO else 0.0
 
 
-def _access_ratio(table: Table, num_rows: int, hot_rows: int, excess: float, *, hot: bool) -> float:
-    """Share (0..1) of a table's accesses that fall on a block of rows.
+def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray:
+    """Shares (0..1) of a table's accesses that fall on blocks of its rows, whose ids are hashed.
 
     Args:
-        table: the table, whose ids are hashed.
-        num_rows: rows of the block.
-        hot_rows: rows of the block with the hottest row.
-        excess: of that block, see :func:`_excess_ratio`.
-        hot: whether the block is that one.
+        table: the table.
+        offset: ``[n]`` first row of each block.
+        rows: ``[n]`` rows of each block; blocks are as large as the largest, but for the last.
     """
-    rows = table.num_embeddings
+    total, excess = table.num_embeddings, _excess_ratio(table, int(rows.max()))
     if not excess:
-        return num_rows / rows
-    hottest = min(1.0, hot_rows / rows + excess)
-    return hottest if hot else (1.0 - hottest) * num_rows / (rows - hot_rows)
+        return rows / total
+    row = _hottest_row(table)
+    hot = (offset <= row) & (row < offset + rows)
+    hot_rows = int(rows[hot].max(initial=0))
+    hottest = min(1.0, hot_rows / total + excess)
+    return np.where(hot, hottest, (1.0 - hottest) * rows / (total - hot_rows))
 
 
 @lru_cache(maxsize=65536)
-def _hashed_blocks(table: Table, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """The row blocks of a table of hashed ids: sizes matter, and which one has the hottest row.
+def _row_runs(table: Table, parts: int, *, is_scattered: bool) -> tuple[tuple[_Block, ...], _Shape]:
+    """The row blocks of a table, and how many neighbouring parts each stands for.
 
-    Returns:
-        The blocks, at offset 0, and how many neighbouring parts each stands for.
+    Of a table of hashed ids, sizes matter, and which block has the hottest row.
     """
-    size = -(-table.num_embeddings // parts)
-    whole, rest = divmod(table.num_embeddings, size)
-    excess = _excess_ratio(table, size)
-    at = _hottest_row(table) // size if excess else whole + 1
-    before = min(at, whole)
-    runs = [(size, before, False), (size, int(at < whole), True)]
-    runs += [(size, max(whole - before - 1, 0), False), (rest, int(rest > 0), at == whole)]
-    runs += [(0, parts - whole - int(rest > 0), False)]
-    hot_rows = next((n for n, count, hot in runs if hot and count), 0)
-    used = [
-        ((0, n, _access_ratio(table, n, hot_rows, excess, hot=hot)), count)
-        for n, count, hot in runs
-        if count
-    ]
-    return tuple(block for block, _ in used), tuple(count for _, count in used)
+    offset, rows = row_block_columns(table.num_embeddings, parts)
+    ratios = np.full(parts, _OF_LAW)
+    if is_scattered:
+        ratios, offset = _hashed_ratios(table, offset, rows), np.zeros(parts, dtype=np.int64)
+    starts = np.flatnonzero(changes(offset, rows, ratios))
+    blocks = zip(*(column[starts].tolist() for column in (offset, rows, ratios)), strict=True)
+    return tuple(blocks), tuple(np.diff(starts, append=parts).tolist())
 
 
 @lru_cache(maxsize=4096)
@@ -385,14 +378,8 @@ def _access_ratios(
     found = np.full(len(of), _OF_LAW)
     begins = np.searchsorted(of, np.arange(len(table) + 1))
     for i in np.flatnonzero(cut).tolist():
-        own, here = columns.tables[table[i]], slice(begins[i], begins[i + 1])
-        excess, row = _excess_ratio(own, int(size[i])), _hottest_row(own)
-        hot = (offset[here] <= row) & (row < offset[here] + rows[here]) & (excess > 0.0)
-        hot_rows = int(rows[here][hot].max(initial=0))
-        found[here] = [
-            _access_ratio(own, n, hot_rows, excess, hot=h)
-            for n, h in zip(rows[here].tolist(), hot.tolist(), strict=True)
-        ]
+        here = slice(begins[i], begins[i + 1])
+        found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
     return found
 
 

@@ -81,7 +81,7 @@ class DenseReduction:
         workload: Workload,
         topology: Topology,
         layers: DenseLayers,
-        collective: AbstractCollectiveModel,
+        models: CostModels,
     ) -> None:
         """Keep the arguments.
 
@@ -89,12 +89,41 @@ class DenseReduction:
             InvalidValueError: the ranks that share layers are neither a part of a host nor whole
                 hosts.
         """
-        self._workload, self._layers, self._collective = workload, layers, collective
+        self._workload, self._layers = workload, layers
+        self._collective, self._exchange = models.collective, models.exchange
         self._split = workload.tensor_parallel
+        self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
 
+    def growth(self, num_bytes: FloatArray) -> FloatArray:
+        """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
+        if self._exchange is not None:
+            return self.all_reduce_s(num_bytes)
+        seconds = self._collective.all_reduce(num_bytes, self._trainers)
+        require_times(seconds, "an all-reduce")
+        return seconds
+
+    def tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
+        """Seconds of the last all-reduce, of the gradients that are reduced after the others.
+
+        They are those of the bottom MLP, of the last bucket of the top, and of replicated tables.
+        """
+        fixed_s = 0.0 if self._exchange is None else self._exchange.gradient_fixed_s
+        return self.all_reduce_s(self.tail_bytes + replicated_bytes) + fixed_s * (
+            replicated_bytes > 0
+        )
+
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of an all-reduce over the ranks that have the same part of every layer."""
+        """Seconds of an all-reduce over the ranks that have the same part of every layer.
+
+        An exchange model counts the optimizer's step after it too. One rank without tables reduces
+        nothing, and its optimizer is priced with the dense part.
+        """
+        if self._exchange is not None:
+            is_alone = self._trainers.world_size == 1 and not self._workload.tables
+            return (
+                np.zeros_like(num_bytes) if is_alone else self._exchange.gradient_growth(num_bytes)
+            )
         kind, topology = Collective.ALL_REDUCE, self._topology
         return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
@@ -190,16 +219,15 @@ class DenseReduction:
         each = (np.array(whole_bytes * share) for share in shares)
         return tuple(balanced_s(self._collective, kind, size, self._topology) for size in each)
 
-    def beside_backward_s(
-        self, all_reduce_s: Callable[[FloatArray], FloatArray]
-    ) -> tuple[FloatArray, ...]:
+    @cached_property
+    def beside_backward_s(self) -> tuple[FloatArray, ...]:
         """Seconds of the collectives that reduce gradients beside the backward pass.
 
-        These are all but the last one. ``all_reduce_s`` prices an all-reduce of so many bytes.
+        These are all but the last one.
         """
         if self.is_sharded:
             return self.scatters_s[:-1]
-        return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
+        return tuple(self.all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
         self, passes_s: FloatArray, issued_s: FloatArray, speeds: FloatArray, scale: Scale
@@ -318,11 +346,9 @@ class EmbeddingExchanges:
             indices = self.models.exchange.input_growth(kind, traffic, batch)
             return first, np.zeros_like(first), indices
         model = self.models.collective
-        first, second = sent_bytes(work, family)
-        indices = work[..., columns.INPUT + family]
-        if self.batch_ratio is not None:
-            first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
-        kind = EXCHANGING_TYPES[family]
+        least = 1.0 if self.batch_ratio is None else self.batch_ratio.min()
+        first, second = (size * least for size in sent_bytes(work, family))
+        kind, indices = EXCHANGING_TYPES[family], work[..., columns.INPUT + family] * least
         outputs = self._outputs(kind, (first, second), Prices.growing(model))
         found = *outputs, self.index_exchange(indices, model.all_to_all)
         for seconds in found:

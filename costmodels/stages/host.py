@@ -64,7 +64,6 @@ class HostLaunches:
         between_steps: reading the loss and fetching the next batch, in which the device has no
             work.
         copies_block: whether the host waits for copies, as it does if memory is not pinned.
-        source: where the figures come from.
     """
 
     other: FloatArray
@@ -84,7 +83,6 @@ class HostLaunches:
     loss: FloatArray = field(default_factory=_NONE.copy)
     between_steps: FloatArray = field(default_factory=_NONE.copy)
     copies_block: bool = False
-    source: str
 
 
 def _both(forward: tuple[float, float], backward: tuple[float, float]) -> FloatArray:
@@ -122,10 +120,10 @@ _EAGER: Final = HostLaunches(
     collective=_calls(8.0, 8.0),
     copy=_calls(2.5, 1.0),
     loss=_calls(21.5, 5.0),
-    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that "
-    "of an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
-    "H200; kernels of 31 dense and 20 TorchRec steps on an H200; LAMB is assumed",
 )
+"""Times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of an add_
+(PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an H200; kernels of
+31 dense and 20 TorchRec steps on an H200. LAMB is assumed."""
 _UNPROFILED: Final = 0.4
 """Host time without the profiler over host time in the profiler's traces. It is fitted to the 36
 iterations of Lin et al. 2022, together with the time between steps; ``shardplan validate published
@@ -158,19 +156,17 @@ _EAGER_2021: Final = HostLaunches(
     loss=_traced(190.0),
     between_steps=_calls(460.0, 460.0),
     copies_block=True,
-    source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
-    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), "
-    "T2 (before the first launch) and T3 (after the last one), T4 for each launch; their share "
-    "without the profiler and the time between steps from their 36 measured iterations",
 )
-_CUDA_GRAPH: Final = HostLaunches(
-    other=np.zeros((2, 2, 2)), source="a captured CUDA graph is replayed without the host"
-)
+"""Means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator
+(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2
+(before the first launch) and T3 (after the last one), T4 for each launch; their share without the
+profiler and the time between steps from their 36 measured iterations."""
 PROFILES: Final = {
     HostProfile.EAGER: _EAGER,
     HostProfile.EAGER_2021: _EAGER_2021,
-    HostProfile.CUDA_GRAPH: _CUDA_GRAPH,
+    HostProfile.CUDA_GRAPH: HostLaunches(other=np.zeros((2, 2, 2))),
 }
+"""A captured CUDA graph is replayed without the host."""
 _TORCHREC_PIPELINES: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
 """Pipelines whose own work counts as that of TorchRec's."""
 _FULL: Final = 4.0

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.cpu.exchange import CpuExchange
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
@@ -70,9 +69,7 @@ class StageModel:
         for field in fields(DenseTimes):
             require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
         self._layers = dense_layers(workload)
-        self.reduction = DenseReduction(
-            workload, topology.trainers, self._layers, models.collective
-        )
+        self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
         wrapped = bool(workload.tables) or topology.world_size > 1
         self._host = HostCosts.of(topology.host, workload.issued_by, reduces=wrapped)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
@@ -120,14 +117,6 @@ class StageModel:
         require_times(seconds, f"{model_words(model)}: call_floor")
         return seconds
 
-    def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
-        """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
-        if self.models.exchange is not None:
-            return self._gradient_growth(self.models.exchange, num_bytes)
-        seconds = self.models.collective.all_reduce(num_bytes, self.topology.trainers)
-        require_times(seconds, "an all-reduce")
-        return seconds
-
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
@@ -141,7 +130,7 @@ class StageModel:
             -1, len(EXCHANGING_TYPES), len(KERNELS)
         )
         used = np.flatnonzero(shards.any(axis=(0, 2)))
-        tail_s = self._tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
+        tail_s = self.reduction.tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
         codecs = None
@@ -215,7 +204,6 @@ class StageModel:
         # Of exchanges that are priced with the copies around them, what they cost once in a step.
         splits_s = self.exchanges.lengths_s if exchange is None else exchange.once_s
         host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
-        buckets = self.reduction.beside_backward_s(self._all_reduce_s)
         every = (*layers.bottom, *layers.top)
         update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
@@ -241,7 +229,7 @@ class StageModel:
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             input_splits_s=splits_s * ratio,
-            bucket_s=tuple(s * ratio for s in buckets),
+            bucket_s=tuple(s * ratio for s in self.reduction.beside_backward_s),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
@@ -271,31 +259,6 @@ class StageModel:
         calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
         issued_s += calls * issue.collective_s
         return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
-
-    def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
-        """Seconds of the last all-reduce, of the gradients that are reduced after the others.
-
-        They are those of the bottom MLP, of the last bucket of the top, and of replicated tables.
-        """
-        seconds = self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
-        exchange = self.models.exchange
-        fixed_s = 0.0 if exchange is None else exchange.gradient_fixed_s
-        return seconds + fixed_s * (replicated_bytes > 0)
-
-    def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of an all-reduce over all ranks that train; 0 if there is nothing to reduce."""
-        if self.models.exchange is not None:
-            return self._gradient_growth(self.models.exchange, num_bytes)
-        return self.reduction.all_reduce_s(num_bytes)
-
-    def _gradient_growth(self, exchange: CpuExchange, num_bytes: FloatArray) -> FloatArray:
-        """What an exchange model says of reducing gradients and of the optimizer's step after it.
-
-        One rank without tables reduces nothing, and its optimizer is priced with the dense part.
-        """
-        if self.topology.trainers.world_size == 1 and not self.workload.tables:
-            return np.zeros_like(num_bytes)
-        return exchange.gradient_growth(num_bytes)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:

@@ -24,6 +24,7 @@ from costmodels.sharding import (
     Plan,
     ShardingOption,
     ShardingType,
+    Shards,
     Spread,
     TablePlacement,
     place,
@@ -232,29 +233,16 @@ def _option_problems(placement: TablePlacement, table: Table, device: str) -> li
 _ALONE: Final = (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)
 """Types of one piece."""
 
-_BLOCKS: Final = (
-    "in blocks of ceil({rows} / {parts}) = {block} rows (training assigns ids by that block size "
-    "whatever the plan says)"
-)
-_ON_A_HOST: Final = "all {group} ranks of one host in order, {first}..{last}"
-_COLUMNS: Final = (
-    "all {rows} rows in every shard, and shards that follow each other left to right without hole "
-    "or overlap from column 0 to {columns}"
-)
+_COLUMNS: Final = "all rows in every shard, and columns left to right without hole or overlap"
+_BLOCKS: Final = "all {group} ranks of one host in order, in equal blocks of rows"
 _LAYOUTS: Final = {
-    ShardingType.DATA_PARALLEL: "one copy on every rank, in order 0..{end}, each the whole table "
-    "of {rows} x {columns}",
-    ShardingType.TABLE_WISE: "one shard with the whole table of {rows} x {columns}; merge them, or "
-    "use column_wise or row_wise",
-    ShardingType.COLUMN_WISE: f"{_COLUMNS}; cut columns only, or use grid_shard",
-    ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}; keep "
-    "to one host, or use column_wise",
-    ShardingType.ROW_WISE: "exactly one shard per rank in order 0..{end} (with 0 rows where rows "
-    f"run out), with all {{columns}} columns, {_BLOCKS}; cut evenly, or use grid_shard",
-    ShardingType.TABLE_ROW_WISE: f"{_ON_A_HOST}, with all {{columns}} columns, {_BLOCKS}; cut "
-    "evenly, or use grid_shard",
-    ShardingType.GRID_SHARD: f"{{group}} shards per column block, on {_ON_A_HOST} for the first, "
-    f"{_BLOCKS}, and covers {{covered}} of {{columns}} columns; cut columns first, then rows",
+    ShardingType.DATA_PARALLEL: "one copy on every rank in order, each the whole table",
+    ShardingType.TABLE_WISE: "one shard with the whole table",
+    ShardingType.COLUMN_WISE: _COLUMNS,
+    ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}",
+    ShardingType.ROW_WISE: "exactly one shard per rank in order, in equal blocks of rows",
+    ShardingType.TABLE_ROW_WISE: _BLOCKS,
+    ShardingType.GRID_SHARD: f"column blocks that cover all columns, each on {_BLOCKS}",
 }
 """What the shards of each type need to be."""
 
@@ -281,28 +269,21 @@ def _layout(p: TablePlacement, table: Table, world: int, group: int) -> list[str
     one_host = kind is not ShardingType.TABLE_COLUMN_WISE or len(set(cells.rank // group)) == 1
     problems = _unequal_problems(p)
     if expected != cells or sum(widths) != columns or not one_host:
-        parts = world if kind is ShardingType.ROW_WISE else group
-        first = int(cells.rank[0]) // group * group
-        needed = _LAYOUTS[kind].format(
-            rows=rows,
-            columns=columns,
-            group=group,
-            first=first,
-            last=first + group - 1,
-            end=world - 1,
-            parts=parts,
-            block=-(-rows // parts),
-            covered=sum(widths),
-        )
-        shown = ", ".join(
-            f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in cells[:3]
-        )
-        ranks = ", ".join(map(str, p.ranks[:8]))
+        needed = _LAYOUTS[kind].format(group=group)
         problems.append(
-            f"needs {needed}; got {counted(len(cells), 'shard')} [{shown}, ...] on ranks [{ranks}"
-            + (", ...]" if len(cells) > 8 else "]")
+            f"needs {needed}: {_shards_words(expected)}, as training lays them out whatever the "
+            f"plan says; got {_shards_words(cells)}"
         )
     return problems
+
+
+def _shards_words(shards: Shards) -> str:
+    """How many shards there are, with the first three of them."""
+    first = ", ".join(
+        f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols} on rank {s.rank}"
+        for s in shards[:3]
+    )
+    return f"{counted(len(shards), 'shard')} [{first}{', ...' if len(shards) > 3 else ''}]"
 
 
 def _unequal_problems(p: TablePlacement) -> list[str]:
@@ -491,10 +472,6 @@ def tables_by_module(workload: Workload) -> dict[str, list[Table]]:
     return found
 
 
-_NUM_NAMED: Final = 5
-"""The warning names this many tables."""
-
-
 def checkpoint_problem(plan: Plan) -> str:
     """Which tables could not be loaded from a checkpoint; empty if all could.
 
@@ -508,10 +485,9 @@ def checkpoint_problem(plan: Plan) -> str:
     ]
     if not found:
         return ""
-    shown = ", ".join(found[:_NUM_NAMED]) + (", ..." if len(found) > _NUM_NAMED else "")
     return (
-        f"{len(found)} tables are cut into columns of unequal widths ({shown}): TorchRec trains "
-        "them, but fails when it loads a checkpoint; cut them into equal widths"
+        f"{len(found)} tables are cut into columns of unequal widths ({_listed(found)}): "
+        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
     )
 
 
