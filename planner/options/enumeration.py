@@ -112,7 +112,6 @@ def enumerate_options(
     problem: PlanningProblem,
     pipeline: CostPipeline,
     *,
-    limits: Sequence[TableLimits] = (),
     every_kernel: bool = False,
     every_name: bool = False,
     progress: ListingProgress | None = None,
@@ -123,7 +122,6 @@ def enumerate_options(
     Args:
         problem: tables, topology and constraints.
         pipeline: counts the work of the options.
-        limits: what constraints leave to every table; found if not given.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
         progress: as in :func:`planner.options.cuts.priced`.
@@ -133,7 +131,7 @@ def enumerate_options(
         InvalidInputError: constraints match no table or no rank, or leave a table no option.
         StoppedError: ``should_stop`` was True.
     """
-    limits = limits or table_limits(problem)
+    limits = table_limits(problem)
     names = Names() if every_name else names_to_list(limits, pipeline.alike_types)
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY

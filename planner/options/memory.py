@@ -15,11 +15,10 @@ from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
-from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Workload
 from planner.errors import InfeasibleError
-from planner.options.table_limits import HOST_KERNELS, TableLimits, have_host_kernels
+from planner.options.table_limits import TableLimits
 from planner.problem import Level, PlanningProblem
 
 _CROWDED_RATIO: Final = 0.7
@@ -129,102 +128,81 @@ def drop_unfit(
         together = (rows @ host).max() * pipeline.topology.local_world_size
         if (rows @ device).max() > limit or together > host_limit:
             pairs = zip(table.options, table.works, strict=True)
-            fits = [_fits_empty(o, w @ device, w @ host, table, pipeline) for o, w in pairs]
+            fits = [
+                not any(lacking_bytes(o, w @ device, w @ host, table, pipeline)) for o, w in pairs
+            ]
             options, works = compress(table.options, fits), compress(table.works, fits)
             table = replace(table, options=tuple(options), works=tuple(works))
         kept.append(table)
     return tuple(kept)
 
 
-def _fits_empty(
+def lacking_bytes(
     option: ShardingOption,
     device: FloatArray,
     host: FloatArray,
     table: TableOptions,
     pipeline: CostPipeline,
-) -> bool:
+) -> tuple[float, float]:
+    """Device bytes per rank, and host bytes per host, that an option lacks on empty ranks.
+
+    Args:
+        option: the option.
+        device: device bytes of its shards: ``[W]`` of uniform options, ``[pieces]`` of pieces on
+            ranks, ``[pieces, L]`` of pieces on hosts of L ranks.
+        host: host bytes of its shards, in the same shape.
+        table: knows which places the table may have.
+        pipeline: knows the limits.
+    """
     limits, host_limits = pipeline.device_limits * _ROUNDING, pipeline.host_limits * _ROUNDING
-    local = pipeline.topology.local_world_size
+    local, ranks, hosts = pipeline.topology.local_world_size, list(table.ranks), list(table.hosts)
     if option.is_uniform:
         per_host = host.reshape(-1, local).sum(axis=-1)
-        return bool((device <= limits).all() and (per_host <= host_limits).all())
-    if option.spread is Spread.RANKS:
-        ranks = list(table.ranks)
-        host_ok = host.max() <= host_limits[np.array(ranks) // local].max()
-        return bool(device.max() <= limits[ranks].max() and host_ok)
-    hosts = list(table.hosts)
-    room = limits.reshape(-1, local)[hosts]
-    fits = (device[:, None, :] <= room[None]).all(axis=-1)
-    fits &= host.sum(axis=-1)[:, None] <= host_limits[hosts][None]
-    return bool(fits.any(axis=-1).all())
+        lacks = (device - limits).max(), (per_host - host_limits).max()
+    elif option.spread is Spread.RANKS:
+        beside = host_limits[np.array(ranks) // local].max()
+        lacks = device.max() - limits[ranks].max(), host.max() - beside
+    else:
+        on_device = (device[:, None, :] - limits.reshape(-1, local)[hosts]).max(axis=-1)
+        on_host = host.sum(axis=-1).max() - host_limits[hosts].max()
+        lacks = on_device.min(axis=-1).max(), on_host
+    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
 
 
-# ------------------ arithmetic
+# ------------------ besides tables
 #
-# Refuses problems that sums of bytes alone show to have no plan, before options are listed.
-#
-# There are two sums: what a rank needs besides tables, and what all tables take in their smallest
-# form. Both are lower bounds, so that no problem that has a plan is refused.
+# Problems that no plan can solve are refused before options are listed.
 
-_SUMS_ROUNDING: Final = 1.0 + 1e-9
 _MANY_VECTORS: Final = 256
 """If a dot interaction has at least this many vectors, the error names it as a likely cause."""
 
 
-def refuse_hopeless(
-    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits]
-) -> None:
-    """Refuse a problem that no plan can solve, whatever its options are.
-
-    The sums over tables count weights and optimizer state as :class:`CostPipeline` does; where a
-    pipeline counts memory in its own way, only the first sum is made.
+def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+    """Refuse a problem whose ranks have no room for what they need besides tables.
 
     Args:
         problem: tables, topology and constraints.
         pipeline: knows the limits of memory.
-        limits: what constraints leave to every table.
 
     Raises:
-        InfeasibleError: a sum exceeds its limit; the message says which, with the bytes, and what
-            to change.
+        InfeasibleError: the message has the bytes, and what to change.
     """
-    limits_bytes = pipeline.device_limits
+    workload, topology, limits = problem.workload, problem.topology, pipeline.device_limits
     # Without tables every rank has to hold the dense part; with them one rank is enough.
-    room = limits_bytes.max() if problem.workload.tables else limits_bytes.min()
-    if float(room) < 0:
-        _refuse_dense(problem, pipeline)
-    if not _counts_as_we_do(pipeline):
-        return
-    _check_totals(limits, problem, pipeline)
-
-
-def _counts_as_we_do(pipeline: CostPipeline) -> bool:
-    kind = type(pipeline)
-    own = ("options_work", "option_work", "plan_work", "device_bytes", "host_bytes")
-    return all(getattr(kind, name) is getattr(CostPipeline, name) for name in own)
-
-
-# ------------------------------------------------------------------ besides tables
-
-
-def _refuse_dense(problem: PlanningProblem, pipeline: CostPipeline) -> None:
-    workload, topology = problem.workload, problem.topology
     has_tables = bool(workload.tables)
-    limits = pipeline.device_limits
     missing = -float(limits.max() if has_tables else limits.min())
-    parts = dense_parts(workload, topology)
+    if missing <= 0:
+        return
+    which, most = ("largest", np.max) if has_tables else ("smallest", np.min)
+    parts = dense_parts(workload, topology) | {"memory reserve": workload.reserved_bytes}
     needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
-    if workload.reserved_bytes > 0:
-        needs.append(f"{format_bytes(workload.reserved_bytes)} memory reserve")
     msg = (
         f"nothing fits: the dense part and the reserve alone exceed "
         f"{'every' if has_tables else 'a'} device by {format_bytes(missing)}"
         f"{' before any table is placed' if has_tables else ''}"
     )
-    if _counts_as_we_do(pipeline):
-        capacities = topology.hbm_capacities()
-        has = format_bytes(float(capacities.max() if has_tables else capacities.min()))
-        which = "largest" if has_tables else "smallest"
+    if type(pipeline).device_bytes is CostPipeline.device_bytes:
+        has = format_bytes(float(most(topology.hbm_capacities())))
         msg += f": {', '.join(needs)}, and the {which} device has {has}"
     raise InfeasibleError(msg, shortfall_bytes=missing, advice=_dense_advice(workload))
 
@@ -242,55 +220,3 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
     lines.append("reduce the memory reserve, the batch size or the layers of the dense part")
     lines.append("use devices with more memory")
     return tuple(lines)
-
-
-# ------------------------------------------------------------------ tables
-
-
-def _check_totals(
-    limits: Sequence[TableLimits], problem: PlanningProblem, pipeline: CostPipeline
-) -> None:
-    """Refuse tables with more bytes than all devices, or than all devices and hosts together.
-
-    If one table alone has more, it is named once its options are listed.
-    """
-    world = problem.topology.world_size
-    on_device = everywhere = largest = 0.0
-    for limit in limits:
-        kernels = {k for kernels in limit.kernels.values() for k in kernels}
-        copies = world if kernels == {ComputeKernel.DENSE} else 1
-        size = copies * problem.workload.trained_bytes(limit.table)
-        everywhere, largest = everywhere + size, max(largest, size)
-        on_device += 0.0 if kernels & set(HOST_KERNELS) else size
-    devices = float(np.maximum(pipeline.device_limits, 0.0).sum())
-    hosts = float(pipeline.host_limits.sum())
-    both = f"device and host memory that {world} ranks and {problem.topology.num_hosts} hosts have"
-    for size, has, where in (
-        (on_device, devices, f"device memory that {world} ranks have"),
-        (everywhere, devices + hosts, both),
-    ):
-        if size > has * _SUMS_ROUNDING and largest <= has:
-            missing = size - has
-            what = "the tables" if size == everywhere else "the tables without host kernels"
-            msg = (
-                f"nothing fits: {what} take {format_bytes(size)} of weights and optimizer state, "
-                f"{format_bytes(missing)} more than the {format_bytes(has)} of {where} for tables"
-            )
-            raise InfeasibleError(
-                msg, shortfall_bytes=missing / world, advice=_advice(limits, problem.topology)
-            )
-
-
-def _advice(limits: Sequence[TableLimits], topology: Topology) -> tuple[str, ...]:
-    lines = ["use more GPUs, or GPUs with more memory"]
-    without = [x.table for x in limits if not _may_use_host(x)]
-    if not without:
-        lines.append("add host memory")
-    elif have_host_kernels(without, topology):
-        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
-    lines.append("reduce the memory reserve, or the precision of the embeddings")
-    return tuple(lines)
-
-
-def _may_use_host(limit: TableLimits) -> bool:
-    return any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)

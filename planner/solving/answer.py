@@ -261,7 +261,7 @@ def answer_without_tables(
         raise InvalidInputError(broken)
     only = Plan(placements=())
     pipeline = pipeline_of(problem, make_pipeline)
-    refuse_hopeless(problem, pipeline, ())
+    refuse_hopeless(problem, pipeline)
     best = Candidate(
         name=NO_SEARCH,
         plan=only,

@@ -15,7 +15,7 @@ from planner.objectives import objective_class, objective_named
 from planner.options.cuts import ListingProgress
 from planner.options.enumeration import enumerate_options
 from planner.options.memory import refuse_hopeless
-from planner.options.table_limits import HOST_KERNELS, table_limits
+from planner.options.table_limits import HOST_KERNELS
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard
@@ -60,14 +60,12 @@ def search_space(
         StoppedError: ``should_stop`` was True.
     """
     pipeline = search_pipeline(problem, make_pipeline)
-    limits = table_limits(problem)
-    refuse_hopeless(problem, pipeline, limits)
+    refuse_hopeless(problem, pipeline)
     if isinstance(pipeline, TorchrecPipeline):
         return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
         problem,
         pipeline,
-        limits=limits,
         every_kernel=every_kernel,
         every_name=every_name,
         progress=progress,
