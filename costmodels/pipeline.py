@@ -219,7 +219,7 @@ class CostPipeline:
         program = self._program(work)
         simulation = timing.traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
-        low, high = self._interval(plan, work, program)
+        low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
         path = timing.critical_path(program, simulation)
@@ -248,8 +248,7 @@ class CostPipeline:
         Plans on one system share the errors of its rates and of the models. So the random factors
         are the same for every plan, and the samples of two plans can be compared pairwise.
         """
-        work = self._kept_work(plan)
-        return self._sampled_times(work, self._program(work))
+        return self._sampled_times(self._kept_work(plan))
 
     @cached_property
     def _sustained_ratio(self) -> float:
@@ -259,20 +258,13 @@ class CostPipeline:
     def least_certain_kind(self, plan: Plan) -> str:
         """The kind of time (one of ``uncertainty.KINDS``) whose error alone moves the time most."""
         work = self._kept_work(plan)
-        program = self._program(work)
-        widths = {
-            kind: np.ptp(self._sampled_times(work, program, only=kind))
-            for kind in uncertainty.KINDS
-        }
+        widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in uncertainty.KINDS}
         return max(widths, key=widths.__getitem__)
 
-    def _sampled_times(
-        self, work: FloatArray, program: Program, *, only: str | None = None
-    ) -> FloatArray:
-        """Iteration times ``[samples]`` from the plan's work and its steps.
+    def _sampled_times(self, work: FloatArray, *, only: str | None = None) -> FloatArray:
+        """Iteration times ``[samples]`` from the plan's work.
 
-        Of ranks whose steps all take the same time, only one is computed. ``only`` names the one
-        kind of time that is uncertain; None for all kinds.
+        ``only`` names the one kind of time that is uncertain; None for all kinds.
         """
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or uncertainty.sigmas(
@@ -292,15 +284,13 @@ class CostPipeline:
         if only is not None:
             factors = {k: f if k == only else np.ones_like(f) for k, f in factors.items()}
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
-        world = self.topology.world_size
-        ranks = timing.differing_ranks(program, world)
-        scaled = timing.on_ranks(self._program(work, scale), ranks, world)
-        return timing.schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
+        shape = len(scale.lookup_ratio), self.topology.world_size
+        return timing.schedule(self._program(work, scale), shape).iteration_time_s
 
-    def _interval(self, plan: Plan, work: FloatArray, program: Program) -> tuple[float, float]:
+    def _interval(self, plan: Plan, work: FloatArray) -> tuple[float, float]:
         """90 % interval of a plan's time: the widest over all index laws that the data allow."""
         alternatives = [t.distribution.alternatives() for t in self.workload.tables]
-        sampled = [self._sampled_times(work, program)]
+        sampled = [self._sampled_times(work)]
         for number in range(max(map(len, alternatives), default=0)):
             tables = tuple(
                 replace(t, distribution=laws[number] if laws else t.distribution)

@@ -24,7 +24,9 @@ Durations that depend on the plan are the leaves of :mod:`costmodels.floors.floo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +38,7 @@ from costmodels.floors.phases import (
     FETCH,
     FORWARD_ALONE,
     INDICES,
+    NUM_EXCHANGES,
     Seconds,
     exchange_floor,
     exchange_phase,
@@ -72,6 +75,8 @@ def no_times(times: StageTimes) -> StageTimes:
     return replace(times, families=(), codecs=None, overlap_slowdown_ratio=0.0, **nothing)
 
 
+_MOST_LEAVES: Final = 6 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
+"""No set of sharding types has more leaves."""
 _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
@@ -150,17 +155,22 @@ class IterationFloor:
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            leaves = self._leaves(types, fetches=fetches, grows=grows)
+            tail = leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates))
             calls, slow = self._calls(types, early=early)
-            size, ranks = len(leaves), len(calls)
             own = self._stages.least_times(calls + more_calls, slow=slow)
-            none, each = np.zeros((1, size)), np.eye(size)
-            made = self._times(types, none, own, fetches=fetches, grows=grows, empty=False)
-            unit = self._times(types, each, no_times(own), fetches=fetches, grows=grows, empty=True)
-            steps = self._pipeline.program(unit).steps
-            counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
-            program = self._pipeline.program(made)
-            self._known[key] = TypeFloor(leaves, program, np.array(counts))
+            leaves: list[Leaf] = []
+            times = partial(self._times, types, fetches=fetches, tail=tail if grows else None)
+
+            def one_second(opened: Leaf) -> FloatArray:
+                """A second for this leaf alone: ``[leaves, 1]``."""
+                leaves.append(opened)
+                return np.eye(_MOST_LEAVES)[:, len(leaves) - 1, None]
+
+            steps = self._pipeline.program(times(one_second, no_times(own), empty=True)).steps
+            shape = (_MOST_LEAVES, len(calls))
+            counts = [np.broadcast_to(s.duration_s, shape)[: len(leaves)].T for s in steps]
+            program = self._pipeline.program(times(lambda _: np.zeros((1, 1)), own, empty=False))
+            self._known[key] = TypeFloor(tuple(leaves), program, np.array(counts))
         return self._known[key]
 
     def further_call_s(
@@ -228,28 +238,6 @@ class IterationFloor:
         )
         return known
 
-    def _leaves(
-        self, types: frozenset[ShardingType], *, fetches: bool, grows: bool
-    ) -> tuple[Leaf, ...]:
-        """The durations that depend on the plan.
-
-        They are both lookups, every exchange whose time grows with its bytes, and the last
-        all-reduce if it ``grows``. With ``fetches`` there is one more: the forward lookup without
-        the fetch before it, or the fetch that runs beside everything, depending on the pipeline.
-        Where exchanges are compressed, the last one is the backward lookup without the decoding
-        before it. The order is that in which :meth:`_times` uses them.
-        """
-        found = [line(0), line(1)]
-        found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
-        if grows:
-            replicates = ShardingType.DATA_PARALLEL in types
-            found.append(leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
-        if fetches:
-            found.append(line(FORWARD_ALONE if self._pipeline.exposes_fetch else FETCH))
-        if self._stages.codecs is not None:
-            found.append(line(BACKWARD_ALONE))
-        return tuple(found)
-
     def _calls(
         self, types: frozenset[ShardingType], *, early: bool
     ) -> tuple[FloatArray, int | None]:
@@ -280,32 +268,39 @@ class IterationFloor:
     def _times(
         self,
         types: frozenset[ShardingType],
-        leaves: FloatArray,
+        opened: Callable[[Leaf], FloatArray],
         own: StageTimes,
         *,
         fetches: bool,
-        grows: bool,
+        tail: Leaf | None,
         empty: bool,
     ) -> StageTimes:
         """Stage times of the made-up ranks.
 
+        The durations that depend on the plan are both lookups, every exchange whose time grows with
+        its bytes, and the last all-reduce if it grows. With ``fetches`` there is one more: the
+        forward lookup without the fetch before it, or the fetch that runs beside everything,
+        depending on the pipeline. Where exchanges are compressed, the last one is the backward
+        lookup without the decoding before it.
+
         Args:
             types: of the plans.
-            leaves: ``[N, L]`` seconds, in the order of :meth:`_leaves`.
+            opened: gives the seconds ``[N, 1]`` of each leaf; it is called in the order of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.
-            grows: the last all-reduce is a leaf.
+            tail: the last all-reduce if it grows.
             empty: exchanges that are not leaves take no time either.
         """
-        columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
         ranks = np.arange(own.lookup_forward_s.shape[-1])
         updating = ranks == (0 if self.is_one_rank(types) else 1)
-        forward, backward = next(columns) * (ranks == 0), next(columns) * updating
+        forward, backward = (
+            opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
+        )
         families: dict[str, FamilyTimes] = {}
         for exchange in self._exchanges(types):
             fixed_s = np.array([0.0 if empty else exchange.fixed_s])
-            seconds = fixed_s if exchange.leaf is None else next(columns)
+            seconds = fixed_s if exchange.leaf is None else opened(exchange.leaf)
             name = exchange.kind.value
             absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
             known = families.get(name, absent)
@@ -318,16 +313,19 @@ class IterationFloor:
                 outputs = (*known.outputs_s, ("exchange", seconds))
                 families[name] = replace(known, outputs_s=outputs)
         least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
-        reduced_s = next(columns) if grows else least_s
+        reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
-        alone = next(columns) * (ranks == ranks[-1]) if early else forward
-        beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
+        alone, beside = forward, np.zeros_like(forward)
+        if early:
+            alone = opened(Leaf(phase=FORWARD_ALONE)) * (ranks == ranks[-1])
+        elif fetches:
+            beside = opened(Leaf(phase=FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
             present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
             made = model.least(present, fastest, ranks.size)
             codecs = replace(made, gradient_dequantize_s=made.gradient_dequantize_s + backward)
-            updated = next(columns) * (ranks == ranks[-1] - early)
+            updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
         return replace(
             own,
             codecs=codecs,
@@ -383,7 +381,7 @@ are 0.9 % apart then."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """One duration that depends on the plan.
+    """One duration that depends on the plan; by default it is the phase itself.
 
     Attributes:
         phase: index of the phase that it depends on.
@@ -394,21 +392,10 @@ class Leaf:
     """
 
     phase: int
-    is_line: bool
-    duration_s: Seconds
-    constant_s: float
-    slope_ratio: float
-
-
-def line(phase: int) -> Leaf:
-    """A leaf whose duration is the phase itself."""
-    return Leaf(
-        phase=phase,
-        is_line=True,
-        duration_s=lambda seconds: seconds,
-        constant_s=0.0,
-        slope_ratio=1.0,
-    )
+    is_line: bool = True
+    duration_s: Seconds = np.asarray
+    constant_s: float = 0.0
+    slope_ratio: float = 1.0
 
 
 def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
