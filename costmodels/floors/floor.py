@@ -37,8 +37,6 @@ from costmodels.floors.phases import (
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
-    INDICES,
-    NUM_EXCHANGES,
     Seconds,
     exchange_floor,
     exchange_phase,
@@ -57,6 +55,7 @@ from costmodels.iteration.pipelines import TrainingPipeline
 from costmodels.iteration.timing import run
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
+from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
 

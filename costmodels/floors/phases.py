@@ -33,7 +33,7 @@ from costmodels.shard_work.work import (
     SECOND,
 )
 from costmodels.sharding import BY_HOSTS, ShardingType
-from costmodels.stages.exchanges import Prices
+from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
 # ------------------ floors of exchanges
@@ -54,10 +54,6 @@ Seconds = Callable[[FloatArray], FloatArray]
 
 _MOST_ENTRIES: Final = 500_000
 """Sizes times ranks that are priced in one call, so that arrays fit into some megabytes."""
-
-NUM_EXCHANGES: Final = 3
-_, _SECOND_EXCHANGE, INDICES = range(NUM_EXCHANGES)
-"""The exchanges of one sharding type, in the order of ``EmbeddingExchanges.growth``."""
 
 
 def exchange_floor(
@@ -80,8 +76,8 @@ def exchange_floor(
     if not model.full_duplex:
         return lambda growth_s: growth_s * share_ratio
     least, world = stages.exchanges.least_collective, stages.topology.world_size
-    one, growing, whole_s = np.ones((1, world)), Prices.growing(model), Prices.whole(least)
-    unit_s = float(_exchange(stages, family, which, one, growing).max())
+    kind, exchange = EXCHANGING_TYPES[family], stages.exchanges.exchange
+    unit_s = float(exchange(kind, which, np.ones((1, world)), model, whole=False).max())
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -91,7 +87,7 @@ def exchange_floor(
         times = []
         for part in parts:
             sent = np.repeat(part[:, None], world, axis=1)
-            times.append(_exchange(stages, family, which, sent, whole_s).min(axis=1))
+            times.append(exchange(kind, which, sent, least, whole=True).min(axis=1))
         return np.concatenate(times) + lengths_s
 
     return seconds_at
@@ -120,17 +116,6 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         return balanced_s(least, Collective.ALL_REDUCE, own + num_bytes, trainers)
 
     return seconds_at
-
-
-def _exchange(
-    stages: StageModel, family: int, which: int, sent: FloatArray, prices: Prices
-) -> FloatArray:
-    """An exchange in which every rank sends ``sent`` bytes to each other rank."""
-    if which == _SECOND_EXCHANGE:
-        return stages.exchanges.across_hosts(sent, prices.all_to_all)
-    if which == INDICES:
-        return stages.exchanges.index_exchange(sent, prices.all_to_all)
-    return stages.exchanges.first_exchange(EXCHANGING_TYPES[family], sent, prices)
 
 
 # ------------------ phases

@@ -17,7 +17,6 @@ from costmodels.floors.phases import (
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
-    INDICES,
     exchange_phase,
 )
 from costmodels.pipeline import CostPipeline
@@ -27,6 +26,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
 )
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
+from costmodels.stages.exchanges import INDICES
 from planner.search.bounds.boxes import Box, BoxLaunches, Call
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
