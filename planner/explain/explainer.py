@@ -16,11 +16,10 @@ from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
-from costmodels.sharding import Plan, ShardingType, TablePlacement, place
+from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, place
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
-from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.rules.placement_rules import (

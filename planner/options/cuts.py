@@ -24,16 +24,12 @@ from typing import Final
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
-    SPREAD,
     Plan,
     ShardingOption,
     ShardingType,
-    Spread,
-    TablePlacement,
-    place,
 )
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
-from costmodels.workload import Pooling, Table, Workload
+from costmodels.workload import Pooling, Workload
 from planner.errors import InvalidInputError, StoppedError
 from planner.options.table_limits import TableLimits, table_limits
 from planner.options.torchrec_rules import (
@@ -211,34 +207,6 @@ def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
         message = f"--global-batch-size {samples} is not a multiple of {ranks}{micro}"
         raise InvalidInputError(message)
     return samples / parts
-
-
-# ------------------ recognise
-#
-# Recognises the option in a placement that somebody else made.
-
-
-def option_of(
-    placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
-) -> ShardingOption | None:
-    """The option that a placement has, whatever its places; None if no option cuts a table so."""
-    kind = placement.sharding_type
-    step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
-    widths = tuple(placement.cells.num_cols[::step].tolist())
-    is_whole = SPREAD[kind] is Spread.UNIFORM or not widths
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=placement.kernel,
-        column_widths=(table.embedding_dim,) if is_whole else widths,
-        cache_load_factor_ratio=placement.cache_load_factor_ratio,
-    )
-    places = option.places_of(placement.ranks, local_world_size)
-    if len(places) != option.num_pieces:
-        return None
-    sizes = {"world_size": world_size, "local_world_size": local_world_size}
-    same = place(option, table.num_embeddings, places, **sizes)
-    return option if same.shards == placement.shards else None
 
 
 # ------------------ narrowing

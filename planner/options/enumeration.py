@@ -18,14 +18,20 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    option_of,
+)
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.options.cuts import (
     ListingProgress,
     Names,
     names_to_list,
-    option_of,
     priced,
     table_cuts,
 )

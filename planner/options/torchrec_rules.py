@@ -17,17 +17,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from costmodels.errors import InvalidValueError
 from costmodels.sharding import (
     BY_ROWS,
     SPREAD,
     ComputeKernel,
     Plan,
-    ShardingOption,
     ShardingType,
     Shards,
     Spread,
     TablePlacement,
-    place,
+    check_plan,
+    option_of,
 )
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
@@ -116,13 +117,18 @@ def layout_problems(
         InvalidInputError: the device is neither ``cuda`` nor ``cpu``.
     """
     _fused_kernels(device)
-    problems = _table_problems(plan, workload)
-    tables = {t.name: t for t in workload.tables}
-    group_size = _group_size(plan, topology)
-    for placement in plan.placements:
-        table = tables.get(placement.table)
-        if table is not None:
-            problems += _placement_problems(placement, table, topology, group_size, device)
+    try:
+        check_plan(plan, workload, topology.world_size)
+    except InvalidValueError as error:
+        return [str(error)]
+    world, group, problems = topology.world_size, _group_size(plan, topology), []
+    for table in workload.tables:
+        placement = plan.placement(table.name)
+        found = _option_problems(placement, table, device)
+        if not _is_laid_out(placement, table, world, group):
+            needed = _LAYOUTS[placement.sharding_type].format(group=group)
+            found.append(f"needs {needed}; got {_shards_words(placement.cells)}")
+        problems += [f"table {table.name!r}: {placement.sharding_type} {line}" for line in found]
     return problems
 
 
@@ -150,29 +156,6 @@ def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
     return KERNELS_BY_DEVICE[device]
 
 
-def _table_problems(plan: Plan, workload: Workload) -> list[str]:
-    planned = Counter(p.table for p in plan.placements)
-    expected = [t.name for t in workload.tables]
-    known = set(expected)
-    missing = [
-        f"table {name!r}: the plan does not place it; add it, for TorchRec does not report a table "
-        "that a plan leaves out"
-        for name in expected
-        if name not in planned
-    ]
-    unknown = [
-        f"table {name!r}: the workload {workload.name!r} has no such table; remove it from the plan"
-        for name in planned
-        if name not in known
-    ]
-    twice = [
-        f"table {name!r}: placed {count} times; keep one placement"
-        for name, count in planned.items()
-        if count > 1
-    ]
-    return missing + unknown + twice
-
-
 def _group_size(plan: Plan, topology: Topology) -> int:
     """The number of ranks that TorchRec treats as one node: a host, or a domain of several hosts.
 
@@ -187,20 +170,6 @@ def _group_size(plan: Plan, topology: Topology) -> int:
         ):
             return topology.domain_size
     return topology.local_world_size
-
-
-def _placement_problems(
-    placement: TablePlacement, table: Table, topology: Topology, group_size: int, device: str
-) -> list[str]:
-    name = f"table {table.name!r}: {placement.sharding_type}"
-    problems = [f"{name} {p}" for p in _option_problems(placement, table, device)]
-    world = topology.world_size
-    outside = sorted({s.rank for s in placement.shards if not 0 <= s.rank < world})
-    if outside:
-        problems.append(f"{name} uses ranks {outside[:5]} outside 0..{world - 1}; move the shards")
-    if not placement.shards:
-        return [*problems, f"{name} has no shards; list at least one"]
-    return problems + [f"{name} {p}" for p in _layout(placement, table, world, group_size)]
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
@@ -233,48 +202,29 @@ def _option_problems(placement: TablePlacement, table: Table, device: str) -> li
 _ALONE: Final = (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)
 """Types of one piece."""
 
-_COLUMNS: Final = "all rows in every shard, and columns left to right without hole or overlap"
+_COLUMNS: Final = (
+    "all rows in every shard, columns from left to right, and on each rank pieces of one width"
+)
 _BLOCKS: Final = "all {group} ranks of one host in order, in equal blocks of rows"
 _LAYOUTS: Final = {
-    ShardingType.DATA_PARALLEL: "one copy on every rank in order, each the whole table",
+    ShardingType.DATA_PARALLEL: "one copy on every rank, in order",
     ShardingType.TABLE_WISE: "one shard with the whole table",
     ShardingType.COLUMN_WISE: _COLUMNS,
     ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}",
     ShardingType.ROW_WISE: "exactly one shard per rank in order, in equal blocks of rows",
     ShardingType.TABLE_ROW_WISE: _BLOCKS,
-    ShardingType.GRID_SHARD: f"column blocks that cover all columns, each on {_BLOCKS}",
+    ShardingType.GRID_SHARD: f"blocks of columns, each on {_BLOCKS}",
 }
-"""What the shards of each type need to be."""
+"""What the shards of each type need to be: TorchRec's training lays tables out so, whatever a plan
+says, and joins the pieces of a rank (``TableBatchedEmbeddingSlice``)."""
 
 
-def _layout(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    """How shards differ from the layout that TorchRec's runtime gives a table of their type."""
-    kind, cells = p.sharding_type, p.cells
-    on_hosts = SPREAD[kind] is Spread.HOSTS
-    step = group if on_hosts else 1
-    where = tuple((cells.rank[::step] // step).tolist())
-    widths = tuple(cells.num_cols[::step].tolist())
-    if SPREAD[kind] is Spread.UNIFORM or kind in _ALONE:
-        widths, where = (table.embedding_dim,), where[:1] if kind in _ALONE else ()
-    where = where[: len(widths)]
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=p.kernel,
-        column_widths=tuple(max(w, 1) for w in widths),
-        cache_load_factor_ratio=p.cache_load_factor_ratio,
-    )
-    rows, columns = table.num_embeddings, table.embedding_dim
-    expected = place(option, rows, where, world_size=world, local_world_size=group).cells
-    one_host = kind is not ShardingType.TABLE_COLUMN_WISE or len(set(cells.rank // group)) == 1
-    problems = _unequal_problems(p)
-    if expected != cells or sum(widths) != columns or not one_host:
-        needed = _LAYOUTS[kind].format(group=group)
-        problems.append(
-            f"needs {needed}: {_shards_words(expected)}, as training lays them out whatever the "
-            f"plan says; got {_shards_words(cells)}"
-        )
-    return problems
+def _is_laid_out(placement: TablePlacement, table: Table, world: int, group: int) -> bool:
+    """Whether shards that tile a table lie as TorchRec's runtime has them for their type."""
+    option = option_of(placement, table, world_size=world, local_world_size=group)
+    if option is None or (placement.sharding_type in _ALONE and len(option.column_widths) > 1):
+        return False
+    return option.may_be_at(option.places_of(placement.ranks, group), group)
 
 
 def _shards_words(shards: Shards) -> str:
@@ -284,19 +234,6 @@ def _shards_words(shards: Shards) -> str:
         for s in shards[:3]
     )
     return f"{counted(len(shards), 'shard')} [{first}{', ...' if len(shards) > 3 else ''}]"
-
-
-def _unequal_problems(p: TablePlacement) -> list[str]:
-    """Unequal pieces on one rank, where TorchRec joins them (``TableBatchedEmbeddingSlice``)."""
-    widths: dict[int, set[int]] = {}
-    for rank, width in zip(p.ranks, p.cells.num_cols.tolist(), strict=True):
-        widths.setdefault(rank, set()).add(width)
-    return [
-        f"needs pieces of one width where several lie on one rank, got {sorted(found)} columns on "
-        f"rank {rank}; move them apart, or cut evenly"
-        for rank, found in sorted(widths.items())
-        if len(found) > 1
-    ]
 
 
 _NAMED: Final = 5

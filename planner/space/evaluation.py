@@ -26,10 +26,10 @@ from costmodels.sharding import (
     ShardingType,
     Spread,
     TablePlacement,
+    option_of,
     place,
 )
 from planner.errors import InvalidInputError
-from planner.options.cuts import option_of
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
 from planner.problem import PlanningProblem

@@ -17,10 +17,9 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.sharding import Plan, ShardingOption, Spread
+from costmodels.sharding import Plan, ShardingOption, Spread, option_of
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.options.cuts import option_of
 from planner.search.base import Record
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
