@@ -17,11 +17,18 @@ from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Sour
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
-from costmodels.iteration.base import Program, Simulation, StageTimes
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
 from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import WorkModel, whole_tables
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
+from costmodels.sharding import (
+    BY_HOSTS,
+    ON_RANKS,
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    check_plan,
+)
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
@@ -126,20 +133,15 @@ class CostPipeline:
         where exchanges are priced with the copies around them: copies differ between the types, and
         two exchanges may cost less than one.
         """
-        ranks: tuple[ShardingType, ...] = (
-            ShardingType.COLUMN_WISE,
-            ShardingType.TABLE_WISE,
-            ShardingType.TABLE_COLUMN_WISE,
-        )
-        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
+        hosts = BY_HOSTS[::-1]
         if self.models.exchange is not None:
             return ()
         has_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
         if self.topology.num_hosts == 1 and not has_unpooled:
-            return ranks, (ShardingType.ROW_WISE, *hosts)
+            return ON_RANKS, (ShardingType.ROW_WISE, *hosts)
         if self.topology.local_world_size == 1:
-            return (*ranks, *hosts), hosts
-        return ranks, hosts
+            return (*ON_RANKS, *hosts), hosts
+        return ON_RANKS, hosts
 
     # -- memory -------------------------------------------------------------------------------
 

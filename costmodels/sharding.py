@@ -188,6 +188,12 @@ class ShardingType(StrEnum):
 
 BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 """Types whose partial sums are added up inside a host first, and then sent to other hosts."""
+ON_RANKS: Final = (
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+)
+"""Types whose pieces are each on a rank, the most general type first."""
 BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
 """Types that cut tables by rows, so that partial sums have to be added up."""
 

@@ -39,7 +39,16 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import SPREAD, Plan, ShardingOption, ShardingType, Spread, row_blocks
+from costmodels.sharding import (
+    BY_HOSTS,
+    ON_RANKS,
+    SPREAD,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    row_blocks,
+)
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
@@ -171,15 +180,9 @@ class TorchrecPipeline(CostPipeline):
 
         On hosts of one rank, TorchRec prices ``table_row_wise`` unlike a whole table on that rank.
         """
-        ranks = (
-            ShardingType.COLUMN_WISE,
-            ShardingType.TABLE_WISE,
-            ShardingType.TABLE_COLUMN_WISE,
-        )
-        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
-        if self.topology.num_hosts == 1:
-            return ranks, (ShardingType.ROW_WISE, *hosts)
-        return ranks, hosts
+        hosts = BY_HOSTS[::-1]
+        is_one_host = self.topology.num_hosts == 1
+        return ON_RANKS, (ShardingType.ROW_WISE, *hosts) if is_one_host else hosts
 
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""

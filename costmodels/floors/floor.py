@@ -50,8 +50,8 @@ from costmodels.iteration.base import (
     Program,
     StageTimes,
     Step,
+    TrainingPipeline,
 )
-from costmodels.iteration.pipelines import TrainingPipeline
 from costmodels.iteration.timing import run
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
@@ -323,7 +323,7 @@ class IterationFloor:
         if model is not None:
             present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
             made = model.least(present, fastest, ranks.size)
-            codecs = replace(made, gradient_dequantize_s=made.gradient_dequantize_s + backward)
+            codecs = {**made, "gradient dequantize": made["gradient dequantize"] + backward}
             updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
         return replace(
             own,

@@ -17,8 +17,7 @@ import numpy as np
 
 from costmodels.collective.base import balanced_s
 from costmodels.datatypes import FloatArray
-from costmodels.iteration.base import require_times
-from costmodels.iteration.pipelines import TrainingPipeline
+from costmodels.iteration.base import TrainingPipeline, require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK
 from costmodels.measured.curves import Collective
 from costmodels.shard_work.wire import EXCHANGING_TYPES

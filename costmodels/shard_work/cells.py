@@ -473,12 +473,9 @@ class WorkPool:
         """The work of each option, summed over all its ranks, ``[n, F]``."""
         total = np.zeros((len(self.first), self.rows.shape[1]))
         ends = np.append(self.first[1:], len(self.rows))
-        begin = 0
-        while begin < len(self.first):
-            start = int(self.first[begin])
-            end = max(begin + 1, int(np.searchsorted(ends, start + _AT_ONCE, side="right")))
-            part = slice(start, int(ends[end - 1]))
-            weighted = self.rows[part] * self.counts[part, None]
-            total[begin:end] = np.add.reduceat(weighted, self.first[begin:end] - start, axis=0)
-            begin = end
+        for part in np.array_split(np.arange(len(total)), len(self.rows) // _AT_ONCE + 1):
+            if len(part):
+                begin, end = self.first[part[0]], ends[part[-1]]
+                weighted = self.rows[begin:end] * self.counts[begin:end, None]
+                total[part] = np.add.reduceat(weighted, self.first[part] - begin, axis=0)
         return total

@@ -562,10 +562,10 @@ class CodecModel:
         ends_s = [
             (present * self._received_s[way]).max(axis=-1) / speeds for way in (FORWARD, BACKWARD)
         ]
-        return CodecTimes(
-            output_quantize_s=(own_s[FORWARD] + gap_s) * ratio,
-            output_dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
-            gradient_quantize_s=(ends_s[BACKWARD] + gap_s) * ratio,
-            gradient_dequantize_s=(own_s[BACKWARD] + gap_s) * ratio,
-            host_s=calls * self._issue_s * scale.host_ratio,
-        )
+        return {
+            "output quantize": (own_s[FORWARD] + gap_s) * ratio,
+            "output dequantize": (ends_s[FORWARD] + gap_s) * ratio,
+            "gradient quantize": (ends_s[BACKWARD] + gap_s) * ratio,
+            "gradient dequantize": (own_s[BACKWARD] + gap_s) * ratio,
+            "host": calls * self._issue_s * scale.host_ratio,
+        }

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.iteration.base import Program, Step, Stream
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import PIPELINES, Program, Step, Stream
 from costmodels.iteration.timing import schedule
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
