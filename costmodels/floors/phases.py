@@ -298,15 +298,11 @@ class PhaseModel:
         the other kernels.
         """
         point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
-        size = point.size
-        up, down = np.zeros((2, size, NUM_COLUMNS))
-        for i in range(size):
-            kernel, column = divmod(i, NUM_LOOKUP_WORK)
-            start = LOOKUP + kernel * NUM_LOOKUP_WORK
-            block = slice(start, start + NUM_LOOKUP_WORK)
-            up[i, block] = down[i, block] = point[kernel]
-            up[i, start + column] *= 1.0 + _STEP
-            down[i, start + column] *= 1.0 - _STEP
+        up, down = np.zeros((2, point.size, NUM_COLUMNS))
+        each = np.eye(point.size).reshape(-1, *point.shape)
+        alone = np.where(each.any(axis=-1, keepdims=True), point, 0.0)
+        up[:, LOOKUP:INPUT] = (alone * (1.0 + _STEP * each)).reshape(point.size, -1)
+        down[:, LOOKUP:INPUT] = (alone * (1.0 - _STEP * each)).reshape(point.size, -1)
         rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
         width = 2.0 * _STEP * point.ravel()
         gradient = np.zeros((rise.shape[-1], NUM_COLUMNS))

@@ -259,18 +259,14 @@ class OptionCells:
         sends its partial sums to their destination as table-wise shards do.
         """
         kind, ranks = placement.sharding_type, placement.cells.rank
-        if kind is ShardingType.ROW_WISE:
-            everywhere = len(ranks) == self._world_size and bool((np.diff(ranks) == 1).all())
-            return kind if everywhere and ranks[0] == 0 else ShardingType.TABLE_WISE
-        if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD) and len(ranks):
-            local_world_size = self._local_world_size
-            if len(ranks) % local_world_size:
-                return ShardingType.TABLE_WISE
-            hosts = ranks.reshape(-1, local_world_size)
-            steps = hosts - np.arange(local_world_size)
-            if (steps != hosts[:, :1]).any() or (hosts[:, 0] % local_world_size).any():
-                return ShardingType.TABLE_WISE
-        return kind
+        parts = self._parts.get(kind)
+        if parts is None or not len(ranks):
+            return kind
+        if len(ranks) % parts or (kind is ShardingType.ROW_WISE and len(ranks) != parts):
+            return ShardingType.TABLE_WISE
+        first = ranks[::parts, None]
+        in_order = (ranks.reshape(-1, parts) - np.arange(parts) == first).all()
+        return kind if in_order and not (first % parts).any() else ShardingType.TABLE_WISE
 
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}

@@ -10,7 +10,7 @@ holds for them as well, unless other tables are listed with such kernels; see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -58,10 +58,6 @@ _COUNTED: Final = 200
 
 _ONE_FACTOR: Final = 0.2
 """The cache load factor that is listed if there is to be only one: TorchRec's default."""
-
-
-_Choice = tuple[ShardingType, tuple[int, ...], ComputeKernel, float | None]
-"""Sharding type, column widths, kernel and cache load factor."""
 
 
 class HostMenu(Enum):
@@ -210,8 +206,8 @@ def _require_options(
     problems = []
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
-            made = _made(limit, _choices(problem, limit, names, HostMenu.EVERY))
-            tried = {str(o.sharding_type): limit.obstacle(o) for o in made}
+            every = _cut_options(problem, limit, names, HostMenu.EVERY)
+            tried = {str(o.sharding_type): limit.obstacle(o) for o in every}
             rule = " and ".join(dict.fromkeys(filter(None, tried.values())))
             problems.append(
                 f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
@@ -233,7 +229,7 @@ def _priced_options(
     **callbacks: Any,
 ) -> tuple[TableOptions, ...]:
     """Options of each table with their work; ``callbacks`` are those of :func:`priced`."""
-    known: dict[tuple[object, ...], list[_Choice]] = {}
+    known: dict[tuple[object, ...], list[ShardingOption]] = {}
     options = []
     for limit, menu in zip(limits, menus, strict=True):
         key = (  # tables with equal columns and limits share one list
@@ -241,8 +237,9 @@ def _priced_options(
             *(limit.cache_load_factors, limit.names_load_factors, menu),
         )
         if key not in known:
-            known[key] = list(_choices(problem, limit, names, menu))
-        own = [o for o in _made(limit, known[key]) if limit.obstacle(o) is None]
+            known[key] = list(_cut_options(problem, limit, names, menu))
+        own = [replace(option, table=limit.table.name) for option in known[key]]
+        own = [option for option in own if limit.obstacle(option) is None]
         options.append((*own, *_given(problem, names, limit, own)))
     works = priced(pipeline, options, **callbacks)
     return tuple(
@@ -307,36 +304,24 @@ def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
     return kernel and wide and cached
 
 
-def _choices(
+def _cut_options(
     problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
-) -> Iterator[_Choice]:
+) -> Iterator[ShardingOption]:
+    """The options of a table, with those kernels in host memory that it needs or its menu has."""
     kinds = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
     for sharding_type, widths in table_cuts(problem, limit, names):
-        needed = limit.needs_host(sharding_type)
         for kernel, factor in kinds[sharding_type]:
-            if needed or kernel not in HOST_KERNELS or _is_in(menu, limit, widths, factor):
-                yield sharding_type, widths, kernel, factor
-
-
-def _made(limit: TableLimits, choices: Iterable[_Choice]) -> Iterator[ShardingOption]:
-    """The options of a table."""
-    for sharding_type, widths, kernel, factor in choices:
-        yield ShardingOption(
-            table=limit.table.name,
-            sharding_type=sharding_type,
-            kernel=kernel,
-            column_widths=widths,
-            cache_load_factor_ratio=factor,
-        )
-
-
-def _is_in(
-    menu: HostMenu, limit: TableLimits, widths: tuple[int, ...], factor: float | None
-) -> bool:
-    """Whether a menu has a kernel in host memory for a cut and a cache load factor."""
-    if menu is HostMenu.UNCUT:
-        return len(widths) == 1 and (limit.names_load_factors or factor in (None, _ONE_FACTOR))
-    return menu is HostMenu.EVERY
+            is_usual = limit.names_load_factors or factor in (None, _ONE_FACTOR)
+            is_uncut = menu is HostMenu.UNCUT and len(widths) == 1 and is_usual
+            is_listed = menu is HostMenu.EVERY or is_uncut or limit.needs_host(sharding_type)
+            if is_listed or kernel not in HOST_KERNELS:
+                yield ShardingOption(
+                    table=limit.table.name,
+                    sharding_type=sharding_type,
+                    kernel=kernel,
+                    column_widths=widths,
+                    cache_load_factor_ratio=factor,
+                )
 
 
 def kernel_choices(

@@ -158,11 +158,13 @@ def _options(
             allowed = all(not r.kernels or kernel in r.kernels for r in rules)
             if not allowed or kernel not in constraints.kernels:
                 continue
-            known = {
-                (width, rows): _shard(read, machine, kind, kernel, width, rows)
-                for width in set(widths)
-                for rows, _ in blocks
-            }
+            known = {}
+            for width, (rows, _) in itertools.product(set(widths), blocks):
+                perf = shard_perf(read, machine, kind, kernel, num_cols=width)
+                sizes = {"num_rows": rows, "num_cols": width}
+                held = shard_storage(read, machine, kind, kernel, **sizes)
+                shard = DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
+                known[width, rows] = shard
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
                 table=table.name,
@@ -179,19 +181,6 @@ def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(rows, number of neighbouring parts with as many) for a table cut into ``parts`` by rows."""
     _, rows = row_block_columns(num_embeddings, parts)
     return tuple((size, len(list(equal))) for size, equal in itertools.groupby(rows.tolist()))
-
-
-def _shard(
-    read: TorchrecTable,
-    machine: TorchrecMachine,
-    kind: ShardingType,
-    kernel: ComputeKernel,
-    width: int,
-    rows: int,
-) -> DefaultShard:
-    perf = shard_perf(read, machine, kind, kernel, num_cols=width)
-    held = shard_storage(read, machine, kind, kernel, num_rows=rows, num_cols=width)
-    return DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
 
 
 # ------------------ the plan
