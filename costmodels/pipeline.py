@@ -37,7 +37,7 @@ from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 
 
-class CostPipeline:
+class CostPipeline(WorkModel):
     """Prices plans of one workload on one topology.
 
     Work arrays have the shape ``[..., W, num_features]``, one row for each of the W ranks
@@ -55,16 +55,14 @@ class CostPipeline:
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
         """Price what is the same for every plan; ``models`` None means those of the topology."""
-        self.workload = workload
-        self.topology = topology
         self.models = models or default_models(topology)
         require_shapes(self.models, topology)
-        self.lookup = self.models.lookup
+        lookup = self.models.lookup
         if workload.tables:
             tables = whole_tables(workload, topology)
-            self.lookup = self.lookup.for_calls(tables, topology, workload)
-        self._work = WorkModel(workload, topology, self.lookup)
-        self.num_features = self._work.num_columns
+            lookup = lookup.for_calls(tables, topology, workload)
+        super().__init__(workload, topology, lookup)
+        self.num_features = self.num_columns
         self._dense = self.models.dense.beside(self._even_lookup_s)
         stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
@@ -89,7 +87,7 @@ class CostPipeline:
         ]
         if not options or not self.workload.dense.is_given:
             return 0.0
-        work = sum(option.full.sum(axis=0) for option in self._work.options_work(options))
+        work = sum(option.full.sum(axis=0) for option in WorkModel.options_work(self, options))
         mean = work / self.topology.world_size
         seconds = lookup_times(self.lookup, mean, self.topology)
         return float(sum(part.sum() for part in seconds))
@@ -100,7 +98,7 @@ class CostPipeline:
         """Work of options before they are placed; a subclass replaces this or the next method."""
         if type(self).option_work is not CostPipeline.option_work:
             return [OptionWork.of(self.option_work(option)) for option in options]
-        return self._work.options_work(options)
+        return super().options_work(options)
 
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option before it is placed.
@@ -112,15 +110,7 @@ class CostPipeline:
         """
         if type(self).options_work is not CostPipeline.options_work:
             return self.options_work((option,))[0].full
-        return self._work.options_work((option,))[0].full
-
-    def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, ``[W, num_features]``."""
-        return self._work.plan_work(plan)
-
-    def placements_work(self, plan: Plan) -> OptionWork:
-        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``."""
-        return self._work.placements_work(plan)
+        return super().options_work((option,))[0].full
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
@@ -333,7 +323,7 @@ class CostPipeline:
         if self.models.exchange is None:
             return self.topology.weakest_source()
         entering = [Source.CALIBRATED]
-        if self._work.wire is not None:
+        if self.wire is not None:
             found = self.topology.provenance
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=lambda source: source.strength)
@@ -349,7 +339,7 @@ class CostPipeline:
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
-            self._work.hot_row_remark(plan, self._kept_work(plan)),
+            self.hot_row_remark(plan, self._kept_work(plan)),
         ]
         if is_calibrated:
             told.append(unused_remark(self.topology))

@@ -568,19 +568,13 @@ def _io_bytes(
 
     A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
     """
-    ids, outputs = table.num_ids, table.num_outputs
+    ids, outputs, world = table.num_ids, table.num_outputs, machine.world_size
     if sharding_type is ShardingType.DATA_PARALLEL:
-        size = table.embedding_dim * table.output_bytes
-        return math.ceil(ids * INDEX_BYTES), math.ceil(outputs * size)
-    world = machine.world_size
-    share = {
-        ShardingType.ROW_WISE: world,
-        ShardingType.TABLE_ROW_WISE: machine.group_size,
-        ShardingType.GRID_SHARD: machine.group_size,
-    }.get(sharding_type)
-    if share is not None:
+        world, num_cols = 1, table.embedding_dim
+    elif sharding_type in BY_ROWS:
         if num_rows * num_cols <= 0:
             return 0, 0
+        share = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
         ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
     return (
         math.ceil(ids * world * INDEX_BYTES),

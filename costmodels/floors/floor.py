@@ -201,23 +201,12 @@ class IterationFloor:
 
     # -- leaves -----------------------------------------------------------------------------------
 
-    def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
-        """The exchanges of the types, in the order of their phases.
-
-        Where exchanges are compressed, the forward and the backward one are separate exchanges that
-        depend on the same phase.
-        """
-        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
-        return [
-            self._exchange(kind, which, way)
-            for kind in EXCHANGING_TYPES
-            if kind in types
-            for which in (*self._stages.exchanges.output_exchanges(kind), INDICES)
-            for way in (ways if which != INDICES else (None,))
-        ]
-
     def _exchange(self, kind: ShardingType, which: int, way: int | None) -> _Exchange:
-        """One exchange of one type; it is the same for every set of types, so it is kept."""
+        """One exchange of one type; it is the same for every set of types, so it is kept.
+
+        Where exchanges are compressed, the forward and the backward one (``way``) are separate
+        exchanges that depend on the same phase.
+        """
         known = self._known_exchanges.get((kind, which, way))
         if known is not None:
             return known
@@ -225,16 +214,10 @@ class IterationFloor:
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
-        phase = exchange_phase(kind, which)
         duration_s = exchange_floor(self._stages, family, which, share)
-        ends = duration_s(np.array([0.0, 1.0]))
-        known = self._known_exchanges[kind, which, way] = _Exchange(
-            kind=kind,
-            which=which,
-            is_gradient=way == BACKWARD,
-            fixed_s=float(ends[0]),
-            leaf=leaf(phase, duration_s, share) if ends[1] > ends[0] else None,
-        )
+        none_s, second_s = duration_s(np.array([0.0, 1.0])).tolist()
+        grows = leaf(exchange_phase(kind, which), duration_s, share) if second_s > none_s else None
+        known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
 
     def _calls(
@@ -296,21 +279,26 @@ class IterationFloor:
         forward, backward = (
             opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
         )
-        families: dict[str, FamilyTimes] = {}
-        for exchange in self._exchanges(types):
-            fixed_s = np.array([0.0 if empty else exchange.fixed_s])
-            seconds = fixed_s if exchange.leaf is None else opened(exchange.leaf)
-            name = exchange.kind.value
-            absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
-            known = families.get(name, absent)
-            if exchange.which == INDICES:
-                families[name] = replace(known, input_s=seconds)
-            elif exchange.is_gradient:
-                gradients = (*(known.gradients_s or ()), seconds)
-                families[name] = replace(known, gradients_s=gradients)
-            else:
-                outputs = (*known.outputs_s, ("exchange", seconds))
-                families[name] = replace(known, outputs_s=outputs)
+        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
+
+        def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
+            fixed_s, grows = self._exchange(kind, which, way)
+            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
+
+        families = []
+        for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
+            run = self._stages.exchanges.output_exchanges(kind)
+            each = [[exchanged(kind, which, way) for way in ways] for which in run]
+            forward_s, *gradients_s = zip(*each, strict=True)
+            families.append(
+                FamilyTimes(
+                    name=kind.value,
+                    present=None,
+                    input_s=exchanged(kind, INDICES, None),
+                    outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
+                    gradients_s=gradients_s[0] if gradients_s else None,
+                )
+            )
         least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
         reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
@@ -331,28 +319,13 @@ class IterationFloor:
             lookup_forward_s=own.lookup_forward_s + alone,
             lookup_backward_s=own.lookup_backward_s + updated,
             cache_fetch_s=forward if early else beside,
-            families=tuple(families.values()),
+            families=tuple(families),
             tail_bucket_s=reduced_s,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Exchange:
-    """One exchange of one sharding type.
-
-    Attributes:
-        kind: the sharding type.
-        which: which of its exchanges.
-        is_gradient: whether it is the backward one; only where both directions are apart.
-        fixed_s: seconds with nothing to send.
-        leaf: its duration; None if it never takes longer than ``fixed_s``.
-    """
-
-    kind: ShardingType
-    which: int
-    is_gradient: bool
-    fixed_s: float
-    leaf: Leaf | None
+_Exchange = tuple[float, "Leaf | None"]
+"""Seconds of an exchange with nothing to send, and its duration; None if that is never longer."""
 
 
 # ------------------ type floor
