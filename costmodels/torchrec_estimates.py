@@ -364,28 +364,32 @@ def shard_perf(
         cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None for
             TorchRec's 0.2.
     """
-    rate = _device_rate(table, machine, kernel, cache_load_factor_ratio)
+    share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
+    rate, outputs = _device_rate(table, machine, kernel, share), table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
-    world = machine.world_size
-    by_rows = sharding_type in BY_ROWS
-    within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
-    share = within if by_rows else 1
-    ids, outputs = table.num_ids / share, table.num_outputs
-    if by_rows:
-        outputs = outputs if table.is_pooled else outputs / share
-    forward_bytes, backward_bytes = (
-        outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
-    )
+    world, group, groups = machine.world_size, machine.group_size, machine.num_groups
+    by_rows, by_hosts = sharding_type in BY_ROWS, sharding_type in BY_HOSTS
+    parts = (group if by_hosts else world) if by_rows else 1
+    sums = by_hosts or (by_rows and table.is_pooled)
+    outputs = outputs / parts if by_rows and not table.is_pooled else outputs
+    element_bytes = table.row_sum_bytes if sums else table.all_to_all_bytes
+    moved = [outputs * world * num_cols * b for b in element_bytes]
     columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
     penalty = 1.0 if by_rows else _penalty(num_cols)
-    compute = (_forward_bytes(table, ids * world, columns) + forward_bytes) * penalty / rate
-    copies = backward_bytes * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
-    if by_rows and sharding_type is not ShardingType.ROW_WISE:
-        comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
-    else:
-        link = machine.bandwidth(world, machine.local_world_size)
-        comms = (forward_bytes / link, backward_bytes / link)
+    read = _forward_bytes(table, table.num_ids / parts * world, columns)
+    compute = (read + moved[0]) * penalty / rate
+    inside = machine.bandwidth(world, machine.local_world_size)
+    comms = [size / inside for size in moved]
+    if by_hosts:
+        # Outputs are added up inside the group and then exchanged between groups. Gradients take
+        # the way back.
+        inside = machine.bandwidth(group, min(group, machine.local_world_size))
+        across = machine.bandwidth(groups, 1)
+        vectors = table.num_outputs * groups * num_cols if groups > 1 else 0.0
+        further = [vectors * b / across for b in table.all_to_all_bytes]
+        comms = [x + size / inside for x, size in zip(further, moved, strict=True)]
+    copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=comms[0],
@@ -394,29 +398,18 @@ def shard_perf(
     )
 
 
-def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[float, float]:
-    """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
-    sums = sharding_type in BY_ROWS and (sharding_type in BY_HOSTS or table.is_pooled)
-    return table.row_sum_bytes if sums else table.all_to_all_bytes
-
-
 def _device_rate(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    kernel: ComputeKernel,
-    cache_load_factor_ratio: float | None,
+    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, share: float
 ) -> float:
-    """Bytes per second of a kernel (``kernel_bw_lookup``)."""
+    """Bytes per second of a kernel (``kernel_bw_lookup``); ``share`` of the rows are cached."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
-    if kernel is ComputeKernel.DENSE:
-        return DENSE_KERNEL_RATIO * memory
-    if kernel is ComputeKernel.FUSED_UVM:
-        return HOST_KERNEL_RATIO * link
-    if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
-        behind = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
-        return memory if table.prefetches else behind
-    return memory
+    mixed = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+    rates = {
+        ComputeKernel.DENSE: DENSE_KERNEL_RATIO * memory,
+        ComputeKernel.FUSED_UVM: HOST_KERNEL_RATIO * link,
+        ComputeKernel.FUSED_UVM_CACHING: memory if table.prefetches else mixed,
+    }
+    return rates.get(kernel, memory)
 
 
 def _penalty(num_cols: float) -> float:
@@ -462,35 +455,6 @@ def _replicated(
         bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=reduce_s + size * REPLICATED_UPDATE_FACTOR / rate,
     )
-
-
-def _two_levels(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    num_cols: float,
-    forward_bytes: float,
-    backward_bytes: float,
-) -> tuple[float, float]:
-    """Seconds of the exchanges of outputs and of gradients of tables on one group of ranks.
-
-    Outputs are added up inside the group and then exchanged between groups. Gradients take the way
-    back.
-
-    Args:
-        table: the table.
-        machine: the system.
-        num_cols: columns of the shard.
-        forward_bytes: bytes of outputs that are added up inside the group.
-        backward_bytes: bytes of gradients that are spread inside the group.
-    """
-    group = machine.group_size
-    inside = machine.bandwidth(group, min(group, machine.local_world_size))
-    across = machine.bandwidth(machine.num_groups, 1)
-    exchanged: list[float] = [0.0, 0.0]
-    if machine.num_groups > 1:
-        vectors = table.num_outputs * machine.num_groups * num_cols
-        exchanged = [vectors * b / across for b in table.all_to_all_bytes]
-    return exchanged[0] + forward_bytes / inside, exchanged[1] + backward_bytes / inside
 
 
 # ------------------------------------------------------------------ memory

@@ -16,13 +16,15 @@ from costmodels.distribution.base import AbstractIndexDistribution, keep_hottest
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
 from costmodels.sharding import (
+    BY_HOSTS,
     Plan,
     ShardingOption,
     ShardingType,
     TablePlacement,
     row_block_columns,
 )
-from costmodels.workload import Table
+from costmodels.topology import Topology, batch_ratios
+from costmodels.workload import Table, Workload
 
 _Block = tuple[int, int, float]
 """Offset and number of the rows of a block, and its share of accesses, or :data:`_OF_LAW`."""
@@ -105,23 +107,14 @@ class Runs:
 class OptionCells:
     """Makes the cells of options before they are placed, and of plans, on one topology."""
 
-    def __init__(
-        self,
-        columns: TableColumns,
-        world_size: int,
-        local_world_size: int,
-        batch_ratio: FloatArray | None = None,
-    ) -> None:
-        """Keep the arguments; ``batch_ratio`` is of each rank ``[W]``, or None where all are 1."""
-        self._batch_ratio = batch_ratio
+    def __init__(self, workload: Workload, topology: Topology, columns: TableColumns) -> None:
+        """Keep the arguments; ``columns`` are those of the workload's tables."""
+        self._batch_ratio = batch_ratios(workload, topology)
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}
-        self._parts = {
-            ShardingType.ROW_WISE: world_size,
-            ShardingType.TABLE_ROW_WISE: local_world_size,
-            ShardingType.GRID_SHARD: local_world_size,
-        }
-        self._world_size, self._local_world_size = world_size, local_world_size
+        self._world_size = topology.world_size
+        hosts = dict.fromkeys(BY_HOSTS, topology.local_world_size)
+        self._parts = {ShardingType.ROW_WISE: topology.world_size, **hosts}
 
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
         """The cells of many options, one option after the other, and how each option is cut.
@@ -140,16 +133,19 @@ class OptionCells:
                 cuts.append(self._layout(o))
         # The rectangles of all layouts in one list. An option repeats those of its layout, which
         # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
-        pairs = [(*block[:2], w) for x in cuts for w in x.widths for block in x.blocks]
-        shares = [block[2] for x in cuts for _ in x.widths for block in x.blocks]
-        batch = [r for x in cuts for _ in x.widths for r in x.batch_ratio or (1.0,) * len(x.blocks)]
+        parts = [
+            (*block, width, ratio)
+            for x in cuts
+            for width in x.widths
+            for block, ratio in zip(x.blocks, x.batch_ratio or (1.0,) * len(x.blocks), strict=True)
+        ]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
         cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
         ends = np.cumsum(counts)
         begins = (np.cumsum(sizes) - sizes)[cut]
         at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
-        rectangles = np.array(pairs, dtype=np.int64).reshape(-1, 3)[at]
+        offset, rows, share, width, batch = np.array(parts, dtype=float).reshape(-1, 5)[at].T
         kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
         kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
         ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
@@ -158,11 +154,11 @@ class OptionCells:
             family=np.repeat(kind[:, 1], counts),
             kernel=np.repeat(kernels, counts),
             cache_load_factor_ratio=np.repeat(ratios, counts),
-            row_offset=rectangles[:, 0],
-            num_rows=rectangles[:, 1],
-            num_cols=rectangles[:, 2],
-            access_ratio=np.array(shares)[at],
-            batch_ratio=np.array(batch)[at],
+            row_offset=offset.astype(np.int64),
+            num_rows=rows.astype(np.int64),
+            num_cols=width.astype(np.int64),
+            access_ratio=share,
+            batch_ratio=batch,
         )
         return cells, [cuts[i] for i in cut_of]
 
@@ -206,13 +202,11 @@ class OptionCells:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         placements, columns, world_size = plan.placements, self._columns, self._world_size
-        families = [TYPES.index(self._family(p)) for p in placements]
-        tables, kernels = (
-            [self._position[p.table] for p in placements],
-            [p.kernel for p in placements],
-        )
-        each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
-        kinds = np.array(each_kind, dtype=np.int64).T
+        each_kind = [
+            (self._position[p.table], TYPES.index(self._family(p)), _KERNEL_CODES[p.kernel])
+            for p in placements
+        ]
+        kinds = np.array(each_kind, dtype=np.int64).reshape(-1, 3)
         shards = [p.cells for p in placements]
         of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
         rank, offset, rows, cols = (

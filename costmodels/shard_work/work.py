@@ -30,7 +30,7 @@ from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, c
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
-from costmodels.topology import Topology, batch_ratios
+from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 
 PIPELINE_DEPTH: Final = {
@@ -208,8 +208,7 @@ class WorkModel:
     @cached_property
     def _cells(self) -> OptionCells:
         """Makes the cells of options and plans."""
-        sizes = self.topology.world_size, self.topology.local_world_size
-        return OptionCells(self.columns, *sizes, batch_ratios(self.workload, self.topology))
+        return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once.

@@ -22,12 +22,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from costmodels.sharding import (
-    SPREAD,
     ComputeKernel,
     Plan,
     ShardingOption,
     ShardingType,
-    Spread,
     place,
     row_block_columns,
 )
@@ -356,19 +354,15 @@ class _Placing:
             _NoRoomError: a shard fits on no rank.
         """
         places: list[tuple[int, ...]] = [()] * len(proposal)
-        others = []
-        for option in proposal:
-            if SPREAD[option.option.sharding_type] is Spread.UNIFORM:
-                self._uniform(option, 0)
-            else:
-                others.append(option)
-        for option in sorted(others, key=lambda o: (o.size[1], o.size[3]), reverse=True):
+        by_memory = sorted(proposal, key=lambda o: (o.size[1], o.size[3]), reverse=True)
+        for option in filter(lambda o: o.option.is_uniform, proposal):
+            self._uniform(option, 0)
+        for option in filter(lambda o: not o.option.is_uniform, by_memory):
             kind = option.option.sharding_type
             if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_COLUMN_WISE):
                 places[option.table] = self._on_a_host(option)
             else:
-                ranks = range(len(self.seconds))
-                places[option.table] = self._on_ranks(option, ranks)
+                places[option.table] = self._on_ranks(option, range(len(self.seconds)))
         return places
 
     def _fits(self, shard: DefaultShard, rank: int) -> bool:
