@@ -28,7 +28,6 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
-from planner.options.cuts import Names
 from planner.options.enumeration import Listing
 from planner.options.memory import TableOptions
 from planner.problem import PlanningProblem
@@ -313,7 +312,7 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
         dense=DenseArch(num_dense_features=1, bottom_mlp=(8,), top_mlp=(1,)),
     )
     problem = PlanningProblem(workload=workload, topology=topology)
-    listing = Listing(tables=tuple(listed), names=Names())
+    listing = Listing(tables=tuple(listed), names={})
     return SearchSpace(problem, AdditivePipeline(workload, topology), listing)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from costmodels.pipeline import CostPipeline
@@ -51,30 +51,8 @@ PLAIN_NAMES: Final = {
 """For each general type its plain name, which it has in a plan if it splits no columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """The sharding types under which cuts are listed.
-
-    Attributes:
-        stands_for: pairs of a type that is not listed, and the type that is listed in its place.
-    """
-
-    stands_for: tuple[tuple[ShardingType, ShardingType], ...] = ()
-
-    @property
-    def left_out(self) -> frozenset[ShardingType]:
-        """The types that are not listed because another one stands for them."""
-        return frozenset(left_out for left_out, _ in self.stands_for)
-
-    def listed(self, sharding_type: ShardingType) -> ShardingType:
-        """The type under which a cut of this type is listed."""
-        return dict(self.stands_for).get(sharding_type, sharding_type)
-
-    @property
-    def plain(self) -> dict[ShardingType, ShardingType]:
-        """The plain name of each listed type, for plans in which that type splits no columns."""
-        names = self.stands_for
-        return {k: plain for k, plain in PLAIN_NAMES.items() if (plain, k) in names}
+Names = Mapping[ShardingType, ShardingType]
+"""From each type that is not listed to the type that is listed in its place."""
 
 
 def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
@@ -88,14 +66,14 @@ def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[Shardi
     """
     stands_for: dict[ShardingType, ShardingType] = {}
     for general, *others in alike:
-        users = [limit for limit in limits if any(limit.allows(t) for t in (general, *others))]
-        if general in stands_for or not all(limit.allows(general) for limit in users):
+        users = [limit for limit in limits if any(t in limit.kernels for t in (general, *others))]
+        if general in stands_for or not all(general in limit.kernels for limit in users):
             continue
         for other in others:
             pairs = ((x.kernels.get(other, ()), x.kernels.get(general, ())) for x in users)
             if all(set(theirs) <= set(own) for theirs, own in pairs):
                 stands_for.setdefault(other, general)
-    return Names(stands_for=tuple(stands_for.items()))
+    return stands_for
 
 
 def table_cuts(problem: PlanningProblem, limit: TableLimits, names: Names) -> Iterator[ColumnSplit]:
@@ -113,7 +91,7 @@ def table_cuts(problem: PlanningProblem, limit: TableLimits, names: Names) -> It
         ShardingType.GRID_SHARD: topology.num_hosts,
     }
     for kind in ShardingType:
-        if limit.allows(kind) and kind not in names.left_out:
+        if kind in limit.kernels and kind not in names:
             most, dim = most_pieces.get(kind, 1), limit.table.embedding_dim
             for widths in column_splits(dim, limit.min_column_width, most):
                 yield kind, widths

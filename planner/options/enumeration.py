@@ -134,7 +134,7 @@ def enumerate_options(
         StoppedError: ``should_stop`` was True.
     """
     limits = table_limits(problem)
-    names = Names() if every_name else names_to_list(limits, pipeline.alike_types)
+    names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
     sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
@@ -272,7 +272,7 @@ def _given(
         return
     found: list[ShardingOption] = []
     for kind in _same_shards(given.sharding_type, topology):
-        general = names.listed(kind)
+        general = names.get(kind, kind)
         splits = SPREAD[general] is not Spread.UNIFORM or len(given.column_widths) == 1
         option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None

@@ -65,10 +65,6 @@ class TableLimits:
     names_load_factors: bool
     obstacle: Callable[[ShardingOption], str | None]
 
-    def allows(self, sharding_type: ShardingType) -> bool:
-        """Whether constraints leave the sharding type."""
-        return bool(self.kernels.get(sharding_type))
-
     def needs_host(self, sharding_type: ShardingType) -> bool:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))

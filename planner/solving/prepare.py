@@ -100,7 +100,7 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
     """Lines that say which options a search considered, and whether its bound holds for others."""
     listing, topology = space.listing, space.problem.topology
     kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
-    named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
+    named = [*kinds, *(left_out for left_out, kept in listing.names.items() if kept in kinds)]
     kernels = sorted({o.kernel for t in listing.tables for o in t.options})
     factors = {o.cache_load_factor_ratio for t in listing.tables for o in t.options} - {None}
     lines = [

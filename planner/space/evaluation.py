@@ -30,6 +30,7 @@ from costmodels.sharding import (
     place,
 )
 from planner.errors import InvalidInputError
+from planner.options.cuts import PLAIN_NAMES
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
 from planner.problem import PlanningProblem
@@ -298,7 +299,7 @@ class SearchSpace:
         sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         item, options = self.problem.workload.tables[table], self.tables[table].options
         kind, found = placement.sharding_type, []
-        for name in {kind, self.listing.names.listed(kind)}:
+        for name in {kind, self.listing.names.get(kind, kind)}:
             option = option_of(replace(placement, sharding_type=name), item, **sizes)
             if option in options:
                 found.append((options.index(option), option))
@@ -310,15 +311,13 @@ class SearchSpace:
     def _names(self, options: Sequence[ShardingOption]) -> dict[ShardingType, ShardingType]:
         """The sharding types that get another name in the plan, and this name; see :meth:`plan`."""
         names = {}
-        for general, plain in self.listing.names.plain.items():
-            users = [
-                (o, t)
+        for general, plain in PLAIN_NAMES.items():
+            keeps = (
+                len(o.column_widths) == 1 and o.kernel in t.kernels.get(plain, ())
                 for o, t in zip(options, self.tables, strict=True)
                 if o.sharding_type is general
-            ]
-            if all(
-                len(o.column_widths) == 1 and o.kernel in t.kernels.get(plain, ()) for o, t in users
-            ):
+            )
+            if self.listing.names.get(plain) is general and all(keeps):
                 names[general] = plain
         return names
 

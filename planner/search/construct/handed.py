@@ -113,7 +113,7 @@ def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObject
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
     """Index of the option of a table that is most like ``given``; the first one of equals."""
-    listed = space.listing.names.listed(given.sharding_type)
+    listed = space.listing.names.get(given.sharding_type, given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
     def unlike(option: ShardingOption) -> float:
