@@ -321,11 +321,10 @@ class ProgramBuilder:
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
         """Add the exchange of lengths and indices of each sharding type."""
-        each = ((f"{INPUT_DIST} {f.name}", f) for f in self.times.families)
-        stream = Stream.DATA_DIST
+        stream, name = Stream.DATA_DIST, INPUT_DIST
         return tuple(
-            self.collective(name, f.input_s, stream, after=after, present=f.present)
-            for name, f in each
+            self.collective(f"{name} {f.name}", f.input_s, stream, after=after, present=f.present)
+            for f in self.times.families
         )
 
     def forward(self, lookup_after: tuple[int, ...]) -> int:

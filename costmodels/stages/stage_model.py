@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,20 +33,6 @@ _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Columns of the work that a cache in front of host memory does before the lookup itself."""
 _CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
 """The kernel of each column that counts the shards of a fused call."""
-
-
-class _Ranks(NamedTuple):
-    """What distinguishes ranks before any table is placed.
-
-    Attributes:
-        speeds: ``[W]`` factors on the rates of the device.
-        dense: seconds of the dense part at the speed of the device.
-        copy_s: seconds in which a batch is copied to the device.
-    """
-
-    speeds: FloatArray
-    dense: DenseTimes
-    copy_s: FloatArray | float
 
 
 class StageModel:
@@ -126,9 +111,7 @@ class StageModel:
         forward_floor_s, backward_floor_s, fetch_floor_s = np.moveaxis(
             called @ self._call_floors_s, -1, 0
         )
-        shards = work[..., columns.CALLS : columns.REPLICATED - 1].reshape(
-            -1, len(EXCHANGING_TYPES), len(KERNELS)
-        )
+        shards = called[..., :-1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self.reduction.tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
@@ -137,7 +120,7 @@ class StageModel:
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
         return replace(
-            self._without_tables if scale is UNSCALED else self._idle_times(self._ranks, scale),
+            self._without_tables if scale is UNSCALED else self._scaled_idle_times(scale),
             lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
             lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
@@ -175,31 +158,32 @@ class StageModel:
             pairs = zip(each, dense, strict=True)
             dense = DenseTimes(*(np.where(there, slow_s, s) for slow_s, s in pairs))
         return replace(
-            self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
+            self._idle_times(speeds, dense, self.least_copy_s, UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,
             lookup_backward_host_s=calls * self._host.lookup_backward_s,
             lookup_forward_s=calls * least[0],
             lookup_backward_s=calls * least[1],
         )
 
-    @property
-    def _ranks(self) -> _Ranks:
-        """The ranks as they are."""
-        return _Ranks(self.speeds, self.dense, self.input_copy_s)
-
     @cached_property
     def _without_tables(self) -> StageTimes:
         """:meth:`_idle_times` of the ranks as they are: the same for every plan, so made once."""
-        return self._idle_times(self._ranks, UNSCALED)
+        return self._scaled_idle_times(UNSCALED)
 
-    def _idle_times(self, ranks: _Ranks, scale: Scale) -> StageTimes:
+    def _scaled_idle_times(self, scale: Scale) -> StageTimes:
+        return self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
+
+    def _idle_times(
+        self, speeds: FloatArray, dense: DenseTimes, copy_s: FloatArray | float, scale: Scale
+    ) -> StageTimes:
         """Stage times with nothing to look up, to exchange or to replicate.
 
         Args:
-            ranks: the ranks.
+            speeds: ``[W]`` factors on the rates of the device.
+            dense: seconds of the dense part at the speed of the device.
+            copy_s: seconds in which a batch is copied to the device.
             scale: factors on all times.
         """
-        speeds, dense, copy_s = ranks
         issue, layers, exchange = self._host, self._layers, self.models.exchange
         # Of exchanges that are priced with the copies around them, what they cost once in a step.
         splits_s = self.exchanges.lengths_s if exchange is None else exchange.once_s

@@ -13,7 +13,7 @@ torchrec#1612). HugeCTR has no such rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -247,14 +247,8 @@ def odd_tables(workload: Workload) -> tuple[Table, ...]:
 
 def widened(workload: Workload) -> Workload:
     """The workload with the columns of such tables rounded up to the next multiple."""
-    odd = {t.name for t in odd_tables(workload)}
-    return replace(
-        workload,
-        tables=tuple(
-            replace(t, embedding_dim=_next(t, workload)) if t.name in odd else t
-            for t in workload.tables
-        ),
-    )
+    wide = (replace(t, embedding_dim=_next(t, workload)) for t in workload.tables)
+    return replace(workload, tables=tuple(wide))
 
 
 def width_remarks(workload: Workload) -> tuple[str, ...]:
@@ -387,17 +381,11 @@ def rows_change(tables: Iterable[Table]) -> str:
     return ""
 
 
-def _shared_with_sums(tables: Iterable[Table]) -> list[str]:
+def _shared_with_sums(tables: Sequence[Table]) -> list[str]:
     """Features that several tables of a module read, of which at least one pools by sum."""
-    readers: dict[str, list[Table]] = {}
-    for table in tables:
-        for feature in table.features:
-            readers.setdefault(feature.name, []).append(table)
-    return [
-        name
-        for name, found in readers.items()
-        if len(found) > 1 and any(t.pooling is Pooling.SUM for t in found)
-    ]
+    readers = Counter(feature.name for table in tables for feature in table.features)
+    summed = {f.name for t in tables if t.pooling is Pooling.SUM for f in t.features}
+    return [name for name, count in readers.items() if count > 1 and name in summed]
 
 
 def tables_by_module(workload: Workload) -> dict[str, list[Table]]:
