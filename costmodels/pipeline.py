@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,7 +17,6 @@ from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
 from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
-from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import WorkModel, whole_tables
 from costmodels.sharding import (
     BY_HOSTS,
@@ -94,12 +92,6 @@ class CostPipeline(WorkModel):
 
     # -- work ---------------------------------------------------------------------------------
 
-    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options before they are placed; a subclass replaces this or the next method."""
-        if type(self).option_work is not CostPipeline.option_work:
-            return [OptionWork.of(self.option_work(option)) for option in options]
-        return super().options_work(options)
-
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option before it is placed.
 
@@ -108,9 +100,7 @@ class CostPipeline(WorkModel):
             columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces,
             L, columns]``: what the L ranks of the chosen host get.
         """
-        if type(self).options_work is not CostPipeline.options_work:
-            return self.options_work((option,))[0].full
-        return super().options_work((option,))[0].full
+        return self.options_work((option,))[0].full
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -39,6 +39,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
     BY_HOSTS,
     ON_RANKS,
@@ -184,7 +185,11 @@ class TorchrecPipeline(CostPipeline):
         is_one_host = self.topology.num_hosts == 1
         return ON_RANKS, (ShardingType.ROW_WISE, *hosts) if is_one_host else hosts
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of options before they are placed."""
+        return [OptionWork.of(self._option_work(option)) for option in options]
+
+    def _option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         table, spread = self._tables[option.table], option.spread
         rows, widths = table.num_embeddings, option.column_widths
