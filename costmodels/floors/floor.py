@@ -70,8 +70,11 @@ def no_times(times: StageTimes) -> StageTimes:
         return None if value is None else none
 
     names = (f.name for f in fields(times) if f.name.endswith("_s"))
-    nothing = {name: emptied(getattr(times, name)) for name in names} | {"floor_s": 0.0}
-    return replace(times, families=(), codecs=None, overlap_slowdown_ratio=0.0, **nothing)
+    nothing = {name: emptied(getattr(times, name)) for name in names} | {
+        "floor_s": 0.0,
+        "codecs_s": None,
+    }
+    return replace(times, families=(), overlap_slowdown_ratio=0.0, **nothing)
 
 
 _MOST_LEAVES: Final = 6 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
@@ -247,6 +250,36 @@ class IterationFloor:
         idle = [] if slow is None else [0.0]
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
+    def _families(
+        self,
+        types: frozenset[ShardingType],
+        opened: Callable[[Leaf], FloatArray],
+        *,
+        empty: bool,
+    ) -> tuple[FamilyTimes, ...]:
+        """The exchanges of the types; arguments are those of :meth:`_times`."""
+        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
+
+        def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
+            fixed_s, grows = self._exchange(kind, which, way)
+            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
+
+        families = []
+        for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
+            run = self._stages.exchanges.output_exchanges(kind)
+            each = [[exchanged(kind, which, way) for way in ways] for which in run]
+            forward_s, *gradients_s = zip(*each, strict=True)
+            families.append(
+                FamilyTimes(
+                    name=kind.value,
+                    present=None,
+                    input_s=exchanged(kind, INDICES, None),
+                    outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
+                    gradients_s=gradients_s[0] if gradients_s else None,
+                )
+            )
+        return tuple(families)
+
     def _times(
         self,
         types: frozenset[ShardingType],
@@ -279,26 +312,7 @@ class IterationFloor:
         forward, backward = (
             opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
         )
-        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
-
-        def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
-            fixed_s, grows = self._exchange(kind, which, way)
-            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
-
-        families = []
-        for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
-            run = self._stages.exchanges.output_exchanges(kind)
-            each = [[exchanged(kind, which, way) for way in ways] for which in run]
-            forward_s, *gradients_s = zip(*each, strict=True)
-            families.append(
-                FamilyTimes(
-                    name=kind.value,
-                    present=None,
-                    input_s=exchanged(kind, INDICES, None),
-                    outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
-                    gradients_s=gradients_s[0] if gradients_s else None,
-                )
-            )
+        families = self._families(types, opened, empty=empty)
         least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
         reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
@@ -315,11 +329,11 @@ class IterationFloor:
             updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
         return replace(
             own,
-            codecs=codecs,
+            codecs_s=codecs,
             lookup_forward_s=own.lookup_forward_s + alone,
             lookup_backward_s=own.lookup_backward_s + updated,
             cache_fetch_s=forward if early else beside,
-            families=tuple(families),
+            families=families,
             tail_bucket_s=reduced_s,
         )
 

@@ -145,7 +145,7 @@ class StageTimes:
         input_copy_s: the copy of a batch to the device, and what is done to indices there.
         copy_host_s: host seconds that issuing the copy takes, and those between two steps.
         copy_blocks_host: whether the host waits for that copy.
-        codecs: None where no exchange is compressed.
+        codecs_s: kernels of compressed exchanges; None where none is.
         piece_ratio: a dense part that is sharded over the ranks runs in pieces; this is the share
             of each piece. Empty for other dense parts.
         gather_s: all-gather of the parameters of each piece, before its forward pass and again
@@ -182,7 +182,7 @@ class StageTimes:
     input_copy_s: FloatArray = field(default_factory=_none)
     copy_host_s: FloatArray = field(default_factory=_none)
     copy_blocks_host: bool = False
-    codecs: CodecTimes | None = None
+    codecs_s: CodecTimes | None = None
     piece_ratio: tuple[float, ...] = ()
     gather_s: tuple[FloatArray, ...] = ()
     last_scatter_s: FloatArray = field(default_factory=_none)
@@ -406,7 +406,7 @@ class ProgramBuilder:
 
     def coded(self, name: str, before: tuple[int, ...]) -> tuple[int, ...]:
         """Add a step of the codecs (:data:`CodecTimes`); returns what others wait for."""
-        codecs = self.times.codecs
+        codecs = self.times.codecs_s
         if codecs is None:
             return before
         return (self.add(name, codecs[name], host_s=codecs["host"], after=before),)

@@ -45,44 +45,49 @@ class HostLaunches:
     """A host profile: the work of the host for each kind of call, as :func:`_calls` gives it.
 
     Attributes:
-        other: an operator of the dense part whose kind is not in ``operators``, ``[forward pass,
-            backward pass; each call, each kernel of the forward pass; 2]``.
-        operators: operators of a kind.
-        cast: casting the input and the parameters of a product under autocast.
-        gradient: adding up the gradient of one tensor.
-        reduced: copying the gradient of one tensor into a bucket of an all-reduce.
-        update: the optimizer's step and its zeroing of gradients, without the single tensors.
-        per_update: zeroing one tensor's gradient and updating the tensor.
-        optimizers: ``update`` and ``per_update`` of optimizers that differ from these.
-        lookup_forward: a fused lookup, with what the sharded module does around it.
-        lookup_backward: its backward pass.
-        wrapper: what the sharded modules do once in a step: indices sorted by rank and split.
-        pipelined: what a training pipeline of TorchRec does in a step beside the step itself.
-        collective: issuing one collective.
-        copy: issuing one copy of an input tensor to the device.
-        loss: the loss, forward and backward, and the start of the backward pass.
-        between_steps: reading the loss and fetching the next batch, in which the device has no
-            work.
+        num_operator_calls: operators of the dense part by their kind, ``[forward pass, backward
+            pass; each call, each kernel of the forward pass; 2]``; those of kind ``OTHER`` are
+            taken for kinds that are not there.
+        num_cast_calls: the same of casting the input and the parameters of a product under
+            autocast.
+        num_calls: calls by their name; those that are not there take no time.
+
+            - ``gradient``: adding up the gradient of one tensor;
+            - ``reduced``: copying the gradient of one tensor into a bucket of an all-reduce;
+            - ``update``: the optimizer's step and its zeroing of gradients, without the single
+              tensors;
+            - ``per_update``: zeroing one tensor's gradient and updating the tensor;
+            - ``lookup_forward``: a fused lookup, with what the sharded module does around it;
+            - ``lookup_backward``: its backward pass;
+            - ``wrapper``: what the sharded modules do once in a step: indices sorted by rank and
+              split;
+            - ``pipelined``: what a training pipeline of TorchRec does in a step beside the step
+              itself;
+            - ``collective``: issuing one collective;
+            - ``copy``: issuing one copy of an input tensor to the device;
+            - ``loss``: the loss, forward and backward, and the start of the backward pass;
+            - ``between_steps``: reading the loss and fetching the next batch, in which the device
+              has no work.
+        num_updates: ``update`` and ``per_update`` of optimizers that differ from these.
         copies_block: whether the host waits for copies, as it does if memory is not pinned.
     """
 
-    other: FloatArray
-    operators: Mapping[OperatorKind, FloatArray] = field(default_factory=dict)
-    cast: FloatArray = field(default_factory=lambda: np.zeros((2, 2, 2)))
-    gradient: FloatArray = field(default_factory=_NONE.copy)
-    reduced: FloatArray = field(default_factory=_NONE.copy)
-    update: FloatArray = field(default_factory=_NONE.copy)
-    per_update: FloatArray = field(default_factory=_NONE.copy)
-    optimizers: Mapping[DenseOptimizer, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
-    lookup_forward: FloatArray = field(default_factory=_NONE.copy)
-    lookup_backward: FloatArray = field(default_factory=_NONE.copy)
-    wrapper: FloatArray = field(default_factory=_NONE.copy)
-    pipelined: FloatArray = field(default_factory=_NONE.copy)
-    collective: FloatArray = field(default_factory=_NONE.copy)
-    copy: FloatArray = field(default_factory=_NONE.copy)
-    loss: FloatArray = field(default_factory=_NONE.copy)
-    between_steps: FloatArray = field(default_factory=_NONE.copy)
+    num_operator_calls: Mapping[OperatorKind, FloatArray]
+    num_cast_calls: FloatArray = field(default_factory=lambda: np.zeros((2, 2, 2)))
+    num_calls: Mapping[str, FloatArray] = field(default_factory=dict)
+    num_updates: Mapping[DenseOptimizer, tuple[FloatArray, FloatArray]] = field(
+        default_factory=dict
+    )
     copies_block: bool = False
+
+    def operator(self, kind: OperatorKind) -> FloatArray:
+        """Operators of a kind, ``[2, 2, 2]``."""
+        known = self.num_operator_calls
+        return known.get(kind, known[OperatorKind.OTHER])
+
+    def calls(self, name: str) -> FloatArray:
+        """Calls of a name, ``[2]``."""
+        return self.num_calls.get(name, _NONE)
 
 
 def _both(forward: tuple[float, float], backward: tuple[float, float]) -> FloatArray:
@@ -92,8 +97,8 @@ def _both(forward: tuple[float, float], backward: tuple[float, float]) -> FloatA
 
 _ELEMENTWISE: Final = _both((2.2, 1.2), (3.3, 1.9))
 _EAGER: Final = HostLaunches(
-    other=_both((4.4, 3.0), (6.6, 5.0)),
-    operators={
+    num_operator_calls={
+        OperatorKind.OTHER: _both((4.4, 3.0), (6.6, 5.0)),
         OperatorKind.MATMUL: _both((3.2, 1.0), (4.8, 3.6)),
         OperatorKind.BATCHED_MATMUL: _both((3.5, 1.0), (5.5, 2.2)),
         OperatorKind.ATTENTION: _both((27.0, 5.0), (49.0, 12.0)),
@@ -102,24 +107,26 @@ _EAGER: Final = HostLaunches(
         OperatorKind.NORM: _both((3.4, 1.2), (4.6, 1.6)),
         OperatorKind.SOFTMAX: _both((1.8, 1.0), (2.6, 1.4)),
     },
-    cast=_both((3.0, 2.1), (4.0, 2.1)),
-    gradient=_calls(1.8, 0.0),
-    reduced=_calls(1.0, 1.0),
-    update=_calls(15.4, 6.0),
-    per_update=_calls(1.2, 0.0),
-    optimizers={
+    num_cast_calls=_both((3.0, 2.1), (4.0, 2.1)),
+    num_calls={
+        "gradient": _calls(1.8, 0.0),
+        "reduced": _calls(1.0, 1.0),
+        "update": _calls(15.4, 6.0),
+        "per_update": _calls(1.2, 0.0),
+        "lookup_forward": _calls(95.0, 10.0),
+        "lookup_backward": _calls(22.0, 27.0),
+        "wrapper": _calls(110.0, 6.0),
+        "pipelined": _calls(100.0, 7.0),
+        "collective": _calls(8.0, 8.0),
+        "copy": _calls(2.5, 1.0),
+        "loss": _calls(21.5, 5.0),
+    },
+    num_updates={
         DenseOptimizer.SGD: (_calls(10.4, 2.0), _calls(0.4, 0.0)),
         DenseOptimizer.ADAM: (_calls(12.4, 3.0), _calls(1.5, 0.0)),
         DenseOptimizer.ADAM_FOREACH: (_calls(33.4, 14.0), _calls(2.0, 0.1)),
         DenseOptimizer.LAMB: (_calls(33.4, 14.0), _calls(6.0, 4.0)),
     },
-    lookup_forward=_calls(95.0, 10.0),
-    lookup_backward=_calls(22.0, 27.0),
-    wrapper=_calls(110.0, 6.0),
-    pipelined=_calls(100.0, 7.0),
-    collective=_calls(8.0, 8.0),
-    copy=_calls(2.5, 1.0),
-    loss=_calls(21.5, 5.0),
 )
 """Times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of an add_
 (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an H200; kernels of
@@ -145,16 +152,20 @@ _BACKWARD_2021: Final = 1.67
 _OPERATOR_2021: Final = np.array([_traced(58.0), _traced(_KERNEL_2021)])
 """Each call of an operator of the forward pass, and each of its kernels."""
 _EAGER_2021: Final = HostLaunches(
-    other=np.array([_OPERATOR_2021, _OPERATOR_2021 * _BACKWARD_2021]),
-    gradient=_traced(39.0),
-    update=_traced(172.0),
-    per_update=_traced(60.0),
-    lookup_forward=_traced(105.3 + _KERNELS_2021),
-    lookup_backward=_traced(135.2 + _KERNELS_2021),
-    collective=_traced(91.6),
-    copy=_traced(52.5),
-    loss=_traced(190.0),
-    between_steps=_calls(460.0, 460.0),
+    num_operator_calls={
+        OperatorKind.OTHER: np.array([_OPERATOR_2021, _OPERATOR_2021 * _BACKWARD_2021])
+    },
+    num_calls={
+        "gradient": _traced(39.0),
+        "update": _traced(172.0),
+        "per_update": _traced(60.0),
+        "lookup_forward": _traced(105.3 + _KERNELS_2021),
+        "lookup_backward": _traced(135.2 + _KERNELS_2021),
+        "collective": _traced(91.6),
+        "copy": _traced(52.5),
+        "loss": _traced(190.0),
+        "between_steps": _calls(460.0, 460.0),
+    },
     copies_block=True,
 )
 """Means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator
@@ -164,7 +175,9 @@ profiler and the time between steps from their 36 measured iterations."""
 PROFILES: Final = {
     HostProfile.EAGER: _EAGER,
     HostProfile.EAGER_2021: _EAGER_2021,
-    HostProfile.CUDA_GRAPH: HostLaunches(other=np.zeros((2, 2, 2))),
+    HostProfile.CUDA_GRAPH: HostLaunches(
+        num_operator_calls={OperatorKind.OTHER: np.zeros((2, 2, 2))}
+    ),
 }
 """A captured CUDA graph is replayed without the host."""
 _TORCHREC_PIPELINES: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
@@ -175,7 +188,7 @@ _FULL: Final = 4.0
 
 def _seconds_of(kind: str) -> property:
     """The seconds of one call of a kind, by its name in the profile."""
-    return property(lambda self: self.seconds(getattr(self.profile, kind)))
+    return property(lambda self: self.seconds(self.profile.calls(kind)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,32 +230,34 @@ class HostCosts:
         for layer in layers:
             cast = is_cast(layer)
             for o in layer.operators:
-                kind = profile.operators.get(o.kind, profile.other)
+                kind = profile.operator(o.kind)
                 total += o.num_repeats * (o.num_calls * kind[:, 0] + o.num_kernels * kind[:, 1])
                 if cast and o.kind is OperatorKind.MATMUL and o.num_parameters:
-                    total += o.num_repeats * profile.cast.sum(axis=1)
+                    total += o.num_repeats * profile.num_cast_calls.sum(axis=1)
         return total
 
     def backward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the backward pass of layers, and adding up the gradients of their tensors."""
-        gradient = self.profile.gradient + self.reduces * self.profile.reduced
+        calls = self.profile.calls
+        gradient = calls("gradient") + self.reduces * calls("reduced")
         return self.seconds(self._passes(layers)[1] + _num_tensors(layers) * gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
         """Issuing forward and backward pass of layers, and the loss."""
-        return self.forward_s(layers) + self.backward_s(layers) + self.seconds(self.profile.loss)
+        loss_s = self.seconds(self.profile.calls("loss"))
+        return self.forward_s(layers) + self.backward_s(layers) + loss_s
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
         tensors = _num_tensors(layers)
-        usual = self.profile.update, self.profile.per_update
-        update, per_update = self.profile.optimizers.get(optimizer, usual)
+        usual = self.profile.calls("update"), self.profile.calls("per_update")
+        update, per_update = self.profile.num_updates.get(optimizer, usual)
         return self.seconds(update + tensors * per_update) if tensors else 0.0
 
     @property
     def operator_s(self) -> float:
         """Issuing one operator of one kernel."""
-        kind = self.profile.operators.get(OperatorKind.ELEMENTWISE, self.profile.other)
+        kind = self.profile.operator(OperatorKind.ELEMENTWISE)
         return self.seconds(kind[0].sum(axis=0))
 
     lookup_s = _seconds_of("lookup_forward")
@@ -260,20 +275,20 @@ class HostCosts:
         It is that of the workload if it gives one, else that of the profile.
         """
         given_s = workload.between_steps_s
-        return self.seconds(self.profile.between_steps) if given_s is None else given_s
+        return self.seconds(self.profile.calls("between_steps")) if given_s is None else given_s
 
     def copies_s(self, workload: Workload) -> float:
         """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
         weighted = any(t.is_weighted for t in workload.tables)
         dense = workload.dense.num_dense_features > 0 or workload.dense.operators is not None
-        return (3 + dense + weighted) * self.seconds(self.profile.copy)
+        return (3 + dense + weighted) * self.seconds(self.profile.calls("copy"))
 
     def input_s(self, workload: Workload) -> float:
         """What sharded modules and the training pipeline do with a batch once in a step."""
         if not workload.tables:
             return 0.0
-        is_pipelined = workload.pipeline in _TORCHREC_PIPELINES
-        return self.seconds(self.profile.wrapper + is_pipelined * self.profile.pipelined)
+        calls, is_pipelined = self.profile.calls, workload.pipeline in _TORCHREC_PIPELINES
+        return self.seconds(calls("wrapper") + is_pipelined * calls("pipelined"))
 
 
 def is_cast(layer: Layer) -> bool:

@@ -127,7 +127,7 @@ class StageModel:
             lookup_backward_s=(backward / self.speeds + backward_floor_s) * scale.lookup_ratio,
             cache_fetch_s=(fetch + fetch_floor_s) * scale.lookup_ratio,
             families=families,
-            codecs=codecs,
+            codecs_s=codecs,
             tail_bucket_s=tail_s * ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )

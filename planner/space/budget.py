@@ -1,6 +1,6 @@
 """How a time limit and a budget of work are shared out between listing, search and baselines.
 
-Without a time limit a search has a budget of work (:mod:`planner.space.evaluation`) that
+Without a time limit a search has a budget of work (:mod:`planner.space.effort`) that
 follows from the problem's size, so that it ends at the same point on every machine. A time limit is
 measured by the clock, so that with one the result can differ from machine to machine.
 """
@@ -12,7 +12,8 @@ import time
 from typing import Final
 
 from costmodels.pipeline import CostPipeline
-from planner.space.evaluation import Budget, SearchSpace, priced_s
+from planner.space.effort import priced_s
+from planner.space.evaluation import Budget, SearchSpace
 
 _WORK_S_PER_TABLE: Final = 0.16
 """Nominal seconds of a search for each table."""

@@ -8,7 +8,8 @@ import pytest
 from planner.objectives.phases import SynchronizedPhases
 from planner.search.construct.greedy import list_greedy, lookup_cost
 from planner.search.improve.single_changes import single_changes
-from planner.space.evaluation import Budget, Evaluator, priced_s
+from planner.space.effort import priced_s
+from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
 

@@ -40,7 +40,7 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution
 from planner.search.common.programs import effort_of, solve
-from planner.space.evaluation import Meter
+from planner.space.effort import Meter
 from planner.space.objective import Cut
 
 _TOLERANCE: Final = 1e-5

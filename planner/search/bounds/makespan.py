@@ -30,7 +30,8 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
-from planner.space.evaluation import Meter, SearchSpace, sharing_s
+from planner.space.effort import Meter, sharing_s
+from planner.space.evaluation import SearchSpace
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound, because solvers keep rows only within their tolerances."""

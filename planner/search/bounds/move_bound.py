@@ -38,7 +38,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
 from planner.search.common.schedule import USUAL, Schedule
-from planner.space.evaluation import Meter
+from planner.space.effort import Meter
 from planner.space.objective import Cut
 
 _ROUNDS: Final = 4

@@ -17,7 +17,8 @@ from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
-from planner.space.evaluation import Assignment, SearchSpace, placing_s
+from planner.space.effort import placing_s
+from planner.space.evaluation import Assignment, SearchSpace
 
 # ------------------ device memory
 #

@@ -17,7 +17,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution, row_names
 from planner.search.common.safe_bounds import first_prices, safe_bound
-from planner.space.evaluation import program_s
+from planner.space.effort import program_s
 
 _MOST_PIVOTS: Final = 200_000
 """Most pivots of a program. It ends a program at the same place on every machine, as a limit by the

@@ -1,6 +1,6 @@
 """How one search shares out its work, when its phases end, and up to which size methods are used.
 
-Work is counted in nominal seconds (:mod:`planner.space.evaluation`), which are the same on every
+Work is counted in nominal seconds (:mod:`planner.space.effort`), which are the same on every
 machine. *All work* is what the search plans with (``Meter.planned_s``), *the work left* is what it
 has not spent yet (``Meter.left_s``). A share of work is a number from 0 to 1.
 

@@ -27,7 +27,8 @@ from costmodels.sharding import ShardingOption, Spread
 from planner.problem import Level
 from planner.rules.placement_rules import Cap, Union, Usage
 from planner.search.base import Record
-from planner.space.evaluation import FITTING, ROUNDING, Assignment, Meter, SearchSpace, placing_s
+from planner.space.effort import Meter, placing_s
+from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
 
 _UNITS: Final = 2**40
 """Most units that the largest device has, so that sums over all shards fit into 63 bits."""

@@ -19,7 +19,8 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.evaluation import Assignment, placing_s
+from planner.space.effort import placing_s
+from planner.space.evaluation import Assignment
 
 _PRICE: Final = (0.2, 5.0)
 """Range of the price of a phase, as a factor on its slope in the objective."""

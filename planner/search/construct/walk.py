@@ -16,7 +16,8 @@ from costmodels.sharding import ShardingType, Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
 from planner.search.common.schedule import USUAL, Schedule
-from planner.space.evaluation import Assignment, SearchSpace, priced_s
+from planner.space.effort import priced_s
+from planner.space.evaluation import Assignment, SearchSpace
 
 _BATCH: Final = 1024
 """Assignments priced in one call. More of them take memory, fewer take more calls."""

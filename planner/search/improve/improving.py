@@ -16,7 +16,8 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
-from planner.space.evaluation import Assignment, SearchSpace, insertion_s
+from planner.space.effort import insertion_s
+from planner.space.evaluation import Assignment, SearchSpace
 
 _INSERTIONS: Final = 2.5
 """Tables that a step of a cycle is taken to put back when its length is planned. A step takes out

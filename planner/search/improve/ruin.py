@@ -32,7 +32,8 @@ from costmodels.sharding import Spread
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.partial_plan import PartialPlan, grouped
-from planner.space.evaluation import Assignment, Meter, SearchSpace, insertion_s, sharing_s
+from planner.space.effort import Meter, insertion_s, sharing_s
+from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import Cut
 
 _MOST_ENTRIES: Final = 2**15

@@ -18,7 +18,8 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, ShardingOption, Spread
 from planner.search.base import Record
 from planner.search.improve.best_place import BestPlace, Cut, Placed
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace, priced_s
+from planner.space.effort import priced_s
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _GAIN: Final = 1e-6
 """Share of the objective by which a change at the end of a search has to help; smaller gains nobody

@@ -87,7 +87,7 @@ def everything() -> StageTimes:
         piece_ratio=(0.5, 0.25, 0.25),
         last_scatter_s=7 * SECOND,
         earlier_s=8 * SECOND,
-        codecs=codecs,
+        codecs_s=codecs,
         input_copy_s=9 * SECOND,
         copy_host_s=2 * SECOND,
         copy_blocks_host=True,

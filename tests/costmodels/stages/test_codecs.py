@@ -125,7 +125,7 @@ def test_kernels_on_both_sides_by_hand() -> None:
     given = Communication(all_to_all=Codecs(forward=codec))
     made = pipeline(given)
     kinds = (ShardingType.TABLE_WISE,) * 5
-    times = made.stage_times(made.plan_work(plan_of(kinds))).codecs
+    times = made.stage_times(made.plan_work(plan_of(kinds))).codecs_s
     assert times is not None
     device = TOPOLOGY.device
     rate, gap = device.hbm_bandwidth_bytes_per_s, device.kernel_latency_s
@@ -148,7 +148,7 @@ def test_kernels_take_their_time_at_the_speed_of_the_rank_and_launches_do_not() 
     unlike = replace(TOPOLOGY, speed_by_rank_ratio=speeds)
     even, uneven = (CostPipeline(workload(given), t, CostModels()) for t in (TOPOLOGY, unlike))
     work = even.plan_work(plan_of((ShardingType.TABLE_WISE,) * 5))
-    plain, slowed = (made.stage_times(work).codecs for made in (even, uneven))
+    plain, slowed = (made.stage_times(work).codecs_s for made in (even, uneven))
     assert plain is not None
     assert slowed is not None
     gap = TOPOLOGY.device.kernel_latency_s
@@ -164,12 +164,12 @@ def test_many_plans_at_once_have_the_kernels_of_each_alone() -> None:
     plans = [plan_of((kind,) * 5) for kind in (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)]
     works = [made.plan_work(p) for p in (*plans, plan_of())]
     stages = StageModel(made.workload, TOPOLOGY, CostModels())
-    together = stages.times(np.stack(works), Scale()).codecs
+    together = stages.times(np.stack(works), Scale()).codecs_s
     assert together is not None
     names = set(together) - {"host"}
     factor = replace(Scale(), lookup_ratio=np.array([2.0]))
     for at, work in enumerate(works):
-        alone, scaled = (stages.times(work, by).codecs for by in (Scale(), factor))
+        alone, scaled = (stages.times(work, by).codecs_s for by in (Scale(), factor))
         assert alone is not None
         for name in names:
             np.testing.assert_allclose(together[name][at], alone[name], rtol=1e-12)
@@ -237,7 +237,7 @@ def test_the_host_issues_one_operator_of_each_sharding_type_at_each_end() -> Non
     made = pipeline(Communication.of(Precision.FP16, Precision.BF16))
     exchanged = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
     for kinds in (exchanged[:1] * 5, (*exchanged, *exchanged[:2]), TYPES):
-        codecs = made.stage_times(made.plan_work(plan_of(kinds))).codecs
+        codecs = made.stage_times(made.plan_work(plan_of(kinds))).codecs_s
         assert codecs is not None
         families = {k for k in kinds if k is not ShardingType.DATA_PARALLEL}
         np.testing.assert_allclose(codecs["host"], operator_s * len(families))
@@ -254,7 +254,7 @@ def test_a_single_rank_sends_nothing_and_compresses_nothing() -> None:
         column_widths=(DIM,),
     )
     plan = Plan(placements=(place(option, 4000, (0,), world_size=1, local_world_size=1),))
-    codecs = made.stage_times(made.plan_work(plan)).codecs
+    codecs = made.stage_times(made.plan_work(plan)).codecs_s
     assert codecs is not None
     for name, seconds in codecs.items():
         assert not np.any(seconds), name

@@ -15,7 +15,8 @@ from planner.objectives import objective_named
 from planner.problem import PlanningProblem
 from planner.search.bounds.makespan import CELLS, SHRINK, Makespan, _dual_feasible, worth_by_size
 from planner.search.construct.walk import count_assignments, every_assignment
-from planner.space.evaluation import Assignment, Meter, SearchSpace
+from planner.space.effort import Meter
+from planner.space.evaluation import Assignment, SearchSpace
 from planner.torchrec_terms import TorchrecPricing, torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
 

@@ -16,7 +16,8 @@ from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.search.bounds.move_bound import MoveBound, _least_move
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import Budget, Evaluator, Meter, SearchSpace
+from planner.space.effort import Meter
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 

@@ -22,7 +22,8 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.search.random import random_assignment
-from planner.space.evaluation import Assignment, Budget, Evaluator, Meter, SearchSpace
+from planner.space.effort import Meter
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import Cut
 from tests.planner import cases
 

@@ -15,7 +15,7 @@ from planner.search.bounds import makespan
 from planner.search.bounds.makespan import CELLS, Makespan, _dual_feasible, worth_by_size
 from planner.search.common.lp import Solution
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import Meter
+from planner.space.effort import Meter
 from tests.planner import cases
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 

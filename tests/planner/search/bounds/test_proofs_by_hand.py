@@ -17,7 +17,8 @@ from planner.search.bounds.feasibility import least_excess_bytes, require_feasib
 from planner.search.bounds.makespan import CELLS, Makespan, worth_by_size
 from planner.search.bounds.relaxation import Relaxation
 from planner.search.bounds.rounding import Room
-from planner.space.evaluation import Meter, SearchSpace
+from planner.space.effort import Meter
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
 

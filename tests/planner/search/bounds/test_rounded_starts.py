@@ -20,7 +20,8 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
 from planner.search.construct import placer
-from planner.space.evaluation import Assignment, Budget, Evaluator, placing_s
+from planner.space.effort import placing_s
+from planner.space.evaluation import Assignment, Budget, Evaluator
 from planner.space.objective import Cut
 from tests.planner import cases
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of

@@ -12,7 +12,8 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import SearchPart
-from planner.space.evaluation import Assignment, Budget, Evaluator, Meter
+from planner.space.effort import Meter
+from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner import cases
 
 

@@ -13,7 +13,8 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.construct.partial_plan import PartialPlan
 from planner.search.improve import ruin as module
 from planner.search.improve.ruin import Turns, share_out
-from planner.space.evaluation import Assignment, Meter, SearchSpace, sharing_s
+from planner.space.effort import Meter, sharing_s
+from planner.space.evaluation import Assignment, SearchSpace
 from tests.planner import cases
 from tests.planner.search.improve.test_ruin import field_at, world
 
