@@ -35,18 +35,19 @@ from costmodels.sharding import Plan, check_plan
 from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.library import configs_folder
 from planner.io.system.measured_files import load_constants
 from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import TraceTimes, check_ranks
-from planner.trace.stages import (
+from planner.trace.reading import (
     COLLECTIVES,
     DENSE_STAGES,
     OTHER,
+    TraceTimes,
+    check_ranks,
     stage_of_name,
 )
 
@@ -82,8 +83,7 @@ class Run:
     def __post_init__(self) -> None:
         """Check that the time is a positive number."""
         if not (np.isfinite(self.iteration_s) and self.iteration_s > 0):
-            message = f"run {self.name}: its iteration time must be above 0, got {self.iteration_s}"
-            raise InvalidInputError(message)
+            refuse(f"run {self.name}: its iteration time must be above 0, got {self.iteration_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

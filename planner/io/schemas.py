@@ -222,6 +222,7 @@ _MOST_PROBLEMS: Final = 100
 
 _RULES: Final = {
     "int_type": "must be a whole number, without quotes, point or exponent",
+    "int_parsing": "must be a whole number",
     "float_type": "must be a number, without quotes",
     "bool_type": "must be true or false",
     "string_type": "must be text; put quotes around it",
@@ -325,7 +326,8 @@ def made(where: str, build: Callable[[], T]) -> T:
     try:
         return build()
     except (CostModelError, InvalidInputError) as error:
-        lines = [f"{where}: {line}" for line in str(error).splitlines()]
+        found = str(error).splitlines()
+        lines = [line if line.startswith(where) else f"{where}: {line}" for line in found]
         raise InvalidInputError(lines) from error
 
 

@@ -21,8 +21,7 @@ from planner.search.bounds.quick import Floor
 from planner.settings import SearchSettings
 from planner.study.figures import Amount, Figures, Operation, figures_of, saved_bytes
 from planner.study.space import Setup
-from planner.support.dask_cluster import WorkerError
-from planner.support.processes import ProcessDiedError, WorkerPool
+from planner.support.processes import ProcessDiedError, WorkerError, WorkerPool
 from planner.support.status import Status
 
 DIED: Final = "its process died, for want of memory perhaps"

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, TypeVar
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 
 # ------------------ file errors
 #
@@ -63,23 +64,12 @@ _NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?%?|[-+]?
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A header and rows, each ended by a line feed; None is an empty cell."""
-    lines = _Lines()
     # Python quotes a cell with a line break only if rows end with the same characters.
-    writer = csv.writer(lines, lineterminator="\r\n")
+    lines: list[str] = []
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
     writer.writerow([guarded(name) for name in header])
     writer.writerows([guarded(value) for value in row] for row in rows)
-    return "".join(lines.found)
-
-
-class _Lines:
-    """The file to which :func:`csv.writer` writes, with one call for each row."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def write(self, line: str) -> None:
-        """Keep a row, with only a line feed at its end."""
-        self.found.append(line[:-2] + "\n")
+    return "".join(f"{line[:-2]}\n" for line in lines)
 
 
 def guarded(value: object) -> object:
@@ -96,14 +86,8 @@ def unguarded(text: str) -> str:
 
 def _wants_mark(text: str) -> bool:
     """Whether a text needs a mark: it would be run, or looks as if it had its mark already."""
-    return _runs(text.lstrip(_MARK))
-
-
-def _runs(text: str) -> bool:
-    inner = text.lstrip(_BLANKS)
-    if inner[:1] not in _RUN or not inner:
-        return False
-    return inner != "-" and _NUMBER.fullmatch(inner) is None
+    inner = text.lstrip(_MARK).lstrip(_BLANKS)
+    return inner[:1] in _RUN and inner not in ("", "-") and _NUMBER.fullmatch(inner) is None
 
 
 # ------------------ places
@@ -153,31 +137,27 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
         InvalidInputError: one of the files cannot be written; then none of them is.
     """
     staged: dict[Path, Path] = {}
-    at = Path()
     try:
-        for path, text in texts.items():
-            at = path
-            if path.is_dir():
+        for at, text in texts.items():
+            if at.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if is_stream(path):
+            if is_stream(at):
                 continue
-            place = behind_links(path)
+            place = behind_links(at)
             place.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=place.parent, prefix=".shardplan.", suffix=".tmp")
-            staged[path] = Path(name)
+            staged[at] = Path(name)
             with os.fdopen(handle, "wb") as file:
                 file.write(_encoded(text))
-            staged[path].chmod(allowed(0o666))
-        for path, text in texts.items():
-            at = path
-            if path in staged:
-                staged[path].replace(behind_links(path))
-                del staged[path]
+            staged[at].chmod(allowed(0o666))
+        for at, text in texts.items():
+            if at in staged:
+                staged[at].replace(behind_links(at))
+                del staged[at]
             else:
-                path.write_bytes(_encoded(text))
+                at.write_bytes(_encoded(text))
     except OSError as error:
-        message = f"{at}: cannot be written: {error.strerror}"
-        raise InvalidInputError(message) from error
+        refuse(f"{at}: cannot be written: {error.strerror}")
     finally:
         for left in staged.values():
             left.unlink(missing_ok=True)

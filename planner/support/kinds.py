@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from costmodels.fields import shown
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 
 
 def require_kind(
@@ -28,8 +28,7 @@ def require_kind(
     """
     if isinstance(value, kind) or (optional and value is None):
         return
-    message = f"{name}: {shown(value)} is no {kind.__name__}; {hint}"
-    raise InvalidInputError(message)
+    refuse(f"{name}: {shown(value)} is no {kind.__name__}; {hint}")
 
 
 def require_amount(name: str, value: object, *, whole: bool = False) -> None:
@@ -43,8 +42,7 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
     if value is None or (is_number and 0 <= float(value) < math.inf):  # type: ignore[arg-type]
         return
     wanted = "whole number" if whole else "finite number"
-    message = f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}"
-    raise InvalidInputError(message)
+    refuse(f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}")
 
 
 def require_function(name: str, value: object, *, optional: bool = True) -> None:
@@ -60,8 +58,7 @@ def require_function(name: str, value: object, *, optional: bool = True) -> None
     """
     if callable(value) or (optional and value is None):
         return
-    message = f"{name}: {shown(value)} is no function; give one" + ", or None" * optional
-    raise InvalidInputError(message)
+    refuse(f"{name}: {shown(value)} is no function; give one" + ", or None" * optional)
 
 
 def require_list(name: str, value: object, hint: str) -> None:
@@ -71,8 +68,7 @@ def require_list(name: str, value: object, hint: str) -> None:
         InvalidInputError: it is such a value; the message ends with the hint.
     """
     if not isinstance(value, list | tuple):
-        message = f"{name}: {shown(value)} is no list; {hint}"
-        raise InvalidInputError(message)
+        refuse(f"{name}: {shown(value)} is no list; {hint}")
 
 
 def path_of(source: object, what: str) -> Path:
@@ -85,7 +81,6 @@ def path_of(source: object, what: str) -> Path:
     Raises:
         InvalidInputError: the value is neither.
     """
-    if isinstance(source, str | os.PathLike):
-        return Path(source)
-    message = f"{what}: {shown(source)} is no path; give a text or a pathlib.Path"
-    raise InvalidInputError(message)
+    if not isinstance(source, str | os.PathLike):
+        refuse(f"{what}: {shown(source)} is no path; give a text or a pathlib.Path")
+    return Path(source)

@@ -1,10 +1,11 @@
-"""Processes: that they end with their parent, and a pool of them that loses no call."""
+"""Processes: that they end with their parent, a pool that loses no call, and a Dask cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import pickle
 import runpy
@@ -20,7 +21,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from planner.errors import PlannerError, refuse
 
 # ------------------ collector
 #
@@ -46,7 +49,7 @@ def collector_paused() -> Iterator[None]:
 # A child that only waits for messages of its parent notices the end of the pipe. A child that is
 # inside a solver for minutes does not; and its other threads cannot notice either, because the
 # solver may hold the interpreter's lock. On Linux the kernel is therefore asked to kill the child
-# (``PR_SET_PDEATHSIG``).
+# (``PR_SET_PDEATHSIG``); elsewhere a thread has to do.
 #
 # The kernel sends that signal when the *thread* that started the child ends, even if the rest of
 # the parent goes on. Children are therefore started by the thread that uses them, which also ends
@@ -65,8 +68,9 @@ def end_with(parent: int) -> None:
         parent: the process id of the parent, as the parent knows it. If the parent of this process
             is another one by now, that process has already ended, and this process ends at once.
     """
-    if not _kernel_kills_orphan():
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    with contextlib.suppress(OSError, AttributeError):  # other systems have no such call
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
 
@@ -74,16 +78,6 @@ def end_with(parent: int) -> None:
 def command(module: str) -> list[str]:
     """The command line that runs a module as a child of this process, which ends with it."""
     return [sys.executable, "-m", __name__, str(os.getpid()), module]
-
-
-def _kernel_kills_orphan() -> bool:
-    """Ask the kernel to kill this process when its parent ends; False if it cannot."""
-    if not sys.platform.startswith("linux"):
-        return False
-    with contextlib.suppress(OSError, AttributeError):
-        done: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        return done == 0
-    return False
 
 
 def _watch(parent: int) -> None:
@@ -143,8 +137,7 @@ class Finished(Generic[Result]):
         return self.result  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
+class _Worker(NamedTuple):
     process: BaseProcess
     pipe: Connection
 
@@ -213,10 +206,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     def _begin(self, function: Callable[[Item], Result], index: int, item: Item) -> None:
         worker = self._idle.pop() if self._idle else _started()
         self._busy[worker.pipe] = (worker, index)
-        try:
+        # If the process has died, reading from its pipe will tell.
+        with contextlib.suppress(ConnectionError):
             worker.pipe.send_bytes(pickle.dumps((function, item)))
-        except (BrokenPipeError, ConnectionError):
-            return  # the process has died, which reading from its pipe will tell
 
     def _end(self, pipe: Connection) -> Finished[Result]:
         worker, index = self._busy.pop(pipe)
@@ -243,9 +235,6 @@ def _started() -> _Worker:
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """A context for starting processes that Ctrl-C does not reach; the parent handles it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     # Starting a process would do this inside, and would unblock the signals there.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -284,3 +273,56 @@ def _sendable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error if type(copy) is type(error) else RuntimeError(str(error))
+
+
+# ------------------ Dask
+#
+# A Dask cluster, whose workers see the same files under the same paths.
+
+_PACKAGE: Final = "shardplan"
+
+
+class WorkerError(PlannerError):
+    """A worker was lost, or the cluster cannot be reached."""
+
+
+@contextmanager
+def dask_client(address: str) -> Iterator[Any]:
+    """A client of a Dask cluster.
+
+    Args:
+        address: of its scheduler.
+
+    Raises:
+        InvalidInputError: Dask is not installed, or workers have another version of shardplan.
+        WorkerError: no scheduler answers.
+    """
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        refuse("--dask needs Dask: pip install 'shardplan[dask]'")
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"no Dask scheduler answers at {address!r}: {error}"
+        raise WorkerError(message) from error
+    with client:
+        _require_same_version(client)
+        yield client
+
+
+def _require_same_version(client: Any) -> None:
+    """Refuse a cluster whose workers cannot load what they are sent; Dask would wait for ever.
+
+    Raises:
+        InvalidInputError: a worker has no shardplan, or another version.
+    """
+    from importlib import metadata
+
+    ours = metadata.version(_PACKAGE)
+    try:
+        theirs = set(client.run(metadata.version, _PACKAGE).values())
+    except metadata.PackageNotFoundError:
+        refuse(f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them")
+    if theirs - {ours}:
+        refuse(f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}")

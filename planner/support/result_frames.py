@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
@@ -33,30 +34,42 @@ def ranks_held(placement: TablePlacement) -> list[int]:
 
 def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
     """One row per table, in the workload's order."""
-    return [_table_row(plan.placement(t.name), workload) for t in workload.tables]
+    return [
+        {
+            "table": table.name,
+            "num_embeddings": table.num_embeddings,
+            "embedding_dim": table.embedding_dim,
+            "pooling_factor": table.pooling_factor,
+            "weight_bytes": table.weight_bytes,
+            "sharding_type": placement.sharding_type.value,
+            "kernel": placement.kernel.value,
+            "num_shards": len(ranks_held(placement)),
+            "ranks": tuple(sorted(set(ranks_held(placement)))),
+        }
+        for table in workload.tables
+        for placement in (plan.placement(table.name),)
+    ]
 
 
 def shard_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
     """One row for each shard that has cells; tables are in the workload's order."""
-    rows = []
-    for table in workload.tables:
-        placement = plan.placement(table.name)
-        for number, shard in shards_held(placement):
-            rows.append(
-                {
-                    "table": table.name,
-                    "shard": number,
-                    "rank": shard.rank,
-                    "sharding_type": placement.sharding_type.value,
-                    "kernel": placement.kernel.value,
-                    "row_offset": shard.row_offset,
-                    "num_rows": shard.num_rows,
-                    "col_offset": shard.col_offset,
-                    "num_cols": shard.num_cols,
-                    "weight_bytes": shard.num_rows * shard.num_cols * table.dtype.num_bytes,
-                }
-            )
-    return rows
+    return [
+        {
+            "table": table.name,
+            "shard": number,
+            "rank": shard.rank,
+            "sharding_type": placement.sharding_type.value,
+            "kernel": placement.kernel.value,
+            **asdict(shard),
+            "weight_bytes": shard.num_rows * shard.num_cols * table.dtype.num_bytes,
+        }
+        for table in workload.tables
+        for placement in (plan.placement(table.name),)
+        for number, shard in shards_held(placement)
+    ]
+
+
+_TIMES: Final = ("compute_s", "communication_s", "exposed_s", "idle_s")
 
 
 def rank_rows(
@@ -68,10 +81,7 @@ def rank_rows(
         {
             "rank": time.rank,
             "num_shards": shards[time.rank],
-            "compute_s": time.compute_s,
-            "communication_s": time.communication_s,
-            "exposed_s": time.exposed_s,
-            "idle_s": time.idle_s,
+            **{key: getattr(time, key) for key in _TIMES},
             "used_bytes": held.used_bytes,
             "headroom_bytes": held.headroom_bytes,
         }
@@ -89,21 +99,6 @@ def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> st
     rest = len(rows) - _MOST_ROWS
     more = f"<p>and {rest:,} more rows; to_dataframe() has all</p>" if rest > 0 else ""
     return f"<dl>{lines}</dl>{table}{more}"
-
-
-def _table_row(placement: TablePlacement, workload: Workload) -> dict[str, Any]:
-    table, held = workload.table(placement.table), ranks_held(placement)
-    return {
-        "table": table.name,
-        "num_embeddings": table.num_embeddings,
-        "embedding_dim": table.embedding_dim,
-        "pooling_factor": table.pooling_factor,
-        "weight_bytes": table.weight_bytes,
-        "sharding_type": placement.sharding_type.value,
-        "kernel": placement.kernel.value,
-        "num_shards": len(held),
-        "ranks": tuple(sorted(set(held))),
-    }
 
 
 def _cell(value: object) -> str:

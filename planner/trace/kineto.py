@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,18 +24,19 @@ from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Str
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.trace.reading import WAITED, TraceTimes, check_ranks, times_of, told_wait_s
-from planner.trace.stages import DENSE_STAGES, OTHER, STAGES
+from planner.trace.reading import (
+    DENSE_STAGES,
+    OTHER,
+    STAGES,
+    WAITED,
+    TraceTimes,
+    check_ranks,
+    times_of,
+)
 
 Event = dict[str, Any]
 
-STREAM_IDS: Final = {
-    Stream.COMPUTE: 7,
-    Stream.COMMUNICATION: 20,
-    Stream.DATA_DIST: 24,
-    Stream.PREFETCH: 28,
-    Stream.COPY: 32,
-}
+STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
 _HOST_THREAD: Final = 1
@@ -49,17 +50,11 @@ _COLLECTIVE_KERNELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
-    """One rank's trace."""
+class TraceFile(NamedTuple):
+    """One rank's trace: the name of its file, such as ``rank-3.json.gz``, and the content."""
 
-    rank: int
+    name: str
     data: bytes
-
-    @property
-    def name(self) -> str:
-        """The name of the file, such as ``rank-3.json.gz``."""
-        return f"rank-{self.rank}.json.gz"
 
 
 def traces(
@@ -80,63 +75,57 @@ def traces(
     program, simulation = pipeline.simulate(plan)
     topology = pipeline.topology
     for rank in range(topology.world_size) if ranks is None else sorted(ranks):
-        device = rank % topology.local_world_size
-        events = list(_events(program, simulation, rank, device, iterations))
-        yield TraceFile(rank=rank, data=_packed(_document(events, rank, device, topology)))
+        document = _document(program, simulation, rank, iterations, topology)
+        buffer = io.BytesIO()
+        with gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as file:
+            file.write(json.dumps(document, separators=(",", ": ")).encode())
+        yield TraceFile(f"rank-{rank}.json.gz", buffer.getvalue())
 
 
-def _packed(document: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as file:
-        file.write(json.dumps(document, separators=(",", ": ")).encode())
-    return buffer.getvalue()
+def _document(
+    program: Program, simulation: Simulation, rank: int, count: int, topology: Topology
+) -> dict[str, Any]:
+    """The content of the trace of a rank, of ``count`` iterations."""
+    device = rank % topology.local_world_size
+    properties = {
+        "id": device,
+        "name": topology.device.name,
+        "totalGlobalMem": int(topology.hbm_capacities()[rank]),
+        "numSms": topology.device.num_multiprocessors,
+    }
+    distributed = {
+        "backend": "nccl",
+        "rank": rank,
+        "world_size": topology.world_size,
+        "pg_count": 1,
+        "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl"}],
+    }
+    events = [
+        _label("process_name", _host(rank), 0, f"rank {rank} host"),
+        _label("process_name", device, 0, f"rank {rank} GPU"),
+        _label("thread_name", _host(rank), _HOST_THREAD, "main thread"),
+    ]
+    for stream, tid in STREAM_IDS.items():
+        events.append(_label("thread_name", device, tid, f"stream {tid} {stream.value}"))
+    for iteration in range(count):
+        events += _iteration(program, simulation, rank, device, iteration)
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [properties],
+        "distributedInfo": distributed,
+        "traceName": f"shardplan {costmodels.__version__}: predicted, rank {rank}",
+        "displayTimeUnit": "ms",
+        "traceEvents": events,
+    }
+
+
+def _label(kind: str, pid: int, tid: int, text: str) -> Event:
+    return {"name": kind, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": {"name": text}}
 
 
 def _host(rank: int) -> int:
     """The process id of the host of a rank; that of its GPU is the number of the device."""
     return 10_000 + rank
-
-
-def _document(events: list[Event], rank: int, device: int, topology: Topology) -> dict[str, Any]:
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [
-            {
-                "id": device,
-                "name": topology.device.name,
-                "totalGlobalMem": int(topology.hbm_capacities()[rank]),
-                "numSms": topology.device.num_multiprocessors,
-            }
-        ],
-        "distributedInfo": {
-            "backend": "nccl",
-            "rank": rank,
-            "world_size": topology.world_size,
-            "pg_count": 1,
-            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl"}],
-        },
-        "traceName": f"shardplan {costmodels.__version__}: predicted, rank {rank}",
-        "displayTimeUnit": "ms",
-        "traceEvents": [*_names(rank, device), *events],
-    }
-
-
-def _names(rank: int, device: int) -> list[Event]:
-    """Labels of processes and threads."""
-    host = _host(rank)
-    return [
-        _meta("process_name", host, 0, {"name": f"rank {rank} host"}),
-        _meta("process_name", device, 0, {"name": f"rank {rank} GPU"}),
-        _meta("thread_name", host, _HOST_THREAD, {"name": "main thread"}),
-        *(
-            _meta("thread_name", device, tid, {"name": f"stream {tid} {stream.value}"})
-            for stream, tid in STREAM_IDS.items()
-        ),
-    ]
-
-
-def _meta(name: str, pid: int, tid: int, args: dict[str, str]) -> Event:
-    return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
 def _span(
@@ -148,51 +137,35 @@ def _span(
     return {"name": name, "ph": "X", "cat": category, "pid": pid, "tid": tid, **times, "args": args}
 
 
-def _events(
-    program: Program, simulation: Simulation, rank: int, device: int, count: int
-) -> Iterator[Event]:
-    period_s, host = simulation.iteration_time_s, (_host(rank), _HOST_THREAD)
-    for iteration in range(count):
-        begin_s, first = iteration * period_s, iteration * (len(program.steps) + 1) + 1
-        mark = f"ProfilerStep#{iteration}"
-        yield _span(mark, "user_annotation", host, begin_s, period_s, {"External id": first})
-        yield from _iteration(program, simulation, rank, device, first + 1, begin_s)
-
-
 def _iteration(
-    program: Program, simulation: Simulation, rank: int, device: int, first: int, begin_s: float
+    program: Program, simulation: Simulation, rank: int, device: int, iteration: int
 ) -> Iterator[Event]:
-    """The host's launch and the kernel of every step that takes time on this rank."""
-    host_s = 0.0
+    """The mark, and the host's launch and the kernel of every step that takes time on this rank."""
+    host, host_s, period_s = (_host(rank), _HOST_THREAD), 0.0, simulation.iteration_time_s
+    begin_s, first = iteration * period_s, iteration * (len(program.steps) + 1) + 1
+    mark = f"ProfilerStep#{iteration}"
+    yield _span(mark, "user_annotation", host, begin_s, period_s, {"External id": first})
     for index, step in enumerate(program.steps):
-        host_cost_s = _on_rank(step.host_s, rank)
-        issued_s, host_s = host_s, host_s + host_cost_s
+        host_cost_s = float(np.broadcast_to(step.host_s, simulation.start_s[index].shape)[rank])
+        launched_s, host_s = begin_s + host_s, host_s + host_cost_s
         start_s = float(simulation.start_s[index, rank])
         finish_s = float(simulation.finish_s[index, rank])
         if step.blocks_host:
             host_s = max(host_s, finish_s)
         if finish_s - start_s < _NANOSECOND:
             continue
-        shared = {"correlation": first + index, "External id": first + index}
-        host = (_host(rank), _HOST_THREAD)
-        launched_s = begin_s + issued_s
-        yield _span("cudaLaunchKernel", "cuda_runtime", host, launched_s, host_cost_s, shared)
-        stream = STREAM_IDS[step.stream]
-        where = {"device": device, "stream": stream, "step": step.name}
-        waited_s = start_s - float(simulation.arrival_s[index, rank])
-        yield _span(
-            kernel_name(step),
-            "gpu_memcpy" if _copies(step) else "kernel",
-            (device, stream),
-            begin_s + start_s,
-            finish_s - start_s,
-            {**shared, **where, **_collective_args(step, waited_s)},
-        )
-
-
-def _on_rank(values: np.ndarray[Any, np.dtype[np.float64]], rank: int) -> float:
-    flat = np.ravel(values)
-    return float(flat[rank if flat.size > 1 else 0])
+        number, stream = first + 1 + index, STREAM_IDS[step.stream]
+        args: Event = {"correlation": number, "External id": number}
+        yield _span("cudaLaunchKernel", "cuda_runtime", host, launched_s, host_cost_s, args)
+        args = {**args, "device": device, "stream": stream, "step": step.name}
+        if step.collective:
+            args["Collective name"] = _collective(step)[1]
+            args["Process Group Name"] = "0"
+            args["Process Group Description"] = "default_pg"
+            args[WAITED] = _us(max(0.0, start_s - float(simulation.arrival_s[index, rank])))
+        category, place = "gpu_memcpy" if _copies(step) else "kernel", (device, stream)
+        name = kernel_name(step)
+        yield _span(name, category, place, begin_s + start_s, finish_s - start_s, args)
 
 
 def _us(seconds: float) -> float:
@@ -217,21 +190,8 @@ def kernel_name(step: Step) -> str:
 
 
 def _collective(step: Step) -> tuple[str, str]:
-    for label, names in _COLLECTIVE_KERNELS.items():
-        if label in step.name:
-            return names
-    return _COLLECTIVE_KERNELS["all-to-all"]
-
-
-def _collective_args(step: Step, waited_s: float) -> Event:
-    if not step.collective:
-        return {}
-    return {
-        "Collective name": _collective(step)[1],
-        "Process Group Name": "0",
-        "Process Group Description": "default_pg",
-        WAITED: _us(max(0.0, waited_s)),
-    }
+    label = next((label for label in _COLLECTIVE_KERNELS if label in step.name), "all-to-all")
+    return _COLLECTIVE_KERNELS[label]
 
 
 _ALIGNMENT_BYTES = 16
@@ -300,44 +260,39 @@ def compare_traces(
     """
     world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
     check_ranks(measured, world)
-    program, _ = pipeline.simulate(plan)
+    program, simulation = pipeline.simulate(plan)
     host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
     rows: list[TraceRow] = []
-    for file in traces(pipeline, plan, ranks=by_rank):
-        times, document = by_rank[file.rank], json.loads(gzip.decompress(file.data))
-        rows += _rows(times, times_of(document, Path(file.name)), _waits_s(document))
-        if times.host_s is not None:
-            told_s = float(np.asarray(host_s)[file.rank])
-            host = TraceRow(rank=file.rank, kind=HOST, measured_s=times.host_s, predicted_s=told_s)
-            rows.append(host)
+    for rank, times in sorted(by_rank.items()):
+        document = _document(program, simulation, rank, 1, pipeline.topology)
+        predicted = times_of(document, Path(f"rank {rank}"))
+        rows += _rows(times, predicted, float(np.asarray(host_s)[rank]))
     return tuple(rows)
 
 
-def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[TraceRow]:
-    rank, told_s = measured.rank, measured.told_waits_s
+def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[TraceRow]:
+    """The rows of one rank, whose host is predicted to take ``host_s``."""
     fields = ("iteration_s", "compute_s", "communication_s", "exposed_s")
-    rows = [
-        TraceRow(
-            rank=rank,
-            kind=kind,
-            measured_s=getattr(measured, field),
-            predicted_s=getattr(predicted, field),
-            wait_s=waits_s if waits else 0.0,
-            measured_wait_s=told_s if waits else 0.0,
-        )
-        for kind, field, waits in zip(TOTALS, fields, (False, False, True, True), strict=True)
+    found = [
+        (kind, getattr(measured, field), getattr(predicted, field))
+        for kind, field in zip(TOTALS, fields, strict=True)
     ]
     expected = dict(predicted.kinds_s)
     if not measured.tells_stages:
         dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
         expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
-    for kind in STAGES:
-        m, p = measured.kinds_s.get(kind, 0.0), expected.get(kind, 0.0)
-        if m or p:
-            rows.append(TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p))
-    return rows
-
-
-def _waits_s(document: dict[str, list[dict[str, object]]]) -> float:
-    """Seconds that the predicted rank waits for later ones in collectives."""
-    return sum(told_wait_s(event) for event in document["traceEvents"])
+    stages = [(k, measured.kinds_s.get(k, 0.0), expected.get(k, 0.0)) for k in STAGES]
+    found += [stage for stage in stages if any(stage[1:])]
+    if measured.host_s is not None:
+        found.append((HOST, measured.host_s, host_s))
+    return [
+        TraceRow(
+            rank=measured.rank,
+            kind=kind,
+            measured_s=measured_s,
+            predicted_s=predicted_s,
+            wait_s=predicted.told_waits_s if kind in TOTALS[2:] else 0.0,
+            measured_wait_s=measured.told_waits_s if kind in TOTALS[2:] else 0.0,
+        )
+        for kind, measured_s, predicted_s in found
+    ]

@@ -1,56 +1,301 @@
-"""Reads measured traces: the time of each kind of work on a rank's GPU per iteration."""
+"""Reads measured traces: the time of each kind of work on a rank's GPU per iteration.
+
+A kernel's name alone often does not tell its stage: the lookup's backward pass and the backward
+pass of an index both sort, and each stage fills and copies. Therefore a kernel belongs to the stage
+of the innermost span of the host around the call that launched it. Both have the same
+``correlation``. Where a trace has no spans of the host, only the name is left, and the stages of
+the dense part count together. Of ranks that are CPU cores, the spans of one thread have all times.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import sys
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
 
 import numpy as np
 
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.errors import InvalidInputError
-from planner.trace.stages import (
-    COLLECTIVES,
-    COPIES,
-    DENSE_STAGES,
-    OTHER,
-    STAGES,
-    Launches,
-    cpu_spans,
-    group_of,
-    is_of_gloo,
+from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
+from planner.errors import InvalidInputError, refuse
+
+Patterns = tuple[tuple[str, re.Pattern[str]], ...]
+"""Names, each with the pattern of what it stands for; the first match wins."""
+
+
+def _patterns(*pairs: tuple[str, str]) -> Patterns:
+    return tuple((name, re.compile(pattern)) for name, pattern in pairs)
+
+
+_KINDS: Final = _patterns(
+    ("lookup forward", r"^\[lookup\]"),
+    ("lookup backward", r"CppNode<.*Lookup"),
+    ("all-to-all", r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
 )
+"""Kinds of spans by name, from TorchRec's marks and the nodes of autograd."""
+SPAN_KINDS: Final = frozenset(kind for kind, _ in _KINDS)
+WAITED: Final = "waited for late ranks (us)"
+"""The argument of a predicted collective that says how long the rank waits in it."""
+_LONGEST_US: Final = 1e18
+"""Times beyond this, some 30,000 years, are no times of a trace."""
+
+
+ON_GPU: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHING: Final = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_MARKED: Final = ("cpu_op", "user_annotation")
+"""Categories of events that are read."""
+
+
+class Event(NamedTuple):
+    """A complete event of a trace; ``number`` is that of a kernel and of the call that launched it.
+
+    ``waited_s`` is how long a rank waits for later ones in it, where the file tells.
+    """
+
+    category: str
+    name: str
+    begin_us: float
+    time_us: float
+    thread: str = ""
+    number: int | None = None
+    waited_s: float = 0.0
+
+    @property
+    def end_us(self) -> float:
+        """When it ends."""
+        return self.begin_us + self.time_us
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is a span of the host's program."""
+        return self.category in _MARKED
+
+
+def event_of(raw: Any) -> Event | None:
+    """The event of a file; None for kinds that are not read, and for times that are no times."""
+    if not isinstance(raw, dict) or raw.get("ph") != "X":
+        return None
+    category, args = str(raw.get("cat", "")).lower(), raw.get("args")
+    begin, length = raw.get("ts"), raw.get("dur")
+    if not (_is_time(begin, least=-_LONGEST_US) and _is_time(length)):
+        return None
+    if category not in (*ON_GPU, *_LAUNCHING, *_MARKED):
+        return None
+    args = args if isinstance(args, dict) else {}
+    number, waited = args.get("correlation"), args.get(WAITED)
+    return Event(
+        category=category,
+        name=sys.intern(str(raw.get("name", ""))),
+        begin_us=float(begin),
+        time_us=float(length),
+        thread=str(raw.get("tid")),
+        number=number if isinstance(number, int) and not isinstance(number, bool) else None,
+        waited_s=float(waited) * 1e-6 if _is_time(waited) else 0.0,
+    )
+
+
+def _is_time(value: object, *, least: float = 0.0) -> TypeGuard[float]:
+    return isinstance(value, int | float) and least <= value <= _LONGEST_US
+
+
+def cpu_spans(events: Sequence[Event], step_threads: Collection[str]) -> list[Event]:
+    """Spans without gaps on the thread of the steps, named by the kind of their time.
+
+    The outermost span of a kind counts as a whole, including the Python code around its kernels.
+    Exchanges include waits for other ranks. The time between two spans is other compute: the dense
+    part and the optimizer.
+    """
+    own = [e for e in events if e.thread in step_threads and e.is_marked]
+    own.sort(key=lambda e: (e.begin_us, -e.time_us))
+    found, end = list[Event](), own[0].begin_us
+    for event in own:
+        kind = _first(_KINDS, event.name)
+        if kind is None or event.begin_us < end:
+            continue
+        if event.begin_us > end:
+            found.append(Event("", OTHER, end, event.begin_us - end))
+        found.append(event._replace(name=kind, number=None))
+        end = event.end_us
+    last = max(e.end_us for e in own)
+    if last > end:
+        found.append(Event("", OTHER, end, last - end))
+    return found
+
+
+COPIES: Final = "copies"
+DENSE_FORWARD: Final = "dense forward"
+DENSE_BACKWARD: Final = "dense backward"
+OPTIMIZER: Final = "dense optimizer"
+DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
+OTHER: Final = "other compute"
+_COLLECTIVE_NAMES: Final = _patterns(
+    ("all-to-all", r"(?i)nccl.*(sendrecv|alltoall|all_to_all)"),
+    ("reduce-scatter", r"(?i)nccl.*reduce_?scatter"),
+    ("all-gather", r"(?i)nccl.*all_?gather"),
+    ("all-reduce", r"(?i)nccl.*all_?reduce"),
+    ("other collectives", r"(?i)^(nccl|rccl)"),
+)
+COLLECTIVES: Final = tuple(name for name, _ in _COLLECTIVE_NAMES)
+STAGES: Final = (
+    COPIES,
+    DENSE_FORWARD,
+    LOOKUP_FORWARD,
+    *COLLECTIVES,
+    DENSE_BACKWARD,
+    LOOKUP_BACKWARD,
+    OPTIMIZER,
+    OTHER,
+)
+"""In the order in which they are shown."""
+
+_SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort"
+_NAMES: Final = (
+    *_COLLECTIVE_NAMES,
+    *_patterns(
+        (LOOKUP_BACKWARD, rf"(?i){_SORTED}|split_embedding.*optimizer"),
+        (LOOKUP_FORWARD, r"(?i)(split|dense|batched)_embedding|bounds_check"),
+        (COPIES, r"(?i)^mem(cpy|set)"),
+        # Steps of predicted iterations; names of real kernels have no such words.
+        (OPTIMIZER, r"^dense optimizer"),
+        (DENSE_FORWARD, r"^[^_(<:]* forward\b"),
+        (DENSE_BACKWARD, r"^[^_(<:]* backward\b"),
+    ),
+)
+"""Stages by the name of a kernel."""
+_EXCHANGED: Final = r"^\[\w*dist|(All2All|ReduceScatter|AllGather)\w*_"
+
+_SPANS: Final = _patterns(
+    (OPTIMIZER, r"^(Optimizer\.|## optimizer ##)"),
+    (LOOKUP_BACKWARD, r"CppNode<\w*Lookup|embedding_backward"),
+    (LOOKUP_FORWARD, r"^\[lookup\]|_embedding\w*_(lookup|forward)|bounds_check"),
+    (OTHER, rf"^## (KJT|all2all|\w+ wait\(\)|.*dist)|{_EXCHANGED}"),
+    (DENSE_BACKWARD, r"^(autograd::engine::|## backward ##)"),
+    (DENSE_FORWARD, r"^(DistributedDataParallel\.forward|## forward ##)"),
+)
+"""Stages by the name of a span of the host, from the marks of PyTorch and TorchRec; a span without
+a match has the stage of the span around it."""
+
+_MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
+"""Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
+
+_ENCODED: Final = r"ReduceByKey|RunLength|linearize_index|find_long_segments"
+_GROUPS: Final = _patterns(
+    ("copies", r"(?i)^memcpy"),
+    ("fill", r"(?i)^memset|FillFunctor"),
+    ("bounds check", r"bounds_check"),
+    ("index backward", r"indexing_backward"),
+    ("sort and encode", rf"(?i)radix_?sort|Device(Scan|Compact|Merge)|{_ENCODED}"),
+    ("embedding kernels", r"(?i)embedding"),
+    ("multi-tensor", r"multi_tensor_apply"),
+    ("attention", r"(?i)flash_|fmha|attention|hstu"),
+    ("concatenation", r"CatArray"),
+    ("index", r"(?i)index_elementwise|_gather|scatter|index_select"),
+    ("products", r"(?i)gemm|gemv|cutlass|cublas|splitK|xmma|nvjet|scal_kernel"),
+    ("normalization", r"(?i)softmax|layer_?norm|batch_?norm"),
+    ("reductions", r"reduce_kernel"),
+    ("elementwise", r"(?i)elementwise|triton_poi"),
+)
+"""Groups of kernels by name."""
+_REST: Final = "other kernels"
+_NAMES_KEPT: Final = 4096
+"""Names of kernels and spans come again in every step."""
+
+
+def _first(patterns: Patterns, name: str) -> str | None:
+    """What stands beside the first pattern that is in a name; None without any."""
+    return next((what for what, pattern in patterns if pattern.search(name)), None)
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def stage_of_name(name: str) -> str:
+    """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
+    return name if name in SPAN_KINDS else _first(_NAMES, name) or OTHER
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def group_of(name: str) -> str:
+    """What kind of kernel a name is of."""
+    return "collective" if _first(_COLLECTIVE_NAMES, name) else _first(_GROUPS, name) or _REST
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def _stage_of_span(name: str) -> str | None:
+    """The stage that a span of the host names; None if it names none."""
+    return _first(_SPANS, name)
+
+
+def launches_of(complete: Sequence[Event]) -> dict[int | None, tuple[float, str | None]]:
+    """When the host launched the kernel of each number, and the stage of the span around it."""
+    calls, spans = defaultdict(list), defaultdict(list)
+    for event in complete:
+        if event.category in _LAUNCHING and event.number is not None:
+            calls[event.thread].append((event.begin_us, event.number))
+        elif event.is_marked:
+            spans[event.thread].append((event.begin_us, -event.time_us, event.name))
+    found: dict[int | None, tuple[float, str | None]] = {}
+    for thread, own in calls.items():
+        found.update(_launches(sorted(own), sorted(spans[thread])))
+    return found
+
+
+def stage_of(name: str, launched_in: str | None) -> str:
+    """The stage of a kernel: that of the span that launched it, unless its name tells more."""
+    named = stage_of_name(name)
+    if launched_in is None or named in COLLECTIVES or _MOVES.search(name):
+        return named
+    return launched_in
+
+
+def _launches(
+    calls: Sequence[tuple[float, int]], spans: Sequence[tuple[float, float, str]]
+) -> Iterator[tuple[int, tuple[float, str | None]]]:
+    """The number, the begin and the stage of each call of a thread; None outside of spans.
+
+    Args:
+        calls: begin and number, in order.
+        spans: begin, negative length and name, in order; those of one thread nest.
+    """
+    around: list[tuple[float, str | None]] = [(math.inf, None)]  # end and stage of the open spans
+    at = 0
+    for begin, number in calls:
+        while at < len(spans) and spans[at][0] <= begin:
+            opened, shorter, name = spans[at]
+            at += 1
+            while around[-1][0] <= opened:
+                around.pop()
+            own = _stage_of_span(name) or around[-1][1]
+            if own is None and not name.startswith("ProfilerStep#"):
+                own = DENSE_FORWARD
+            around.append((opened - shorter, own))
+        while around[-1][0] <= begin:
+            around.pop()
+        yield number, (begin, around[-1][1])
+
+
+# ------------------------------------------------------------------ files
+
 
 MAX_BYTES: Final = 128 * 2**20
 """Longest text of a trace. A step of a large model has some 10,000 events of 300 bytes."""
 MAX_VALUES: Final = 8_000_000
 """Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
 and values then take less than 1 GB."""
-WAITED: Final = "waited for late ranks (us)"
-"""The argument of a predicted collective that says how long the rank waits in it."""
 _GZIP: Final = b"\x1f\x8b"
-_KEPT: Final = ("ph", "cat", "name", "ts", "dur", "tid")
-_KEPT_ARGS: Final = ("correlation", WAITED)
-_CATEGORIES: Final = frozenset(
-    {
-        "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "hip_runtime",
-        "cpu_op", "user_annotation",
-    }
-)  # fmt: skip
 
 
 def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
-    """The parsed JSON of a file, plain or gzipped, with only the fields of events that are read.
+    """The parsed JSON of a file, plain or gzipped, with its events as :class:`Event`.
 
     Args:
         path: the file.
@@ -63,18 +308,15 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         with path.open("rb") as file, _unpacked(file) as unpacked:
             text = unpacked.read(max_bytes + 1)
         _check_size(text, path, max_bytes)
-        return json.loads(text, object_hook=_slim)
+        return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
     except InvalidInputError:
         raise
-    except EOFError as error:
-        message = f"{path}: is a gzip file that ends too early; copy or export the trace again"
-        raise InvalidInputError(message) from error
-    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
-        message = f"{path}: is neither JSON nor gzipped JSON, or is damaged"
-        raise InvalidInputError(message) from error
+    except EOFError:
+        refuse(f"{path}: is a gzip file that ends too early; copy or export the trace again")
+    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile):
+        refuse(f"{path}: is neither JSON nor gzipped JSON, or is damaged")
     except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror or error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: cannot be read: {error.strerror or error}")
 
 
 def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
@@ -90,45 +332,22 @@ def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
     Raises:
         InvalidInputError: there are more than ``max_bytes``, or than :data:`MAX_VALUES`.
     """
-    less = "without with_stack, record_shapes and profile_memory"
-    if len(text) > max_bytes:
-        message = (
-            f"{path}: holds more than {units.format_bytes(max_bytes)} of text, which is the "
-            "most that is read: profile fewer steps, such as schedule(wait=1, warmup=1, "
-            f"active=3), {less}"
-        )
-        raise InvalidInputError(message)
     count = sum(text.count(mark) for mark in (b"[", b"{", b","))
-    if count > MAX_VALUES:
-        message = (
-            f"{path}: holds some {count:,} values, more than the {MAX_VALUES:,} that are read: "
-            f"profile fewer steps, {less}"
-        )
-        raise InvalidInputError(message)
+    if len(text) > max_bytes:
+        held = f"more than {units.format_bytes(max_bytes)} of text, which is the most that is read"
+    elif count > MAX_VALUES:
+        held = f"some {count:,} values, more than the {MAX_VALUES:,} that are read"
+    else:
+        return
+    refuse(
+        f"{path}: holds {held}: profile fewer steps, such as schedule(wait=1, warmup=1, active=3), "
+        "without with_stack, record_shapes and profile_memory"
+    )
 
 
-def _slim(found: dict[str, Any]) -> Any:
-    """An event with only its needed fields, None for other events; other objects as they are."""
-    if "ph" not in found:
-        return found
-    category = found.get("cat")
-    if found["ph"] != "X" or not isinstance(category, str) or category.lower() not in _CATEGORIES:
-        return None
-    kept: dict[str, Any] = {key: found[key] for key in _KEPT if key in found}
-    if isinstance(name := kept.get("name"), str):
-        kept["name"] = sys.intern(name)
-    args = found.get("args")
-    if isinstance(args, dict):
-        kept["args"] = {key: args[key] for key in _KEPT_ARGS if key in args}
-    return kept
-
-
-_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 _WAITS: Final = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize$")
 """Calls in which the host waits for the GPU."""
-_LONGEST_US: Final = 1e18
-"""Times beyond this, some 30,000 years, are no times of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +355,7 @@ class GroupTime:
     """Kernels of one kind in one stage, per iteration.
 
     Attributes:
-        stage: of :data:`planner.trace.stages.STAGES`.
+        stage: of :data:`STAGES`.
         group: what kind of kernels they are.
         num_calls: median number of them.
         time_s: median GPU time.
@@ -209,11 +428,10 @@ def check_ranks(traces: Sequence[TraceTimes], world_size: int, where: str = "") 
     """
     ranks = sorted(t.rank for t in traces)
     if len({*ranks}) < len(ranks) or any(rank >= world_size for rank in ranks):
-        message = (
+        refuse(
             f"{where}the traces are of ranks {ranks}; give one trace per rank, of ranks "
             f"0..{world_size - 1}"
         )
-        raise InvalidInputError(message)
 
 
 def read_trace(path: Path) -> TraceTimes:
@@ -230,51 +448,53 @@ def times_of(document: Any, path: Path) -> TraceTimes:
     """The times of one file, from its parsed JSON; see :func:`read_trace`."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
-        message = f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'"
-        raise InvalidInputError(message)
-    complete = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
-    kernels = [e for e in complete if str(e.get("cat", "")).lower() in _ON_GPU]
-    steps = _steps(complete)
-    on_cpu = not kernels and is_of_gloo(document)
+        refuse(f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'")
+    info = document.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    read = (raw if isinstance(raw, Event) else event_of(raw) for raw in events)
+    complete = [event for event in read if event is not None]
+    kernels = [e for e in complete if e.category in ON_GPU]
+    steps = [e for e in complete if e.is_marked and _STEP.match(e.name)]
+    on_cpu = not kernels and info.get("backend") == "gloo"
     if on_cpu:
         if not steps:
-            message = (
+            refuse(
                 f"{path}: marks no ProfilerStep; profile with schedule= and call step() after "
                 "every iteration"
             )
-            raise InvalidInputError(message)
-        kernels = cpu_spans(complete, _step_threads(complete), OTHER)
+        kernels = cpu_spans(complete, {e.thread for e in steps})
     if not kernels:
-        message = (
+        refuse(
             f"{path}: holds no GPU kernels; profile with ProfilerActivity.CUDA and export with "
             "export_chrome_trace"
         )
-        raise InvalidInputError(message)
-    marks = steps or [_window(kernels)]
-    placed = _placed(kernels, Launches(complete), marks)
+    marks = sorted((e.begin_us, e.end_us) for e in steps or kernels)
+    if not steps:
+        marks = [(marks[0][0], max(end for _, end in marks))]
+    launches, placed = launches_of(complete), list[tuple[int, str, Event]]()
+    for kernel in kernels:
+        begin_us, stage = launches.get(kernel.number, (kernel.begin_us, None))
+        step = _step_of(begin_us, marks)
+        if step is not None:
+            placed.append((step, stage_of(kernel.name, stage), kernel))
     if not placed:
-        message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no GPU kernel lies inside its ProfilerStep marks")
     times = _times(
         placed,
-        rank=_rank(document.get("distributedInfo"), path),
-        lengths_s=_lengths_s(marks),
+        lengths_s=np.diff([*(begin for begin, _ in marks), marks[-1][1]]) * 1e-6,
         waits_s=_waits_s(complete, marks) if not on_cpu and steps else None,
+        rank=_rank(info.get("rank", 0), path),
         device=_device(document.get("deviceProperties")),
         on_cpu=on_cpu,
     )
     if times.iteration_s <= 0:
-        message = f"{path}: its ProfilerStep marks take no time; export the trace again"
-        raise InvalidInputError(message)
+        refuse(f"{path}: its ProfilerStep marks take no time; export the trace again")
     return times
 
 
-def _rank(info: Any, path: Path) -> int:
-    """The rank that a trace names; 0 if it names none."""
-    rank = info.get("rank", 0) if isinstance(info, dict) else 0
+def _rank(rank: Any, path: Path) -> int:
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        message = f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}")
     return rank
 
 
@@ -284,97 +504,42 @@ def _device(properties: Any) -> str:
     return str(first.get("name", "")) if isinstance(first, dict) else ""
 
 
-def _timed(event: dict[str, Any]) -> bool:
-    """Whether an event has a finite start, and a finite duration that is not negative."""
-    return _is_time(event.get("ts"), least=-_LONGEST_US) and _is_time(event.get("dur"))
-
-
-def _is_time(value: object, *, least: float = 0.0) -> bool:
-    return isinstance(value, int | float) and least <= value <= _LONGEST_US
-
-
-def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """(begin, end) in microseconds of the host's mark of each iteration, in order."""
-    marks = [
-        (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
-        for e in events
-        if _STEP.match(str(e.get("name", "")))
-        and str(e.get("cat", "")).lower() in ("user_annotation", "cpu_op")
-    ]
-    return sorted(marks)
-
-
-def _step_threads(events: Sequence[dict[str, Any]]) -> frozenset[Any]:
-    """The threads that have the host's marks of iterations."""
-    return frozenset(e.get("tid") for e in events if _STEP.match(str(e.get("name", ""))))
-
-
-def _window(kernels: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """(begin, end) in microseconds of all kernels, of a trace without marks."""
-    begin = min(float(e["ts"]) for e in kernels)
-    return begin, max(float(e["ts"]) + float(e["dur"]) for e in kernels)
-
-
 def _step_of(begin_us: float, marks: Sequence[tuple[float, float]]) -> int | None:
     """The iteration in which the host was at a time; None before the first and after the last."""
     at = bisect_right(marks, (begin_us, float("inf"))) - 1
     return at if at >= 0 and begin_us <= marks[-1][1] else None
 
 
-def _lengths_s(marks: Sequence[tuple[float, float]]) -> FloatArray:
-    """Seconds from the start of each iteration to the next one, for the last to its end."""
-    begins = np.array([*(begin for begin, _ in marks), marks[-1][1]])
-    return np.diff(begins) * 1e-6
-
-
-_Placed = tuple[int, str, str, float, float, float]
-"""A kernel: iteration, stage, kind, begin, seconds, and seconds that it waits for later ranks."""
-
-
-def _placed(
-    kernels: Sequence[dict[str, Any]], launches: Launches, marks: Sequence[tuple[float, float]]
-) -> list[_Placed]:
-    """Kernels whose iteration is known: the one in which the host launched them."""
-    found = []
-    for event in kernels:
-        step = _step_of(launches.launched_us(event), marks)
-        if step is not None:
-            group = group_of(str(event.get("name", "")))
-            begin_s, time_s = (float(event[key]) * 1e-6 for key in ("ts", "dur"))
-            found.append((step, launches.stage(event), group, begin_s, time_s, told_wait_s(event)))
-    return found
-
-
-def _waits_s(
-    complete: Sequence[dict[str, Any]], marks: Sequence[tuple[float, float]]
-) -> FloatArray | None:
+def _waits_s(complete: Sequence[Event], marks: Sequence[tuple[float, float]]) -> FloatArray | None:
     """Seconds of each iteration in which the host waits for the GPU.
 
     None if the trace has no operators of the host, and therefore not all of its time.
     """
-    operators, waits = False, defaultdict(list)
-    for event in complete:
-        operators = operators or str(event.get("cat", "")).lower() == "cpu_op"
-        if _WAITS.match(str(event.get("name", ""))):
-            step = _step_of(float(event["ts"]), marks)
-            waits[step].append((float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6))
-    if not operators:
+    if not any(event.category == "cpu_op" for event in complete):
         return None
-    spans = [np.array(waits.get(step, np.zeros((0, 2)))) for step in range(len(marks))]
+    waits = defaultdict(list)
+    for event in complete:
+        if _WAITS.match(event.name):
+            waits[_step_of(event.begin_us, marks)].append((event.begin_us, event.time_us))
+    spans = [np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks))]
     return np.array([_covered(found[:, 0], found[:, 1]) for found in spans])
 
 
 def _times(
-    placed: Sequence[_Placed],
+    placed: Sequence[tuple[int, str, Event]],
     *,
-    rank: int,
     lengths_s: FloatArray,
     waits_s: FloatArray | None,
-    device: str,
-    on_cpu: bool,
+    **told: Any,
 ) -> TraceTimes:
+    """The times of kernels, each with its iteration and its stage."""
     count = len(lengths_s)
-    step, stages, groups, start, spans, told_s = map(np.array, zip(*placed, strict=True))
+    step, stages = np.array([p[0] for p in placed]), np.array([p[1] for p in placed])
+    groups = np.array([group_of(kernel.name) for *_, kernel in placed])
+    start, spans = (
+        np.array([getattr(kernel, key) for *_, kernel in placed]) * 1e-6
+        for key in ("begin_us", "time_us")
+    )
     moving = np.isin(stages, COLLECTIVES)
     computing = ~moving & (stages != COPIES)
 
@@ -386,10 +551,7 @@ def _times(
         return np.array([_covered(start[at], spans[at]) for at in each])
 
     compute_s, both_s, busy_s = map(covered, (computing, moving | computing, step >= 0))
-    host_s = None if waits_s is None else float(np.median(lengths_s - waits_s))
-    found = [(stage, group) for stage in STAGES for group in np.unique(groups[stages == stage])]
     return TraceTimes(
-        rank=rank,
         iterations=count,
         iteration_s=max(float(np.median(lengths_s)), float(np.median(busy_s))),
         kinds_s={stage: median(stages == stage, spans) for stage in STAGES if stage in stages},
@@ -397,7 +559,7 @@ def _times(
         communication_s=float(np.median(covered(moving))),
         exposed_s=float(np.median(both_s - compute_s)),
         busy_s=float(np.median(busy_s)),
-        host_s=host_s,
+        host_s=None if waits_s is None else float(np.median(lengths_s - waits_s)),
         groups=tuple(
             GroupTime(
                 stage=stage,
@@ -405,20 +567,13 @@ def _times(
                 num_calls=median(at, np.ones_like(spans)),
                 time_s=median(at, spans),
             )
-            for stage, group in found
+            for stage in STAGES
+            for group in np.unique(groups[stages == stage])
             for at in ((stages == stage) & (groups == group),)
         ),
-        device=device,
-        told_waits_s=median(step >= 0, told_s),
-        on_cpu=on_cpu,
+        told_waits_s=median(step >= 0, np.array([kernel.waited_s for *_, kernel in placed])),
+        **told,
     )
-
-
-def told_wait_s(event: Any) -> float:
-    """Seconds that a rank waits for later ones, if the event has them; otherwise 0."""
-    args = event.get("args")
-    told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
-    return float(told) * 1e-6 if _is_time(told) else 0.0
 
 
 def _covered(start: FloatArray, spans: FloatArray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from planner.cli import flags as spec
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
 from planner.cli.printing.show import print_assumed
 from planner.cli.types import Text
+from planner.errors import InvalidInputError, refuse
 from planner.support.text import counted, printable
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from planner.result import Assumed
 
 KINDS = ("workload", "system", "plan", "constraints")
+_MARKS = {
+    "workload": {"tables", "training"},
+    "system": {"device", "links", "base"},
+    "constraints": {"constraints"},
+}
+"""Keys that tell the kind of a file."""
 
 
 @spec.command("List the errors of an input file; without one, check the environment.")
@@ -58,8 +64,6 @@ def command(
 
 
 def _check(settings: Settings, file: Path) -> int:
-    from planner.errors import InvalidInputError
-
     try:
         kind, summary, warnings, assumed = _told(file)
     except InvalidInputError as error:
@@ -86,53 +90,52 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
     """
     from costmodels import units
     from planner import io
-    from planner.errors import InvalidInputError
     from planner.io.constraints import check_constraints
-    from planner.io.documents import read_yaml
-    from planner.io.workload.table_list import LIST_ENDINGS
+    from planner.io.library import locate
     from planner.options.torchrec_rules import width_remarks
+    from planner.report.figures import sharding_kinds
+    from planner.solving.assumed import assumptions
 
-    path = _shipped(path)
-    if path.suffix == ".json" and not _is_of_yaml(path):
-        plan = io.load_plan(path).plan
-        ranks = {rank for p in plan.placements for rank in p.ranks}
-        from planner.report.figures import sharding_kinds
-
-        kinds = "  ".join(sharding_kinds(plan))
-        held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
-        return "plan", f"{held}: {kinds}", (), ()
-    keys = {"tables"} if path.suffix.lower() in LIST_ENDINGS else set(read_yaml(path).value)
-    if keys & {"tables", "training"}:
+    path = locate(path, "systems" if str(path) in io.names("systems") else "workloads")
+    kind = _kind(path)
+    if kind == "workload":
         file = io.load_workload_file(path)
-        from planner.solving.assumed import assumptions
-
         warnings = (*width_remarks(file.workload), *file.warnings)
-        assumed = assumptions(file.workload, file.assumed)
-        return "workload", _summary(file.workload), warnings, assumed
-    if keys & {"device", "links", "base"}:
+        return kind, _summary(file.workload), warnings, assumptions(file.workload, file.assumed)
+    if kind == "system":
         topology = io.load_smallest(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
-        return "system", summary, (), ()
-    if "constraints" in keys:
+    elif kind == "constraints":
         rules = counted(check_constraints(path), "rule")
-        return "constraints", f"{rules}; names of tables are checked beside their workload", (), ()
-    message = (
-        f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
-        "constraints (key constraints) nor a plan (a .json file)"
-    )
-    raise InvalidInputError(message)
+        summary = f"{rules}; names of tables are checked beside their workload"
+    else:
+        plan = io.load_plan(path).plan
+        ranks = {rank for p in plan.placements for rank in p.ranks}
+        held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
+        summary = f"{held}: {'  '.join(sharding_kinds(plan))}"
+    return kind, summary, (), ()
 
 
-def _is_of_yaml(path: Path) -> bool:
-    """Whether a JSON file is of a kind that is usually written in YAML, which JSON is a part of."""
-    from planner.errors import InvalidInputError
-    from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of, read_json, read_yaml
+def _kind(path: Path) -> str:
+    """The kind of a file, from its keys; JSON of no other kind is a plan."""
+    from planner.io.documents import read_json, read_text, read_yaml
+    from planner.io.workload.table_list import LIST_ENDINGS
 
-    for read in (read_json, lambda path: read_yaml(path).value):
-        with contextlib.suppress(InvalidInputError):
-            return kind_of(read(path)) in (WORKLOAD, SYSTEM, CONSTRAINTS)
-    return False
+    if path.suffix.lower() in LIST_ENDINGS:
+        return "workload"
+    is_json = path.suffix == ".json" and read_text(path).lstrip()[:1] in ("{", "[")
+    found = read_json(path) if is_json else read_yaml(path).value
+    keys = set(found) if isinstance(found, dict) else set()
+    kind = next((kind for kind, marks in _MARKS.items() if keys & marks), None)
+    if is_json and (kind is None or "plan" in keys):
+        return "plan"
+    if kind is None:
+        refuse(
+            f"{path}: neither a workload (keys training and tables), a system (keys device and "
+            "links), constraints (key constraints) nor a plan (a .json file)"
+        )
+    return kind
 
 
 def _summary(workload: Workload) -> str:
@@ -144,15 +147,6 @@ def _summary(workload: Workload) -> str:
         size = units.format_bytes(workload.weight_bytes)
         return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
     return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
-
-
-def _shipped(path: Path) -> Path:
-    """The shipped file of that name, unless the working directory has such a file."""
-    from planner import io
-    from planner.io.library import locate
-
-    kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
-    return locate(path, kinds[0]) if kinds else path
 
 
 def _check_environment(settings: Settings) -> int:
@@ -171,9 +165,8 @@ def _check_environment(settings: Settings) -> int:
     for check in checks:
         if settings.quiet and check.level is CheckLevel.OK:
             continue
-        line = Text(f"{check.level.value:<5}", style=styles[check.level])
-        line.append(printable(f"{check.subject:<22} {check.finding}"), style="none")
-        console.print(line)
+        finding = printable(f"{check.subject:<22} {check.finding}")
+        console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
         if check.fix:
             console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
     if not settings.quiet or failed:

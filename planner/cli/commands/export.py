@@ -58,11 +58,7 @@ def trace(
     world = pipeline.topology.world_size
     for rank in ranks:
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
-    files = {
-        file.name: file.data
-        for file in traces(pipeline, loaded, iterations=iterations)
-        if not ranks or file.rank in ranks
-    }
+    files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
     if settings.json:
         report_written(settings, *(output / name for name in files))
@@ -71,26 +67,18 @@ def trace(
     return 0
 
 
-def nccl_matrix(pipeline: CostPipeline, plan: Plan) -> str:
+def nccl_matrix(pipeline: CostPipeline, plan: Plan) -> tuple[str, str]:
     """Write the bytes that each rank sends to each other rank in the output exchange.
 
     nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
     cluster. The command is printed.
     """
     from costmodels.shard_work.work import output_traffic_bytes
-    from planner.trace.kineto import matrix_text
+    from planner.trace.kineto import buffer_bytes, matrix_text
 
-    return matrix_text(output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology))
-
-
-def _replay(pipeline: CostPipeline, plan: Plan, output: Path) -> tuple[str, str]:
-    """The variable and the program of nccl-tests that replay the matrix in a file."""
-    from costmodels.shard_work.work import output_traffic_bytes
-    from planner.trace.kineto import buffer_bytes
-
-    size = buffer_bytes(output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology))
-    variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
-    return variable, f"alltoallv_perf -b {size} -e {size} -a 3"
+    traffic_bytes = output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology)
+    size = buffer_bytes(traffic_bytes)
+    return matrix_text(traffic_bytes), f"alltoallv_perf -b {size} -e {size} -a 3"
 
 
 def torchrec(pipeline: CostPipeline, plan: Plan) -> str:
@@ -114,18 +102,17 @@ def hugectr(pipeline: CostPipeline, plan: Plan) -> str:
     return hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
 
 
-def csv(pipeline: CostPipeline, plan: Plan) -> str:
+def csv(_: CostPipeline, plan: Plan) -> str:
     """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes.
 
     Commands that take a plan read such a file back, if its name ends in .csv.
     """
     from planner.io.plan.plan_file import shards_csv
 
-    del pipeline
     return shards_csv(plan)
 
 
-def ranks(pipeline: CostPipeline, plan: Plan) -> str:
+def ranks(_: CostPipeline, plan: Plan) -> str:
     """Write the columns table and rank, for plans of whole tables and equal column pieces.
 
     Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
@@ -133,12 +120,14 @@ def ranks(pipeline: CostPipeline, plan: Plan) -> str:
     """
     from planner.io.plan.plan_file import ranks_csv
 
-    del pipeline
     return ranks_csv(plan)
 
 
-def _add(short_help: str, text: Callable[[CostPipeline, Plan], str]) -> None:
-    """Add a subcommand that writes a plan of a workload to one file, as the text of a function."""
+def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[str, str]]) -> None:
+    """Add a subcommand that writes a plan of a workload to one file, as the text of a function.
+
+    A second text is the program of nccl-tests that replays the file.
+    """
 
     def written(
         settings: Settings,
@@ -147,18 +136,19 @@ def _add(short_help: str, text: Callable[[CostPipeline, Plan], str]) -> None:
         flags: spec.ProblemFlags,
         output: Path = spec.option("File to write.", "-o --output", required=True),
     ) -> int:
-        pipeline, loaded = _priced(workload, plan, flags, output)
-        write_text_atomic(output, text(pipeline, loaded))
-        if text is not nccl_matrix:
-            report_written(settings, output)
-            return 0
-        variable, program = _replay(pipeline, loaded, output)
-        if not settings.json:
-            write_data(f"{variable} \\\n  {program}\n")
-        report_written(settings, output, command=f"{variable} {program}")
+        found = text_of(*_priced(workload, plan, flags, output))
+        text, *programs = [found] if isinstance(found, str) else found
+        write_text_atomic(output, text)
+        more = {}
+        for program in programs:
+            variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
+            more["command"] = f"{variable} {program}"
+            if not settings.json:
+                write_data(f"{variable} \\\n  {program}\n")
+        report_written(settings, output, **more)
         return 0
 
-    written.__name__, written.__doc__ = text.__name__, text.__doc__
+    written.__name__, written.__doc__ = text_of.__name__, text_of.__doc__
     spec.command(short_help, command)(written)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodels.errors import require
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import Batch, File, Number, Parsed, Tables, Text, count, quantity
+from planner.errors import refuse
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -50,14 +51,10 @@ class LogFlags(spec.Flags):
 
 def _shape(value: str) -> tuple[str, tuple[int, int]]:
     """The table of ``NAME=ROWSxCOLUMNS``, and its shape."""
-    name, _, text = value.rpartition("=")
-    rows, _, columns = text.replace("_", "").partition("x")
-    digits = rows.isascii() and rows.isdigit() and columns.isascii() and columns.isdigit()
-    require(
-        bool(name) and digits and len(rows) <= 15 and len(columns) <= 6,
-        f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64",
-    )
-    return name, (int(rows), int(columns))
+    found = re.fullmatch(r"(.+)=([0-9](?:_?[0-9]){0,14})x([0-9](?:_?[0-9]){0,5})", value)
+    if found is None:
+        refuse(f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64")
+    return found[1], (int(found[2]), int(found[3]))
 
 
 @click.group(short_help="Turn files of other tools into files of ours.")
@@ -102,10 +99,8 @@ def tables(
     configurations are read, too. What a list cannot say, such as batch size and dense layers, is
     assumed, and the file marks each such line.
     """
-    both = listed is not None and num_tables is not None
-    spec.refuse(both, "--list and --tables exclude each other; give one")
-    bare = dim is not None and listed is None
-    spec.refuse(bare, "--dim is for the tables of --list; give both")
+    spec.refuse(listed and num_tables, "--list and --tables exclude each other; give one")
+    spec.refuse(dim and not listed, "--dim is for the tables of --list; give both")
     from planner import io
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
@@ -185,12 +180,10 @@ def torchrec(
     and the dense part do not: they are assumed, and the file says so beside each. A model,
     PKG:FUNC, is read by 'import module'.
     """
-    from planner.errors import InvalidInputError
-    from planner.io.importers.torchrec_plan import import_torchrec_plan
+    from planner.io.importers.base import import_torchrec_plan
 
     if ":" in str(plan) and not plan.exists():
-        message = f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC"
-        raise InvalidInputError(message)
+        refuse(f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC")
     return finish(settings, import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
 
 
@@ -223,14 +216,12 @@ def module(
     With --inputs, forward and backward pass of the dense part are traced on fake tensors, and the
     file lists its operators; repeated blocks are listed once. Such a model may have no tables.
     """
-    from planner.errors import InvalidInputError
     from planner.io.importers.base import DEFAULT_BATCH
 
     try:
         from planner.integrations.translate.module_factory import import_module
     except ImportError as error:
-        message = f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more"
-        raise InvalidInputError(message) from error
+        refuse(f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more")
     imported = import_module(
         factory,
         batch_size=flags.batch_size or DEFAULT_BATCH,
@@ -278,29 +269,22 @@ def hugectr(
     result.
     """
     from planner import io
-    from planner.errors import InvalidInputError
     from planner.io.documents import read_json
     from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 
     if file.suffix.lower() == ".py":
-        message = (
+        refuse(
             f"{file}: is a Python script, which is not run; HugeCTR writes its JSON configuration "
             "with model.graph_to_json(graph_config_file='model.json'): import that file"
         )
-        raise InvalidInputError(message)
     value = read_json(file)
     if not is_plan(value):
-        own = f"{file} is a configuration with its own tables; leave --workload out"
-        spec.refuse(workload is not None, own)
-        spec.refuse(
-            gpus_per_host is not None,
-            f"{file} is a configuration, whose solver names the GPUs of each host; leave "
-            "--gpus-per-host out",
-        )
+        for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
+            own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
+            spec.refuse(given is not None, own)
         return finish(settings, import_hugectr(file, value), flags, read=(file,), plan=plan)
     if workload is None or plan is None:
-        message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
-        raise InvalidInputError(message)
+        refuse(f"{file} is a plan: add --workload with its tables, and --plan for the result")
     tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
     return finish(settings, imported, flags, read=(file, workload), plan=plan, only_plan=True)
@@ -346,17 +330,19 @@ def finish(
     """
     from costmodels.units import format_bytes
     from planner.cli.output import refuse_own_input
-    from planner.errors import InvalidInputError
     from planner.io.importers.base import imported_plan_text, imported_text
     from planner.support.files import write_texts_atomic
 
-    imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
+    both: dict[str, Any] = {"name": flags.name, "batch_size_per_rank": flags.batch_size}
+    given = {key: value for key, value in both.items() if value is not None}
+    assumed = {k: v for k, v in imported.assumed.items() if k.rpartition(".")[2] not in given}
+    workload, output = replace(imported.workload, **given), flags.output
+    imported = replace(imported, workload=workload, assumed=assumed)
     texts = {} if plan is None else {plan: imported_plan_text(imported)}
-    workload, text = imported.workload, imported_text(imported)
+    text = imported_text(imported)
     refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
-        message = f"{plan}: is named for both the workload and the plan; name two files"
-        raise InvalidInputError(message)
+        refuse(f"{plan}: is named for both the workload and the plan; name two files")
     if output is not None:
         texts[output] = text
     elif not settings.json and not only_plan:
@@ -371,31 +357,17 @@ def finish(
                 "weight_bytes": workload.weight_bytes,
                 "batch_size_per_rank": workload.batch_size_per_rank,
                 "world_size": imported.world_size,
-                "assumed": imported.assumed,
+                "assumed": assumed,
                 "left_out": list(imported.unsaid),
             }
         )
-    size, traced = format_bytes(workload.weight_bytes), workload.dense.operators
-    if traced is not None:
-        size += f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
     where = f"; written to {console.shown_paths(texts)}" if texts else ""
     lines = [
-        f"{counted(len(workload.tables), 'table')}, {size}, "
+        f"{counted(len(workload.tables), 'table')}, {format_bytes(workload.weight_bytes)}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, from "
-        f"{imported.source}{where}; assumed: {', '.join(imported.assumed) or 'nothing'}"
+        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}"
     ]
-    lines += [f"  {key}: {what}" for key, what in imported.assumed.items()]
+    lines += [f"  {key}: {what}" for key, what in assumed.items()]
     lines += [f"  left out: {what}" for what in imported.unsaid]
     console.remark(settings, "\n".join(lines))
     return 0
-
-
-def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:
-    """The import with the name and the batch size that flags give."""
-    workload, assumed = imported.workload, dict(imported.assumed)
-    if name is not None:
-        workload = replace(workload, name=name)
-    if batch_size is not None:
-        workload = replace(workload, batch_size_per_rank=batch_size)
-        assumed.pop("training.batch_size_per_rank", None)
-    return replace(imported, workload=workload, assumed=assumed)

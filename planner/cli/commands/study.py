@@ -247,8 +247,7 @@ def _journal(output: Path | None) -> Path | None:
 @contextmanager
 def _place(dask: str | None, processes: int) -> Iterator[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.dask_cluster import dask_client
-    from planner.support.processes import WorkerPool
+    from planner.support.processes import WorkerPool, dask_client
 
     if dask is not None:
         with dask_client(dask) as client:

@@ -1,1 +1,1 @@
-"""Reads files of other tools as workloads and plans; there is one module for each tool."""
+"""Reads files of other tools as workloads and plans."""

@@ -1,14 +1,19 @@
-"""What every importer returns: a workload, perhaps a plan, and what had to be assumed."""
+"""What every importer returns: a workload, perhaps a plan, and what had to be assumed.
+
+Also imports the tables of a TorchRec plan, which has the form of our own plans: shards give the
+shapes, everything else is assumed.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import AliasChoices, AliasPath, Field
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import (
@@ -17,12 +22,19 @@ from costmodels.sharding import (
     Shard,
     ShardingType,
     TablePlacement,
+    check_tiling,
     row_blocks,
 )
-from costmodels.workload import Feature, Table, Workload
-from planner.errors import refuse
-from planner.io.plan.plan_file import plan_to_json
-from planner.io.schemas import made
+from costmodels.workload import DenseArch, Feature, Table, Workload
+from planner.errors import refuse, refuse_any
+from planner.io.plan.plan_file import (
+    ParameterSchema,
+    entries_of,
+    plan_to_json,
+    read_plan_schema,
+    shards_of,
+)
+from planner.io.schemas import collect, made
 from planner.io.workload.workload_schema import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
@@ -38,6 +50,12 @@ Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
 BatchSize = Annotated[int, Field(ge=1, le=10**8)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
+
+
+def at(paths: str, default: Any = None) -> Any:
+    """A field that is at one of some paths of keys."""
+    keys = [AliasPath(*path.split(".")) for path in paths.split()]
+    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +91,25 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
-def imported_of(path: Path, what: str, values: Mapping[str, Any], **told: Any) -> Imported:
-    """What is in a file, with a workload that has the file's name and the values.
+def imported_of(where: str, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
+    """What was read, with the workload that has the values.
 
     Args:
-        path: the file.
-        what: its kind in words.
-        values: fields of the workload.
+        where: begins the messages of errors.
+        source: what was read, in words.
+        values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields of
+            the dense part.
         told: other fields of :class:`Imported`.
 
     Raises:
         InvalidInputError: the values contradict each other.
     """
-    workload = made(str(path), lambda: Workload(**{"name": path.stem, **values}))
-    return Imported(workload=workload, source=f"the {what} {path.name}", **told)
+
+    def build() -> Workload:
+        dense = DenseArch(**values.get("dense", {}))
+        return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+
+    return Imported(workload=made(where, build), source=source, **told)
 
 
 def plain_table(
@@ -158,3 +181,89 @@ def imported_plan_text(imported: Imported) -> str:
         "batch_size_per_rank": imported.workload.batch_size_per_rank,
     }
     return json.dumps(values, indent=1) + "\n"
+
+
+# ------------------------------------------------------------------ TorchRec plans
+
+
+Shape = tuple[int, int]
+
+_ASSUMED: Final = {
+    "tables": "one feature per table with 1 index per sample, fp32, sum pooling, uniform indices; "
+    "a plan says none of it",
+    "training.optimizer": "a plan does not name it",
+    "dense": "none, for a plan does not hold the dense part",
+}
+
+
+def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) -> Imported:
+    """The workload that a TorchRec plan was made for, as far as the plan says it.
+
+    Args:
+        path: the plan, in TorchRec's form or as ``plan.json``.
+        shapes: rows and columns of tables without shards in the plan, by name. TorchRec writes no
+            shards for replicated tables.
+
+    Raises:
+        InvalidInputError: the file is not a plan, a table has neither shards nor a shape, shards do
+            not cover their table, or there are shapes for tables that are not in the plan.
+    """
+    given = dict(shapes or {})
+    schema = read_plan_schema(path)
+    problems: list[str] = []
+    tables: list[Table] = []
+    for (module, _), name, entry, _ in entries_of(schema):
+        build = partial(_table, name, module, entry, given.pop(name, None))
+        table = collect(problems, f"{path}", build)
+        tables += [table] if table is not None else []
+    problems += [f"--shape {name}: the plan has no such table" for name in given]
+    if not tables and not problems:
+        problems = [f"{path}: plan: holds no tables"]
+    refuse_any(problems)
+    batch = schema.batch_size_per_rank
+    assumed = dict(_ASSUMED)
+    if batch is None:
+        assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
+    values = {
+        "name": schema.workload or path.stem,
+        "tables": tables,
+        "batch_size_per_rank": batch or DEFAULT_BATCH,
+    }
+    source = f"the TorchRec plan {path.name}"
+    return imported_of(str(path), source, values, assumed=assumed, law_is_known=False)
+
+
+def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
+    """One table; shards with holes are refused, because the shape read from them would be wrong."""
+    rows, columns = _shape(name, entry, given)
+    for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
+        if not 1 <= value <= most:
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
+    table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
+    if entry.shards:
+        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
+        placement = TablePlacement(
+            table=name,
+            sharding_type=entry.sharding_type,
+            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            shards=shards_of(entry, table, None, None),
+        )
+        check_tiling(placement, rows, columns)
+    return table
+
+
+def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
+    if not entry.shards:
+        if given is None:
+            refuse(
+                f"table {name!r}: has no shards, so that its shape is not known; give it with "
+                f"--shape {name}=ROWSxCOLUMNS"
+            )
+        return given
+    ends = [
+        [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
+    ]
+    rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
+    if given is not None and given != (rows, columns):
+        refuse(f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}")
+    return rows, columns

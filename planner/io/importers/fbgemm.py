@@ -13,19 +13,19 @@ pooling_factor``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import DataType, Optimizer, Pooling, Table
+from costmodels.workload import Optimizer, Pooling, Table
 from planner.errors import refuse
-from planner.io.documents import Document, Keys, read_json
+from planner.io.documents import Document, read_json
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
     BatchSize,
@@ -33,17 +33,21 @@ from planner.io.importers.base import (
     Imported,
     Rows,
     TableCount,
+    at,
     imported_of,
     plain_table,
 )
-from planner.io.schemas import Loose, PoolingFactor, each, made, present, validate
+from planner.io.schemas import Loose, PoolingFactor, each, present, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
+_DENSE: Final = "none, for the file holds lookups only"
+_OUTPUT: Final = "fp32; the file does not say it"
+_NO_OPTIMIZER: Final = "the file does not name it"
 _ASSUMED: Final = {
-    "training.optimizer": "the file does not name it",
-    "training.output_dtype": "fp32; the file does not say it",
+    "training.optimizer": _NO_OPTIMIZER,
+    "training.output_dtype": _OUTPUT,
     "tables": "fp32, sum pooling and hot rows scattered over the ids; the file does not say it",
-    "dense": "none, for the file holds lookups only",
+    "dense": _DENSE,
 }
 
 
@@ -51,19 +55,6 @@ def _at_most_all(ratios: list[float]) -> list[float]:
     if sum(ratios) > 1 + 1e-5:
         refuse(f"must sum to at most 1, got {sum(ratios):.6g}")
     return ratios
-
-
-class _Batch(Loose):
-    B: BatchSize | None = None
-    Bs: list[BatchSize] | None = None
-    sigma_B: Any = None  # noqa: N815 - FBGEMM's name
-    vbe_num_ranks: Any = None
-
-
-class _Pooling(Loose):
-    L: PoolingFactor | None = None
-    Ls: list[PoolingFactor] | None = None
-    sigma_L: Any = None  # noqa: N815 - FBGEMM's name
 
 
 class _Law(Loose):
@@ -120,8 +111,13 @@ class _Config(Loose):
     Es: Rows | list[Rows] | None = None
     D: Columns | list[Columns] | None = None
     Ds: Columns | list[Columns] | None = None
-    batch_params: _Batch
-    pooling_params: _Pooling
+    B: BatchSize | None = at("batch_params.B")
+    Bs: list[BatchSize] | None = at("batch_params.Bs")
+    batch_spread: Any = at("batch_params.sigma_B")
+    batch_ranks: Any = at("batch_params.vbe_num_ranks")
+    L: PoolingFactor | None = at("pooling_params.L")
+    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
+    pooling_spread: Any = at("pooling_params.sigma_L")
     indices_params: _Law | None = None
     indices_params_list: list[_Law] | None = None
     embedding_specs: list[Annotated[tuple[Rows, Columns], Field(strict=False)]] | None = None
@@ -130,14 +126,7 @@ class _Config(Loose):
     mixed_dim: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tbe:
-    """One configuration: its tables, its batch and the width of its indices."""
-
-    tables: tuple[Table, ...]
-    num_samples: int
-    index_bytes: int | None
-    unsaid: tuple[str, ...]
+_MAP: Final = ("feature_table_map",)
 
 
 def import_fbgemm(path: Path) -> Imported:
@@ -148,135 +137,95 @@ def import_fbgemm(path: Path) -> Imported:
     Raises:
         InvalidInputError: a value is missing or out of range; the message names its key path.
     """
-    read: list[_Tbe] = []
-    for document, prefix in _parts(path, read_json(path)):
-        read.append(_tbe(document, prefix, read[0].num_samples if read else None))
-    tables = [table for part in read for table in part.tables]
-    if len(tables) > MAX_IMPORTED_TABLES:
-        refuse(f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}")
-    widths = {part.index_bytes for part in read} - {None}
+    found = list(_configurations(path, read_json(path)))
+    configs = [config for _, _, config in found]
+    num_tables = sum(config.T for config in configs)
+    if not 1 <= num_tables <= MAX_IMPORTED_TABLES:
+        refuse(f"{path}: {num_tables:,} tables: must be 1 to {MAX_IMPORTED_TABLES:,}")
+    laws = [config.indices_params for config in configs if config.indices_params is not None]
+    widths = {_INDEX_BYTES[law.index_dtype] for law in laws if law.index_dtype in _INDEX_BYTES}
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
         assumed["training.index_bytes"] = "8; the file does not say one width for all"
+    num_samples = configs[0].B or (configs[0].Bs or [1])[0]
     return imported_of(
-        path,
-        "FBGEMM configuration",
+        str(path),
+        f"the FBGEMM configuration {path.name}",
         {
-            "tables": tuple(tables),
-            "batch_size_per_rank": read[0].num_samples,
-            "index_bytes": (widths.pop() if len(widths) == 1 else None) or 8,
+            "name": path.stem,
+            "tables": (table for part in found for table in _tables(*part, num_samples)),
+            "batch_size_per_rank": num_samples,
+            "index_bytes": widths.pop() if len(widths) == 1 else 8,
         },
         assumed=assumed,
-        unsaid=tuple(dict.fromkeys(line for part in read for line in part.unsaid)),
+        unsaid=tuple(dict.fromkeys(line for config in configs for line in _unsaid(config))),
     )
 
 
-def _parts(path: Path, value: Any) -> list[tuple[Document, str]]:
-    """Each configuration with the prefix of its tables' names."""
-    named: dict[Any, tuple[str, Any]] = {}
+def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, _Config]]:
+    """The place of each configuration, the prefix of its tables' names, and the configuration."""
+    named: dict[tuple[Any, ...], tuple[str, Any]] = {(): ("", value)}
     if isinstance(value, list):
-        named = {i: (f"tbe{i}_", part) for i, part in enumerate(value)}
+        named = {(i,): (f"tbe{i}_", part) for i, part in enumerate(value)}
     elif isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()):
-        named = {key: (f"{key}_", part) for key, part in value.items()}
-    else:
-        return [(Document(path, value, {}), "")]
-    if not named:
-        refuse(f"{path}: holds no configuration")
-    return [
-        (Document(path, part, {}, above=(key,)), prefix) for key, (prefix, part) in named.items()
-    ]
+        named = {(key,): (f"{key}_", part) for key, part in value.items()}
+    for keys, (prefix, part) in named.items():
+        document = Document(path, part, {}, above=keys)
+        yield document, prefix, validate(_Config, document)
 
 
-def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
-    """One configuration; its indices per sample are for batches of ``base``, if it is given."""
-    config = validate(_Config, document)
-    num, batch, pooling = config.T, config.batch_params, config.pooling_params
-    own: Any = batch.B if batch.Bs is None else batch.Bs
-    samples = each(present(own, document, ("batch_params", "B")), num, document, ("batch_params",))
-    num_samples = batch.B or samples[0]
-    key = "L" if pooling.Ls is None else "Ls"
-    where = ("pooling_params", key)
-    given = present(getattr(pooling, key), document, where)
-    factors = [
-        factor * n / num_samples * (num_samples / base if base else 1.0)
-        for factor, n in zip(each(given, num, document, where), samples, strict=True)
-    ]
-    shapes, owner = _shapes(document, config)
-    laws = config.indices_params_list
+def _tables(document: Document, prefix: str, config: _Config, base: int) -> Iterator[Table]:
+    """The tables of one configuration; their indices per sample are for batches of ``base``."""
+    num, specs, owner = config.T, config.embedding_specs, config.feature_table_map
+    samples = _per_feature(document, config, "B", "batch_params")
+    pooling = _per_feature(document, config, "L", "pooling_params")
+    laws: Any = config.indices_params_list
     if laws is None:
-        laws = [present(config.indices_params, document, ("indices_params",))] * num
+        laws = present(config.indices_params, document, ("indices_params",))
     laws = each(laws, num, document, ("indices_params_list",))
-    features_of: list[list[int]] = [[] for _ in shapes]
+    owner = list(range(num)) if owner is None else each(owner, num, document, _MAP)
+    if specs is None:
+        shapes = list(zip(*(_per_feature(document, config, key) for key in "ED"), strict=True))
+    elif {*owner} == {*range(len(specs))}:
+        shapes = [specs[table] for table in owner]
+    else:
+        document.refuse(_MAP, owner, f"must name each of the {len(specs)} embedding_specs")
+    features: dict[int, list[int]] = {}
     for feature, table in enumerate(owner):
-        features_of[table].append(feature)
-    if [] in features_of:
-        empty = features_of.index([])
-        document.refuse(("feature_table_map",), owner, f"no feature is looked up in table {empty}")
-    tables = made(
-        document.where(()),
-        lambda: tuple(
-            plain_table(
-                f"{prefix}t{number}",
-                rows,
-                columns,
-                [(f"{prefix}f{f}", factors[f]) for f in features_of[number]],
-                distribution=laws[features_of[number][0]].of(rows),
-                is_weighted=config.weighted,
-            )
-            for number, (rows, columns) in enumerate(shapes)
-        ),
-    )
-    width = config.indices_params and config.indices_params.index_dtype
-    return _Tbe(
-        tables=tables,
-        num_samples=num_samples,
-        index_bytes=_INDEX_BYTES.get(width or ""),
-        unsaid=_unsaid(config),
-    )
-
-
-def _shapes(document: Document, config: _Config) -> tuple[list[tuple[int, int]], list[int]]:
-    """Rows and columns of each table, and the table of each feature."""
-    specs, num, where = config.embedding_specs, config.T, ("feature_table_map",)
-    shapes = specs or [
-        (rows, columns)
-        for rows, columns in zip(
-            _per_feature(document, config, "E"), _per_feature(document, config, "D"), strict=True
+        own = features.setdefault(table, [])
+        own.append(feature)
+        if shapes[feature] != shapes[own[0]]:
+            document.refuse((*_MAP, feature), table, "features of one table must agree in E and D")
+    for number, (_, own) in enumerate(sorted(features.items())):
+        rows, columns = shapes[own[0]]
+        yield plain_table(
+            f"{prefix}t{number}",
+            rows,
+            columns,
+            [(f"{prefix}f{f}", pooling[f] * samples[f] / base) for f in own],
+            distribution=laws[own[0]].of(rows),
+            is_weighted=config.weighted,
         )
-    ]
-    if config.feature_table_map is None:
-        return each(shapes, num, document, ("embedding_specs",)), list(range(num))
-    owner = each(config.feature_table_map, num, document, where)
-    if max(owner) >= len(shapes):
-        document.refuse(where, owner, f"must be below {len(shapes)}, the number of tables")
-    if specs is not None:
-        return shapes, owner
-    merged: dict[int, tuple[int, int]] = {}
-    for feature, table in enumerate(owner):
-        if merged.setdefault(table, shapes[feature]) != shapes[feature]:
-            document.refuse((*where, feature), table, "features of one table must agree in E and D")
-    order = sorted(merged)
-    return [merged[t] for t in order], [order.index(t) for t in owner]
 
 
-def _per_feature(document: Document, config: _Config, key: str) -> list[int]:
+def _per_feature(document: Document, config: _Config, key: str, *above: str) -> list[Any]:
     """``Es`` if it is given, else ``E`` for all features; in older files ``E`` can be a list."""
     name = f"{key}s" if getattr(config, f"{key}s") is not None else key
-    value: int | list[int] = present(getattr(config, name), document, (name,))
-    return each(value, config.T, document, (name,))
+    value = present(getattr(config, name), document, (*above, name))
+    return each(value, config.T, document, (*above, name))
 
 
-def _unsaid(config: _Config) -> tuple[str, ...]:
-    spread = {
-        "batch_params.sigma_B": config.batch_params.sigma_B,
-        "batch_params.vbe_num_ranks": config.batch_params.vbe_num_ranks,
-        "pooling_params.sigma_L": config.pooling_params.sigma_L,
+def _unsaid(config: _Config) -> list[str]:
+    spreads = {
+        "batch_params.sigma_B": config.batch_spread,
+        "batch_params.vbe_num_ranks": config.batch_ranks,
+        "pooling_params.sigma_L": config.pooling_spread,
     }
-    told = [f"{key}: a workload holds means, not their spread" for key, v in spread.items() if v]
+    told = [f"{key}: a workload holds means, not their spread" for key, v in spreads.items() if v]
     columns = config.embedding_specs or config.Ds or config.D
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")
-    return tuple(told)
+    return told
 
 
 # ------------------------------------------------------------------ PARAM
@@ -286,13 +235,15 @@ OPERATORS: Final = (
     "SplitTableBatchedEmbeddingBagsCodegen",
     "SplitTableBatchedEmbeddingBagsCodegenOp",
 )
-_BUILD: Final = ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision")
-_INPUT: Final = ("batch_size", "pooling_factor")
+_ARGUMENTS: Final = {
+    "build": ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision"),
+    "input": ("batch_size", "pooling_factor"),
+}
 _POOLING: Final = (Pooling.SUM, Pooling.MEAN, Pooling.NONE)
 _UNSAID_BY_PARAM: Final = {
     "tables": "uniform indices; the file does not say how they fall on rows",
-    "training.output_dtype": "fp32; the file does not say it",
-    "dense": "none, for the file holds lookups only",
+    "training.output_dtype": _OUTPUT,
+    "dense": _DENSE,
 }
 
 
@@ -317,6 +268,10 @@ class _Benchmark(Loose):
     config: Annotated[list[_Setup], Field(min_length=1, max_length=1)]
 
 
+def _optimizer(name: object) -> str:
+    return str(name).removeprefix("exact_").replace("row_wise", "rowwise")
+
+
 class _Values(Loose):
     """The arguments by their names."""
 
@@ -328,6 +283,7 @@ class _Values(Loose):
     weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
     batch_size: BatchSize
     pooling_factor: PoolingFactor | list[PoolingFactor]
+    optimizer: Annotated[Optimizer, Field(strict=False), BeforeValidator(_optimizer)] | None = None
 
 
 def import_param(path: Path) -> Imported:
@@ -342,30 +298,35 @@ def import_param(path: Path) -> Imported:
     operator = next((name for name in OPERATORS if name in names), None)
     if operator is None:
         refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
-    document = Document(path, top[operator], {}, above=(operator,))
-    setup = validate(_Benchmark, document).config[0]
-    found = Document(path, {}, {})
-    _add_named(found, document, "build", setup.build[0], _BUILD)
-    _add_named(found, document, "input", setup.input[0], _INPUT)
+    found = _arguments(Document(path, top[operator], {}, above=(operator,)))
     values = validate(_Values, found)
     assumed = dict(_UNSAID_BY_PARAM)
-    optimizer: Any = Optimizer.ROWWISE_ADAGRAD
-    if "optimizer" in setup.build[0].kwargs:
-        given = setup.build[0].kwargs["optimizer"].value
-        optimizer = str(given).removeprefix("exact_").replace("row_wise", "rowwise")
-        if optimizer not in list(Optimizer):
-            keys = ("config", 0, "build", 0, "kwargs", "optimizer")
-            document.refuse(keys, given, f"must be one of {', '.join(Optimizer)}")
-    else:
-        assumed["training.optimizer"] = "the file does not name it"
+    if values.optimizer is None:
+        assumed["training.optimizer"] = _NO_OPTIMIZER
+    shapes = [
+        each(getattr(values, key), values.num_tables, found, (key,))
+        for key in ("rows", "dim", "pooling_factor")
+    ]
     others = [name for name in names if name != operator]
     return imported_of(
-        path,
-        "PARAM configuration",
+        str(path),
+        f"the PARAM configuration {path.name}",
         {
-            "tables": _tables(values, found),
+            "name": path.stem,
+            "tables": (
+                plain_table(
+                    f"t{i}",
+                    rows,
+                    columns,
+                    [(f"t{i}", factor)],
+                    dtype=values.weights_precision,
+                    pooling=_POOLING[values.pooling],
+                    is_weighted=values.weighted,
+                )
+                for i, (rows, columns, factor) in enumerate(zip(*shapes, strict=True))
+            ),
             "batch_size_per_rank": values.batch_size,
-            "optimizer": optimizer,
+            "optimizer": values.optimizer or Optimizer.ROWWISE_ADAGRAD,
         },
         assumed=assumed,
         unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
@@ -373,43 +334,26 @@ def import_param(path: Path) -> Imported:
     )
 
 
-def _tables(values: _Values, found: Document) -> tuple[Table, ...]:
-    rows, columns, factors = (
-        each(getattr(values, key), values.num_tables, found, (key,))
-        for key in ("rows", "dim", "pooling_factor")
-    )
-    return tuple(
-        plain_table(
-            f"t{i}",
-            rows[i],
-            columns[i],
-            [(f"t{i}", factors[i])],
-            dtype=DataType(values.weights_precision),
-            pooling=_POOLING[values.pooling],
-            is_weighted=values.weighted,
-        )
-        for i in range(values.num_tables)
-    )
-
-
-def _add_named(
-    found: Document, document: Document, section: str, part: _Part, names: tuple[str, ...]
-) -> None:
-    """Add each argument by its name; arguments without names are taken in order."""
-    where: Keys = ("config", 0, section, 0, "args")
-    for position, argument in enumerate(part.args):
-        place = (*where, position)
-        if argument.swept is not None or argument.listed is not None:
-            document.refuse(place, argument.value, "sweeps over values; write one")
-        name = argument.name or (names[position] if position < len(names) else None)
-        if name not in names or name in found.value:
-            document.refuse((*place, "name"), name, f"must be one of {', '.join(names)}, once")
-        value = argument.value
-        if isinstance(value, list):
-            value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
-        found.value[name] = value
-        found.origins[name,] = document.where((*place, "value"))
-    for name in names:
-        if name not in found.value:
-            given = [a.name for a in part.args]
-            document.refuse(where, given, f"argument {name!r} is missing; add it")
+def _arguments(document: Document) -> Document:
+    """The value of each argument by its name; arguments without names are taken in order."""
+    setup = validate(_Benchmark, document).config[0]
+    found = Document(document.path, {}, {})
+    for section, names in _ARGUMENTS.items():
+        (part,) = getattr(setup, section)
+        for position, argument in enumerate(part.args):
+            place = ("config", 0, section, 0, "args", position)
+            if argument.swept is not None or argument.listed is not None:
+                document.refuse(place, argument.value, "sweeps over values; write one")
+            name = argument.name or (*names, *[None] * len(part.args))[position]
+            if name not in names or name in found.value:
+                document.refuse((*place, "name"), name, f"must be one of {', '.join(names)}, once")
+            value = argument.value
+            if isinstance(value, list):
+                value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
+            found.value[name] = value
+            found.origins[name,] = document.where((*place, "value"))
+    if given := setup.build[0].kwargs.get("optimizer"):
+        found.value["optimizer"] = given.value
+        keys = ("config", 0, "build", 0, "kwargs")
+        found.origins["optimizer",] = document.where(keys)
+    return found

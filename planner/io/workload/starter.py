@@ -11,9 +11,8 @@ given has a comment that asks for it.
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,11 +23,9 @@ from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
 from planner.io.workload.table_list import (
-    ASSUMED,
     document_of,
     entry_of,
     joined,
-    known_column,
     named_columns,
     read_table_list,
 )
@@ -46,15 +43,14 @@ _KEYS: Final = {
 _TABLE: Final = ("embedding_name", "share_embedding")
 _NAME: Final = ("feature_name", "sequence_name", "input_names")
 _INSIDE: Final = ("zch", "dynamicembedding")
-_ABOVE: Final = ("pooling_factor",)
-"""Read from the group around a feature, too: the length of a sequence of several features."""
 _EXTRA_ROWS: Final = {"boundaries": 1, "vocab_list": 2}
 """Lists that stand for rows: bins between boundaries; words, the default and the unknown word."""
 _PROTOBUF: Final = re.compile(r"^\s*(feature_configs?|data_config|model_config)\s*:?\s*\{", re.M)
 _TOKEN: Final = re.compile(
-    r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[{}\[\]:,;<>])"""
-    r"""|(?P<word>[^\s{}\[\]:,;<>"'\#]+)"""
+    r"""[\s:,;]+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+    r"""|(?P<word>[{}\[\]<>]|[^\s{}\[\]:,;<>"'\#]+)|(?P<fault>.)"""
 )
+_MARKS: Final = frozenset("{}[]<>")
 _MOST_DEPTH: Final = 50
 
 
@@ -70,15 +66,16 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
             None.
     """
     text = read_text(path)
+    value: Any
     if text.lstrip()[:1] in ("{", "["):
         value = parse_json(text, path)
     elif re.search(r"^(feature_spec|channel_spec)\s*:", text, re.M):
         value = parse_yaml(text, str(path))[0]
     elif _PROTOBUF.search(text):
-        value = _protobuf(text, path)
+        value = _group(_tokens(text, path), path)
     else:
         return read_table_list(path, dim=dim)
-    found = list(_features(value, "", {}, 0))
+    found = list(_features(value, "", None, 0))
     tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
     bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
     if bare and dim is None:
@@ -86,24 +83,28 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
             f"{path}: {len(bare)} features have no embedding dimension, such as {bare[0]!r}; add "
             "--dim with that of the model"
         )
-    for entry in tables:
-        entry.setdefault("embedding_dim", dim)
-    document = document_of(path, tables, {})
-    batch = value.get("data_config", {}) if isinstance(value, dict) else {}
-    batch = batch.get("batch_size") if isinstance(batch, dict) else None
-    if batch is not None:
-        document.value["training"]["batch_size_per_rank"] = batch
+    document = document_of(path, [{"embedding_dim": dim, **entry} for entry in tables], {})
+    settings = value.get("data_config") if isinstance(value, dict) else None
+    if isinstance(settings, dict) and settings.get("batch_size") is not None:
+        document.value["training"]["batch_size_per_rank"] = settings["batch_size"]
         document.value["assumed"].remove("training.batch_size_per_rank")
     return document
 
 
-def _features(value: Any, name: str, above: dict[str, Any], depth: int) -> Iterator[dict[str, Any]]:
-    """The cells of each feature below a value; ``name`` is the key that leads to it."""
+def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[str, Any]]:
+    """The cells of each feature below a value.
+
+    Args:
+        value: a part of a file.
+        name: the key that leads to it.
+        length: indices per sample, if a group around it is a sequence of several features.
+        depth: how far it is from the top.
+    """
     if depth > _MOST_DEPTH:
         return
     if isinstance(value, list):
         for part in value:
-            yield from _features(part, name, above, depth + 1)
+            yield from _features(part, name, length, depth + 1)
     if not isinstance(value, dict):
         return
     inner = [value, *(value[k] for k in _INSIDE if isinstance(value.get(k), dict))]
@@ -118,74 +119,53 @@ def _features(value: Any, name: str, above: dict[str, Any], depth: int) -> Itera
         if key in value and "num_embeddings" not in cells:
             listed = value[key]
             cells["num_embeddings"] = extra + (len(listed) if isinstance(listed, list) else 1)
-    known = {column: above[column] for column in _ABOVE if column in above} | cells
+    length = cells.pop("pooling_factor", length)
     if "num_embeddings" not in cells:
         for key, part in value.items():
-            yield from _features(part, str(key), known, depth + 1)
+            yield from _features(part, str(key), length, depth + 1)
         return
     feature = str(next((value[k] for k in _NAME if isinstance(value.get(k), str)), name))
     table = next((value[k] for k in _TABLE if isinstance(value.get(k), str) and value[k]), feature)
-    if known.get("pooling_factor") == 0:
-        del known["pooling_factor"]
-    yield {**known, "name": table, "features": [feature]}
+    factor = {"pooling_factor": length} if length else {}
+    yield {**cells, **factor, "name": table, "features": [feature]}
 
 
-def _protobuf(text: str, path: Path) -> dict[str, Any]:
-    """The groups of a protocol buffer's text form; a key that is there twice has a list."""
-    top: dict[str, Any] = {}
-    open_groups = [top]
-    key, position = "", 0
-    in_list = False
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        line = text.count("\n", 0, position) + 1
-        if found is None:
-            refuse(f"{path}:{line}: not well-formed: {text[position : position + 20]!r}")
-        position = found.end()
-        mark, word = found["mark"], found["word"] or found["text"]
-        if mark in ("{", "<") and key and len(open_groups) < _MOST_DEPTH:
-            group: dict[str, Any] = {}
-            _add(open_groups[-1], key, group)
-            open_groups.append(group)
-            key = ""
-        elif mark in ("}", ">") and len(open_groups) > 1:
-            open_groups.pop()
-        elif mark in ("[", "]"):
-            in_list = mark == "["
-            key = key if in_list else ""
-        elif mark and mark not in ":,;":
-            refuse(f"{path}:{line}: not well-formed: {mark!r} has no place here")
-        elif word and key:
-            _add(open_groups[-1], key, parse_scalar(word) if found["word"] else word[1:-1])
-            key = key if in_list else ""
-        elif word:
-            key = word
-    if len(open_groups) > 1:
-        refuse(f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?")
-    return top
+def _tokens(text: str, path: Path) -> Iterator[str]:
+    """The words, brackets and quoted texts of a protocol buffer's text form."""
+    for found in _TOKEN.finditer(text):
+        if found["fault"]:
+            line = text.count("\n", 0, found.start()) + 1
+            refuse(f"{path}:{line}: not well-formed: {text[found.start() :][:20]!r}")
+        if found["text"] or found["word"]:
+            yield found["text"] or found["word"]
 
 
-def _add(group: dict[str, Any], key: str, value: Any) -> None:
-    if key not in group:
-        group[key] = value
-    elif isinstance(group[key], list):
-        group[key].append(value)
+def _group(tokens: Iterator[str], path: Path, depth: int = 0) -> dict[str, Any]:
+    """The keys of a group up to its end; a key that is there twice has a list."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    for key in tokens:
+        if depth and key in ("}", ">"):
+            break
+        word = next(tokens, "")
+        if key in _MARKS or word in ("}", ">", "]") or depth > _MOST_DEPTH:
+            refuse(f"{path}: not well-formed: {key} {word} has no place here")
+        if word in ("{", "<"):
+            found[key].append(_group(tokens, path, depth + 1))
+        elif word == "[":
+            found[key] += map(_scalar, iter(lambda: next(tokens, "]"), "]"))
+        else:
+            found[key].append(_scalar(word))
     else:
-        group[key] = [group[key], value]
+        if depth:
+            refuse(f"{path}: {depth} groups are not closed; is the file cut off?")
+    return {key: each if len(each) > 1 else each[0] for key, each in found.items() if each}
 
 
-_NOTES: Final = {
-    "training.batch_size_per_rank": "samples per GPU and step: assumed, put yours",
-    "training.optimizer": "assumed, put yours",
-    "training.output_dtype": "of pooled embeddings on the wire: assumed, put yours",
-    "training.gradient_dtype": "of dense gradients on the wire: assumed, put yours",
-    "training.pipeline": "assumed, put yours",
-    "training.index_bytes": "assumed, put yours",
-    "dense": "layers: assumed, put yours, or leave the section out for embeddings only",
-    "memory": "per GPU: framework, allocator, NCCL: assumed, put yours",
-    "tables": "where an entry has no pooling_factor, it is 1; no dtype is fp32: assumed",
-}
+def _scalar(word: str) -> object:
+    return word[1:-1] if word[:1] in ("'", '"') else parse_scalar(word)
 
+
+_NOTE: Final = "assumed, put yours"
 _MEDIAN_ROWS: Final = 3e5
 _MEDIAN_POOLING: Final = 5.0
 _DIMS: Final = (16, 32, 64, 128, 256)
@@ -199,18 +179,22 @@ def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
     Raises:
         InvalidInputError: the list breaks rules; the message names every line that does.
     """
-    document = read_any_list(source, dim=dim)
-    file = workload_file_of(document)
-    kept = {"tables", "memory", *file.assumed}
-    notes = {key: text for key, text in _NOTES.items() if key in kept}
-    header = (
+    return _text(
+        read_any_list(source, dim=dim),
+        name,
         f"Tables of {source.name}. Lines with 'assumed' are not from it; 'shardplan profile' finds",
         "how indices fall on rows, which is taken as uniform where a table has no distribution.",
+        tables="where an entry has no pooling_factor, it is 1; no dtype is fp32: assumed",
     )
+
+
+def _text(document: Document, name: str, *header: str, tables: str = "") -> str:
+    """A workload file with comments at all keys whose values are assumed, and at the tables."""
+    file = workload_file_of(document)
     return workload_text(
         replace(file.workload, name=name),
         header=header,
-        notes=notes,
+        notes={**dict.fromkeys((*file.assumed, "memory"), _NOTE), "tables": tables},
         law_is_known=False,
         assumed=file.assumed,
     )
@@ -240,15 +224,11 @@ def placeholder_text(num_tables: int, name: str) -> str:
         }
         for i in range(num_tables)
     ]
-    header = (
+    return _text(
+        document_of(Path(name), entries, {}),
+        name,
         f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan import",
         "tables --list tables.csv' writes this file from a list of your tables.",
-    )
-    notes = {key: text for key, text in _NOTES.items() if key != "tables"}
-    file = workload_file_of(document_of(Path(name), entries, {}))
-    whole = replace(file.workload, name=name)
-    return workload_text(
-        whole, header=header, notes=notes, law_is_known=False, assumed=dict.fromkeys(ASSUMED, ())
     )
 
 
@@ -271,7 +251,7 @@ def workload_from_dataframe(
     (None, NaN) mean the default. A table without a Zipf exponent has uniform indices.
 
     Args:
-        frame: a DataFrame, or a list of mappings from column to value.
+        frame: a pandas DataFrame, or mappings from column to value.
         batch_size_per_rank: samples per rank.
         name: name of the workload.
         **changes: other fields of :class:`costmodels.workload.Workload`.
@@ -285,18 +265,15 @@ def workload_from_dataframe(
         >>> workload_from_dataframe(rows, batch_size_per_rank=512).tables[0].embedding_dim
         64
     """
-    _check_changes(changes)
-    rows = _rows_of(frame)
-    if not rows:
-        refuse("DataFrame: no rows; give one row for each table")
-    present = [_present(row) for row in rows]
-    columns = list(dict.fromkeys(column for row in present for column in row))
-    renamed = dict(zip(columns, named_columns(columns, "DataFrame"), strict=True))
-    entries = [entry_of({renamed[k]: v for k, v in row.items()}, "DataFrame") for row in present]
+    if "tables" in changes:
+        refuse("workload_from_dataframe takes the tables from the rows; drop tables=...")
+    unknown = changes.keys() - {f.name for f in fields(Workload)}
+    if unknown:
+        refuse(f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload")
     value = {
         "name": name,
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
-        "tables": joined(entries),
+        "tables": joined(_entries(frame)),
     }
     found = workload_file_of(Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
@@ -310,61 +287,33 @@ def workload_from_dataframe(
         raise InvalidInputError(str(error)) from error
 
 
-def _check_changes(changes: Mapping[str, Any]) -> None:
-    if "tables" in changes:
-        refuse("workload_from_dataframe takes the tables from the rows; drop tables=...")
-    unknown = changes.keys() - {f.name for f in fields(Workload)}
-    if unknown:
-        refuse(f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload")
-
-
-def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
-    """The rows, each a mapping from column to value.
+def _entries(frame: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a DataFrame, or of a list of mappings, as entries of a workload file.
 
     Raises:
-        InvalidInputError: it is neither a DataFrame nor rows, or has a column twice.
+        InvalidInputError: it is neither of them, has no rows, or columns of one meaning.
     """
-    if isinstance(frame, Workload):
-        refuse("workload_from_dataframe takes a DataFrame or rows; this is a Workload already")
-    columns = [str(c) for c in getattr(frame, "columns", ())]
-    twice = [c for c, n in Counter(columns).items() if n > 1]
-    if twice:
-        refuse(f"DataFrame: column {twice[0]!r} is there twice; drop one")
-    rows: list[Any] | None = None
-    if hasattr(frame, "columns") and hasattr(frame, "to_dict"):
-        rows = frame.to_dict("records")
-    elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
-        rows = list(frame)
-    if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        refuse(
-            "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
-            f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
-        )
-    return rows
+    import pandas
+
+    if not isinstance(frame, pandas.DataFrame):
+        rows = list(frame) if isinstance(frame, Iterable) else [frame]
+        if not all(isinstance(row, Mapping) for row in rows):
+            refuse(
+                "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
+                f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
+            )
+        frame = pandas.DataFrame(rows)
+    if frame.empty:
+        refuse("DataFrame: no rows; give one row for each table")
+    columns = named_columns(map(str, frame.columns), "DataFrame")
+    for row in frame.itertuples(index=False, name=None):
+        cells = {key: _plain(cell) for key, cell in zip(columns, row, strict=True)}
+        present = {k: v for k, v in cells.items() if isinstance(v, list) or not pandas.isna(v)}
+        yield entry_of(present, "DataFrame")
 
 
 def _plain(value: Any) -> Any:
-    """A number or array of numpy as plain Python values; any other value as it is."""
+    """A number or list, of numpy or not, as plain Python values; any other value as it is."""
+    if isinstance(value, tuple):
+        return list(value)
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
-
-
-def _present(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of a row that are not missing, as plain values, by the keys of a workload file.
-
-    Raises:
-        InvalidInputError: two columns mean the same key.
-    """
-    cells: dict[str, Any] = {}
-    by_name: dict[str, str] = {}
-    for column, cell in row.items():
-        value = _plain(cell)
-        # The marks of pandas are known by name, so that it is not imported for them.
-        is_mark = value is None or type(value).__name__ in ("NAType", "NaTType")
-        if is_mark or (isinstance(value, float) and math.isnan(value)):
-            continue
-        name = known_column(str(column))
-        first = by_name.setdefault(name, str(column))
-        if name in cells:
-            refuse(f"DataFrame: columns {first!r} and {column!r} both mean {name}; drop one")
-        cells[name] = list(value) if isinstance(value, tuple) else value
-    return cells

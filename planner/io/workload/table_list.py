@@ -12,6 +12,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,6 @@ _BY_WORD: Final = {
     **{word: key for key, words in _SYNONYMS.items() for word in words.split()},
     **{key.replace("_", ""): key for key in KNOWN},
 }
-_MEANING: Final = {"pooling_factor": "indices per sample", "distribution": "law of the indices"}
 _WORDS: Final = {
     "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
     "avg": "mean", "average": "mean", "pooled": "sum",
@@ -97,57 +97,47 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: two cells give the same key, so that one of them would be ignored.
     """
-    pooling = cells.get("pooling")
-    is_factor = isinstance(pooling, int | float | list) and not isinstance(pooling, bool)
-    for one, other, clash in (
-        ("pooling", "pooling_factor", is_factor and "pooling_factor" in cells),
-        *((law, "distribution", law in cells and "distribution" in cells) for law in LAW_COLUMNS),
-    ):
-        if clash:
-            refuse(f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one")
     entry: dict[str, Any] = {}
-    law: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for column, cell in cells.items():
-        value = _as_whole(cell) if column in WHOLE else cell
+        key, value = column, cell
+        is_number = isinstance(cell, int | float | list) and not isinstance(cell, bool)
         if column in LAW_COLUMNS:
-            law[LAW_COLUMNS[column]] = value
-        elif column == "pooling" and is_factor:
-            entry["pooling_factor"] = value
+            law = entry.get("distribution", {}) if said.get("distribution") in LAW_COLUMNS else {}
+            key, value = "distribution", {"kind": "zipf", **law, LAW_COLUMNS[column]: cell}
+        elif column == "pooling" and is_number:
+            key = "pooling_factor"
         elif column in ("dtype", "pooling") and isinstance(value, str):
             word = value.lower().rpartition(".")[2]
-            entry[column] = _WORDS.get(word, word)
+            value = _WORDS.get(word, word)
         elif column == "features" and isinstance(value, str):
-            entry[column] = [value]
-        else:
-            entry[column] = value
-    if law:
-        entry["distribution"] = {"kind": "zipf", **law}
+            value = [value]
+        elif column in WHOLE and isinstance(value, float) and value.is_integer():
+            value = int(value) if abs(value) < _MOST_WHOLE else value
+        first = said.setdefault(key, column)
+        if first != column and not {first, column} <= LAW_COLUMNS.keys():
+            one, other = sorted((first, column), key=key.__eq__)
+            refuse(f"{where}: {one!r} and {other!r} both say the {key}; keep one")
+        entry[key] = value
     return entry
 
 
 def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one table, each with other features, as one table with all of these features."""
     tables: dict[str, dict[str, Any]] = {}
-    rest: list[dict[str, Any]] = []
-    for entry in entries:
-        first = tables.get(str(entry.get("name")))
-        if first is None or not _is_same_table(first, entry):
-            tables.setdefault(str(entry.get("name")), entry)
-            rest.append(entry)
-            continue
-        factors = [*_factors(first), *_factors(entry)]
-        first["features"] = [*first["features"], *entry["features"]]
-        first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
-    return rest
-
-
-def _is_same_table(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    ours, theirs = (
-        {k: v for k, v in e.items() if k not in ("features", "pooling_factor")}
-        for e in (one, other)
-    )
-    listed = all(isinstance(e.get("features"), list) for e in (one, other))
-    return listed and ours == theirs and not set(one["features"]) & set(other["features"])
+    for number, entry in enumerate(entries):
+        features = entry.get("features")
+        key = repr({k: v for k, v in entry.items() if k not in ("features", "pooling_factor")})
+        if not isinstance(features, list):
+            tables[f"{number}"] = entry
+        elif (first := tables.setdefault(key, entry)) is not entry:
+            if {*first["features"]} & {*features}:
+                tables[f"{number}"] = entry
+                continue
+            factors = [*_factors(first), *_factors(entry)]
+            first["features"] = [*first["features"], *features]
+            first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
+    return list(tables.values())
 
 
 def _factors(entry: Mapping[str, Any]) -> list[Any]:
@@ -155,20 +145,14 @@ def _factors(entry: Mapping[str, Any]) -> list[Any]:
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
 
 
-def _as_whole(value: Any) -> Any:
-    """A whole number that is written as ``3e6`` or ``3000000.0``; any other value as it is."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
-        return int(value)
-    return value
-
-
-ASSUMED: Final[Mapping[str, Any]] = {
-    "training.batch_size_per_rank": 4096,
-    "training.optimizer": "rowwise_adagrad",
-    "training.output_dtype": "fp32",
-    "training.gradient_dtype": "fp32",
-    "training.pipeline": "sparse_dist",
-    "training.index_bytes": 8,
+ASSUMED: Final = (
+    "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
+    "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
+    "memory.reserve",
+)  # fmt: skip
+"""What a list of tables does not say."""
+_VALUES: Final = {
+    "training": {"batch_size_per_rank": 4096},
     "dense": {
         "num_dense_features": 13,
         "bottom_mlp": [512, 256, 128],
@@ -176,9 +160,9 @@ ASSUMED: Final[Mapping[str, Any]] = {
         "interaction": "cat",
         "dtype": "bf16",
     },
-    "memory.reserve": "6 GiB",
+    "memory": {"reserve": "6 GiB"},
 }
-"""What a list of tables does not say, with the values of ``training`` that any file defaults to."""
+"""The values of these keys that are no defaults of the format."""
 
 LIST_ENDINGS: Final = (".csv", ".tsv")
 """Ends of names of files that are read as lists of tables."""
@@ -187,11 +171,6 @@ _SEPARATORS: Final = ",;\t|"
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module", "row_update"})
 _LIST_COLUMNS: Final = frozenset({"features", "pooling_factor", "pooling"})
 _MISSING: Final = frozenset({"nan", "na", "n/a", "<na>"})
-_THOUSANDS: Final = {
-    ",": re.compile(r"[0-9]{1,3}(,[0-9]{3})+"),
-    ";": re.compile(r"[0-9]{1,3}([., ][0-9]{3})+"),
-}
-"""Match ``40,000,000``, as spreadsheets write it; with ``;`` between cells also other marks."""
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 
@@ -246,14 +225,7 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
     if not tables:
         refuse(f"{path}: no tables; below the line of column names, give one table per line")
     whole = joined(tables)
-    value: dict[str, Any] = {"name": path.stem, "training": {}, "memory": {}, "tables": whole}
-    for key, assumed in ASSUMED.items():
-        section, _, name = key.partition(".")
-        if name:
-            value[section][name] = assumed
-        else:
-            value[section] = dict(assumed)
-    value["assumed"] = list(ASSUMED)
+    value = {"name": path.stem, **deepcopy(_VALUES), "assumed": list(ASSUMED), "tables": whole}
     return Document(path, value, lines if len(whole) == len(tables) else {})
 
 
@@ -283,8 +255,10 @@ def _value(column: str, text: str, separator: str) -> Any:
         text = text.replace(",", ".")
     if column in _LIST_COLUMNS and (parts := _parts(text, column)) is not None:
         return parts
-    if column in WHOLE and _THOUSANDS[separator if separator == ";" else ","].fullmatch(text):
-        return int(re.sub(r"[., ]", "", text))
+    # Spreadsheets write 40,000,000; with semicolons between cells also with other marks.
+    mark = "[., ]" if separator == ";" else ","
+    if column in WHOLE and re.fullmatch(rf"[0-9]{{1,3}}({mark}[0-9]{{3}})+", text):
+        return int(re.sub(mark, "", text))
     value = parse_scalar(text)
     is_number = column == "pooling" and isinstance(value, int | float)
     if column == "is_weighted" and isinstance(value, int) and value in (0, 1):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.support.dask_cluster import WorkerError, dask_client
+from planner.support.processes import WorkerError, dask_client
 
 
 @pytest.mark.filterwarnings("ignore::Warning")

@@ -31,7 +31,7 @@ print("up", flush=True)
 HOLDS_THE_INTERPRETER = "ctypes.PyDLL(None).sleep(600)"
 """A call into C that keeps the interpreter lock: no Python thread of the child runs meanwhile."""
 
-WITHOUT_PRCTL = "import planner.support.processes as l\nl._kernel_kills_orphan = lambda: False"
+WITHOUT_PRCTL = "ctypes.CDLL = lambda _: None"
 
 PARENT = """
 import os, subprocess, sys, time

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.trace.reading import times_of
-from planner.trace.stages import OTHER
+from planner.trace.reading import OTHER, times_of
 
 STEPS = 2
 STEP_US = 100.0

@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.trace.reading import TraceTimes, load_trace, read_trace, times_of
-from planner.trace.stages import COPIES, OTHER
+from planner.trace.reading import (
+    COPIES,
+    OTHER,
+    Event,
+    TraceTimes,
+    load_trace,
+    read_trace,
+    times_of,
+)
 from tests.planner.trace.h200_runs import NAMES, row_of, trace_of
 
-Event = dict[str, Any]
+Raw = dict[str, Any]
 
 ONLY_IN_ONE_STAGE = (
     # stage, group and a pattern of kernels that are the whole group there
@@ -139,13 +146,13 @@ def test_the_host_sets_the_pace(name: str, read: TraceTimes) -> None:
     assert read.idle_ratio == pytest.approx(1 - read.busy_s / read.iteration_s)
 
 
-def _event(category: str, name: str, begin: float, length: float, **more: Any) -> Event:
+def _event(category: str, name: str, begin: float, length: float, **more: Any) -> Raw:
     args = {"correlation": more.pop("correlation")} if "correlation" in more else {}
     return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length, "args": args,
             "pid": 0, "tid": 1, **more}  # fmt: skip
 
 
-def _launched(spans: list[tuple[str, float, float]], kernel: str, wait: float = 0.0) -> Event:
+def _launched(spans: list[tuple[str, float, float]], kernel: str, wait: float = 0.0) -> Raw:
     """One step of 100 us: a kernel of 60 us that the host launches at 10 us, inside of spans."""
     events = [_event("cpu_op", *span) for span in spans]
     events += [
@@ -227,6 +234,5 @@ def test_only_what_is_read_is_kept() -> None:
     """Arguments such as stacks and shapes, and events of other kinds, are not."""
     events = load_trace(trace_of(NAMES[0]))["traceEvents"]
     kept = [e for e in events if e is not None]
-    assert {key for e in kept for key in e} == {"ph", "cat", "name", "ts", "dur", "tid", "args"}
-    assert {key for e in kept for key in e["args"]} == {"correlation"}
-    assert len(kept) < len(events)
+    assert all(isinstance(e, Event) for e in kept)
+    assert 0 < len(kept) < len(events)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from planner.errors import InvalidInputError
-from planner.io.importers.base import Imported, imported_text
+from planner.io.importers.base import Imported, import_torchrec_plan, imported_text
 from planner.io.importers.dlrm import PROGRAMS, import_dlrm
 from planner.io.importers.fbgemm import import_fbgemm, import_param
 from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
-from planner.io.importers.torchrec_plan import import_torchrec_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save, three_tables
 

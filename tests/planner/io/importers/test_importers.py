@@ -15,9 +15,9 @@ from costmodels.sharding import check_plan
 from costmodels.workload import DataType, DenseOptimizer, Interaction, Optimizer, Pooling
 from planner import io
 from planner.errors import InvalidInputError
+from planner.io.importers.base import import_torchrec_plan
 from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm, parse_dlrm_command
 from planner.io.importers.fbgemm import import_fbgemm, import_param
-from planner.io.importers.torchrec_plan import import_torchrec_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import SHAPES, check_readable, save
 
@@ -158,7 +158,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
         ("dlrm_main.py --embedding_dim", "needs a value"),
         ("dlrm_main.py --embedding_dim x", "--embedding_dim: value 'x'"),
         ("dlrm_main.py --embedding_dim 128", "must end with the embedding dimension, 128"),
-        ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 numbers"),
+        ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 entries"),
         ("dlrm_main.py --adagrad=7", "takes no value but True or False"),
         ("dlrm_main.py 64", "belongs to no flag"),
         ("dlrm_main.py --interaction_type tree", "original, dcn, projection"),
@@ -263,7 +263,7 @@ def test_fbgemm_says_that_it_leaves_mixed_columns_out(tmp_path: Path) -> None:
         (("indices_params", "heavy_hitters"), [0.9, 0.9], "must sum to at most 1"),
         (("indices_params", "zipf_s"), 11, "indices_params.zipf_s"),
         (("indices_params", "index_dtype"), "int8", "torch.int32, torch.int64"),
-        (("batch_params",), None, "batch_params: value None"),
+        (("batch_params",), None, "batch_params: key 'B' is missing"),
         (("pooling_params", "L"), None, "pooling_params: key 'L' is missing"),
     ],
 )
@@ -304,7 +304,7 @@ def test_param(tmp_path: Path) -> None:
         (lambda c: c["config"][0]["build"][0]["args"][0].update(name="x"), "must be one of"),
         (
             lambda c: c["config"][0]["build"][0]["kwargs"]["optimizer"].update(value="lion"),
-            "kwargs.optimizer: value 'lion'",
+            "kwargs: optimizer: value 'lion'",
         ),
         (lambda c: c["config"][0]["build"][0]["args"][1].update(value=[1]), "must have 2 entries"),
     ],
