@@ -77,7 +77,7 @@ class Layout(NamedTuple):
         where: for each shard the number of its pair of a width and a block, which is the position
             of the width times the number of blocks plus the position of the block. Shaped ``[W]``,
             ``[pieces]`` or ``[pieces, L]``, as in
-            :class:`costmodels.shard_work.option_work.OptionWork`.
+            :class:`costmodels.shard_work.cells.OptionWork`.
         may_repeat: whether neighbouring blocks may cost the same although they differ.
         batch_ratio: ``batch_ratio`` of :class:`Cells` for each block; empty if all are 1.
     """
