@@ -163,11 +163,6 @@ class TorchrecMachine:
         default = (DDR_CAPACITY_BYTES,) * self.world_size
         return self.ddr_capacity_by_rank_bytes or default
 
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of ranks; see ``group_size``."""
-        return max(1, self.world_size // self.group_size)
-
     def bandwidth(self, world_size: int, local_world_size: int) -> float:
         """Bytes per second of any collective except an all-reduce.
 
@@ -368,7 +363,8 @@ def shard_perf(
     rate, outputs = _device_rate(table, machine, kernel, share), table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
-    world, group, groups = machine.world_size, machine.group_size, machine.num_groups
+    world, group = machine.world_size, machine.group_size
+    groups = world // group
     by_rows, by_hosts = sharding_type in BY_ROWS, sharding_type in BY_HOSTS
     parts = (group if by_hosts else world) if by_rows else 1
     sums = by_hosts or (by_rows and table.is_pooled)

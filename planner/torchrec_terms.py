@@ -32,11 +32,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from costmodels import torchrec_estimates as estimates
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
@@ -48,18 +48,11 @@ from costmodels.sharding import (
     ShardingOption,
     ShardingType,
     Spread,
+    TablePlacement,
     row_blocks,
 )
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import (
-    ShardPerf,
-    TorchrecInputs,
-    TorchrecMachine,
-    TorchrecTable,
-    shard_perf,
-    shard_storage,
-)
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.options.enumeration import enumerate_options
@@ -104,8 +97,8 @@ class TorchrecPricing:
     by_phase: bool = False
     torchrec_figures: bool = False
     is_reserved: bool = False
-    machine: TorchrecMachine | None = None
-    inputs: tuple[tuple[str, TorchrecInputs], ...] = ()
+    machine: estimates.TorchrecMachine | None = None
+    inputs: tuple[tuple[str, estimates.TorchrecInputs], ...] = ()
 
     def __call__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
@@ -140,9 +133,11 @@ class TorchrecPipeline(CostPipeline):
         """
         super().__init__(workload, topology, models)
         self.asked = asked
-        own = TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
+        own = estimates.TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
         self.machine = own if asked.machine is None else own.moved_to(asked.machine)
-        self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
+        self.torchrec_tables = {
+            t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
+        }
         for name, inputs in asked.inputs:
             self.torchrec_tables[name] = inputs.read(self.torchrec_tables[name])
         self._tables = {t.name: t for t in workload.tables}
@@ -150,7 +145,7 @@ class TorchrecPipeline(CostPipeline):
         self._modules = {module: i for i, module in enumerate(modules)}
         groups = len(modules) * len(_KINDS)
         self.num_features = COMMS + 2 * groups if asked.by_phase else TIMES + 1
-        self._perfs: dict[tuple[object, ...], ShardPerf] = {}
+        self._perfs: dict[tuple[object, ...], estimates.ShardPerf] = {}
 
     @cached_property
     def device_limits(self) -> FloatArray:
@@ -215,61 +210,32 @@ class TorchrecPipeline(CostPipeline):
         :meth:`plan_work` counts in this package's own columns, which reports use.
         """
         work = np.zeros((self.topology.world_size, self.num_features))
-        for placement in plan.placements:
-            for shard in placement.shards:
-                option = ShardingOption(
-                    table=placement.table,
-                    sharding_type=placement.sharding_type,
-                    kernel=placement.kernel,
-                    column_widths=(shard.num_cols,),
-                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
-                )
-                work[shard.rank] += self._row(option, shard.num_rows, shard.num_cols)
+        for placed in plan.placements:
+            for shard in placed.shards:
+                work[shard.rank] += self._row(placed, shard.num_rows, shard.num_cols)
         return work
 
-    def _row(self, option: ShardingOption, rows: int, width: int) -> FloatArray:
-        table, read = self._tables[option.table], self.torchrec_tables[option.table]
-        perf, factor = self._perf(option, width), option.cache_load_factor_ratio
-        storage = shard_storage(
-            read,
-            self.machine,
-            option.sharding_type,
-            option.kernel,
-            num_rows=rows,
-            num_cols=width,
-            cache_load_factor_ratio=factor,
-        )
+    def _row(self, option: ShardingOption | TablePlacement, rows: int, width: int) -> FloatArray:
+        table, kind, kernel = self._tables[option.table], option.sharding_type, option.kernel
+        of = self.torchrec_tables[option.table], self.machine, kind, kernel
+        factor = option.cache_load_factor_ratio
+        how: dict[str, Any] = {"num_cols": width, "cache_load_factor_ratio": factor}
+        key = option.table, kind, kernel, *how.values()
+        if key not in self._perfs:
+            self._perfs[key] = estimates.shard_perf(*of, **how)
+        perf, storage = self._perfs[key], estimates.shard_storage(*of, num_rows=rows, **how)
         row = np.zeros(self.num_features)
         row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
         if not self.asked.by_phase:
             row[TIMES] = perf.total_s
             return row
         row[FORWARD], row[BACKWARD] = perf.fwd_compute_s, perf.bwd_compute_s
-        if option.is_uniform:
+        if SPREAD[kind] is Spread.UNIFORM:
             row[UNIFORM_COMMS] = perf.fwd_comms_s + perf.bwd_comms_s
             return row
-        group = self._modules[table.module] * len(_KINDS) + _KINDS.index(option.sharding_type)
+        group = self._modules[table.module] * len(_KINDS) + _KINDS.index(kind)
         row[COMMS + 2 * group], row[COMMS + 2 * group + 1] = perf.fwd_comms_s, perf.bwd_comms_s
         return row
-
-    def _perf(self, option: ShardingOption, width: int) -> ShardPerf:
-        key = (
-            option.table,
-            option.sharding_type,
-            option.kernel,
-            option.cache_load_factor_ratio,
-            width,
-        )
-        if key not in self._perfs:
-            self._perfs[key] = shard_perf(
-                self.torchrec_tables[option.table],
-                self.machine,
-                option.sharding_type,
-                option.kernel,
-                num_cols=width,
-                cache_load_factor_ratio=option.cache_load_factor_ratio,
-            )
-        return self._perfs[key]
 
 
 # ------------------ the space
@@ -311,14 +277,8 @@ def torchrec_space(
     return _Pruning(space, pipeline).left() or space
 
 
-class _Quick(NamedTuple):
-    """The value of a plan, and the plan with the space whose options it numbers."""
-
-    value: float = math.inf
-    plan: tuple[SearchSpace, Assignment] | None = None
-
-
-_value = attrgetter("value")
+_Quick = tuple[float, SearchSpace, Assignment]
+"""The value of a plan, the space whose options it numbers, and the plan."""
 
 
 class _Pruning:
@@ -348,15 +308,15 @@ class _Pruning:
         if price is None:
             return None
         found = self._quick_plan(price)
-        known = found.value
+        known = math.inf if found is None else found[0]
         keep = self._largest_s <= known * (1 + _ROUNDING)
         for y in {0.0, price}:
             prices = self._priced(y)
             slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
             keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
         space = self._chosen(keep)
-        if found.plan is not None:
-            space.known = _known_in(space, *found.plan)
+        if found is not None:
+            space.known = _known_in(space, *found[1:])
         return space
 
     def _chosen(self, keep: BoolArray) -> SearchSpace:
@@ -435,9 +395,9 @@ class _Pruning:
                 break
         return high
 
-    def _quick_plan(self, price: float) -> _Quick:
-        """The best of some plans that are quick to make; its value is infinite if none fits."""
-        best, bound = _Quick(), self._bound(price)
+    def _quick_plan(self, price: float) -> _Quick | None:
+        """The best of some plans that are quick to make; None if none fits."""
+        best, bound = None, self._bound(price)
         for tried in self._prices(price):
             mean = max(self._bound(tried), bound)
             choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
@@ -449,10 +409,12 @@ class _Pruning:
             model = LinearModel(space, ColumnMaxima(space))
             number = np.cumsum(keep) - 1
             for choice in choices:
-                best = min(best, _placed(model, number[choice] - space.first[:-1]), key=_value)
-                if best.value <= _CLOSE * bound:
+                made = _placed(model, number[choice] - space.first[:-1])
+                if made is not None and (best is None or made[0] < best[0]):
+                    best = made
+                if best is not None and best[0] <= _CLOSE * bound:
                     return best
-            if best.plan is not None:
+            if best is not None:
                 break
         return best
 
@@ -465,14 +427,14 @@ class _Pruning:
             yield from (share * full for share in _SHARES)
 
 
-def _placed(model: LinearModel, choice: IntArray) -> _Quick:
+def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
     space = model.space
     peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
     pressure = Pressure(targets=model.targets(peaks), power=_POWER)
     plan = place_options(model, choice, pressure)
     work = space.work(plan)
     fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
-    return _Quick(float(model.objective.values(work)), (space, plan)) if fits else _Quick()
+    return (float(model.objective.values(work)), space, plan) if fits else None
 
 
 def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assignment:
@@ -530,8 +492,7 @@ class ColumnMaxima(AbstractNamedObjective):
             raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[..., TIMES:])
-        self._gradient = np.zeros((len(self._columns), pipeline.num_features))
-        self._gradient[np.arange(len(self._columns)), TIMES + self._columns] = 1.0
+        self._gradient: FloatArray = np.eye(pipeline.num_features)[TIMES + self._columns]
 
     @property
     def weights(self) -> FloatArray:

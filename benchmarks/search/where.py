@@ -43,7 +43,7 @@ from costmodels.system_models import default_models
 from planner import load_system, load_workload
 from planner.api import solve
 from planner.io.workload.starter import placeholder_text
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.options.enumeration import enumerate_options
 from planner.options.memory import refuse_hopeless
 from planner.options.table_limits import table_limits

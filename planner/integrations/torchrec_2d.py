@@ -8,7 +8,7 @@ size is planned, its sync is priced, and the choices are sorted by time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -16,15 +16,17 @@ from torchrec.distributed.types import ShardingPlan
 
 from costmodels.pipeline import CostPipeline
 from costmodels.system_models import sync_time_s
-from costmodels.topology import Topology, group_topology
+from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.search import evaluations_within
+from planner.integrations.drop_in import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values
+from planner.problem import PlanningProblem
 from planner.result import PlanningResult
-from planner.rules.group_rules import group_constraints
+from planner.rules.group_rules import group_problem
+from planner.settings import SearchSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def group_choices(
             there is a key-value table.
         InfeasibleError: no size fits.
     """
-    world, local = topology.world_size, topology.local_world_size
+    world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
         message = (
             f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
@@ -88,50 +90,43 @@ def group_choices(
         )
         raise InvalidInputError(message)
     refuse_key_values(model.key_values, "a choice of group sizes")
-    found = []
-    last: InfeasibleError | None = None
-    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
-        copies = world // size
-        # Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
-        blocks = topology.num_hosts > 1 and copies > 1
-        for between_hosts in [False] * (local % copies == 0) + [True] * blocks:
-            group = group_topology(topology, size, between_hosts=between_hosts)
-            if group is None:
+    workload = model.workload
+    whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
+    found, failed = list[GroupChoice](), list[InfeasibleError]()
+    for size, between_hosts in _layouts(topology, sizes):
+        try:
+            problem = group_problem(whole, size, between_hosts=between_hosts)
+            if problem is None:
                 continue
-            try:
-                found.append(
-                    _choice(model, topology, group, sync_interval, time_limit_s, between_hosts)
-                )
-            except InfeasibleError as error:
-                last = error
-            except NoPlanFoundError:
-                continue
-    if not found and last is not None:
-        raise last
+            most = evaluations_within(time_limit_s, workload, problem.topology, CostPipeline)
+            result = api.solve(problem, search=SearchSettings(max_evaluations=most))
+        except (InfeasibleError, NoPlanFoundError) as error:
+            failed += [error] if isinstance(error, InfeasibleError) else []
+            continue
+        sync_s = sync_time_s(topology, size, result.best.memory, between_hosts=between_hosts)
+        found.append(
+            GroupChoice(
+                sharding_group_size=size,
+                num_copies=world // size,
+                use_inter_host_allreduce=between_hosts,
+                node_group_size=problem.topology.local_world_size,
+                result=result,
+                sync_s=sync_s,
+                time_s=result.estimate.time.time_s + sync_s / sync_interval,
+            )
+        )
+    if failed and not found:
+        raise failed[-1]
     return sorted(found, key=lambda c: c.time_s)
 
 
-def _choice(
-    model: ModelDescription,
-    topology: Topology,
-    group: Topology,
-    sync_interval: int,
-    time_limit_s: float,
-    between_hosts: bool,  # noqa: FBT001 - one of two layouts
-) -> GroupChoice:
-    rules = group_constraints(model.constraints, group, between_hosts=between_hosts)
-    most = evaluations_within(time_limit_s, model.workload, group, CostPipeline)
-    result = api.plan(model.workload, group, constraints=rules, max_evaluations=most)
-    copies = topology.world_size // group.world_size
-    sync_s = sync_time_s(
-        topology, group.world_size, result.best.memory, between_hosts=between_hosts
-    )
-    return GroupChoice(
-        sharding_group_size=group.world_size,
-        num_copies=copies,
-        use_inter_host_allreduce=between_hosts,
-        node_group_size=group.local_world_size,
-        result=result,
-        sync_s=sync_s,
-        time_s=result.estimate.time.time_s + sync_s / sync_interval,
-    )
+def _layouts(topology: Topology, sizes: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    """Each size of a group, and whether copies are summed between hosts.
+
+    Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
+    """
+    world, local = topology.world_size, topology.local_world_size
+    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
+        copies = world // size
+        blocks = topology.num_hosts > 1 and copies > 1
+        yield from ((size, b) for b in [False] * (local % copies == 0) + [True] * blocks)

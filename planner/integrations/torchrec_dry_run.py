@@ -13,14 +13,12 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from torchrec.distributed.planner.types import Stats
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError
-from planner.integrations.drop_in.remarks import planning_block
-from planner.integrations.translate.module_factory import built_model
+from planner.integrations.torchrec_workload import built_model
 
 EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
@@ -46,31 +44,17 @@ _SYNTHETIC: Final = ("num_tables", "num_embeddings", "embedding_dim")
 class ShardplanReporter(DefaultPlanReporter):
     """Reports TorchRec's statistics, and a block of our own text for each system.
 
-    ``blocks[sku]`` is that text: predicted step with interval, bound, memory of the fullest rank.
-
     Args:
         provider: the provider of the orchestrator that gets this reporter.
     """
 
     def __init__(self, provider: ShardplanProvider) -> None:
         self.provider = provider
-        self.blocks: dict[str, str] = {}
 
-    def build_stats(self, ctx: PlannerSessionContext, sku: str) -> list[Stats]:
-        """TorchRec's statistics, and one that keeps our block."""
-        return [*super().build_stats(ctx, sku), _Block(self, sku)]
-
-
-class _Block(Stats):
-    def __init__(self, reporter: ShardplanReporter, sku: str) -> None:
-        self._reporter, self._sku = reporter, sku
-
-    def log(self, **told: Any) -> None:
-        planner = self._reporter.provider.planners[self._sku]
-        if planner.result is not None:
-            given = told["best_plan"], told["topology"], told["run_time"]
-            block = planning_block(planner.result, planner.rival, *given)
-            self._reporter.blocks[self._sku] = block
+    @property
+    def blocks(self) -> dict[str, str]:
+        """Our text by system: predicted step with interval, bound, memory of the fullest rank."""
+        return {sku: made.block for sku, made in self.provider.planners.items() if made.block}
 
 
 def dry_run(

@@ -31,14 +31,8 @@ from typing import Any, Final
 
 import numpy as np
 from torch import nn
-from torchrec.distributed.planner.types import (
-    ParameterConstraints,
-    Perf,
-    PerfModel,
-    SharderDataMap,
-    ShardEstimator,
-    ShardingOption,
-)
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -49,26 +43,17 @@ from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ShardingOption as OurOption
-from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
+from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
-from planner.integrations.torchrec_topology import (
-    base_system,
-    topology_from_torchrec,
-)
-from planner.integrations.torchrec_workload import (
-    NO_HINTS,
-    WorkloadHints,
-    read_table,
-    with_unique_names,
-    workload_of,
-)
+from planner.integrations.torchrec_topology import topology_from_torchrec
+from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import table_configs
 
 Given = Mapping[str, ParameterConstraints]
 
-_COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+_PARTS: Final = ("fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "input_dist_comms")
 _MS: Final = 1e3
 
 
@@ -85,19 +70,17 @@ class _Priced:
     def __init__(
         self,
         topology: TorchrecTopology,
-        constraints: Given | None,
-        system: Topology | str | None,
-        hints: WorkloadHints,
+        constraints: Given | None = None,
+        *,
+        system: Topology | str | None = None,
+        hints: WorkloadHints = NO_HINTS,
     ) -> None:
         group, world = topology.intra_group_size, topology.world_size
         if world % group:
-            message = (
-                f"world size {world} is no multiple of the {group} ranks of a host; give whole "
-                "hosts"
-            )
+            message = f"world size {world} is no multiple of the {group} ranks of a host"
             raise InvalidInputError(message)
-        base = base_system(system, topology)
-        self._system = topology_from_torchrec(topology, base, rates_from_base=system is not None)
+        given = system is not None
+        self._system = topology_from_torchrec(topology, system, rates_from_base=given)
         self._given, self._hints = dict(constraints or {}), hints
 
     def pipeline(
@@ -116,33 +99,24 @@ class _Priced:
         for option in {key_of(o): o for o in reversed(options)}.values():
             owner = option.module[1]
             config = (table_configs(owner) or {}).get(option.name)
-            if config is None:
-                message = f"table {option.name!r} of a {type(owner).__name__} cannot be priced"
-                raise InvalidInputError(message)
-            if getattr(config, "use_virtual_table", False):
+            if config is None or getattr(config, "use_virtual_table", False):
                 message = (
-                    f"table {option.name!r} is virtual and cannot be priced here; see ShardPlanner"
+                    f"table {option.name!r} of a {type(owner).__name__} cannot be priced here; "
+                    "see ShardPlanner"
                 )
                 raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
-            table = read_table(
-                option.name,
-                option.tensor,
-                (option.path, owner),
-                sharders.get(sharder_name(type(owner))),
-                config,
-                self._given.get(option.name) or lengths,
-                option.batch_size,
-                self._hints,
-            )
+            sharder = sharders.get(sharder_name(type(owner)))
+            told = sharder, config, self._given.get(option.name) or lengths
+            source = workloads.TableSource(option.path, option.name, owner, option.tensor, *told)
+            table = workloads.read_table(source, option.batch_size, self._hints)
             found.append(table)
-        tables = with_unique_names(found[::-1])
-        return CostPipeline(
-            workload_of(tables, self._hints, options[0].batch_size)[0], self._system
-        )
+        tables = workloads.with_unique_names(found[::-1])
+        workload, _ = workloads.workload_of(tables, self._hints, options[0].batch_size)
+        return CostPipeline(workload, self._system)
 
 
-class PredictedCosts(ShardEstimator):
+class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
     """Prices each shard by our models, in place of ``EmbeddingPerfEstimator``.
 
     Args:
@@ -152,18 +126,10 @@ class PredictedCosts(ShardEstimator):
         hints: index distributions and pipeline, which options do not say.
     """
 
-    def __init__(
-        self,
-        topology: TorchrecTopology,
-        constraints: Given | None = None,
-        *,
-        system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
-    ) -> None:
-        self._priced = _Priced(topology, constraints, system, hints)
-
     def estimate(
-        self, sharding_options: list[ShardingOption], sharder_data_map: SharderDataMap
+        self,
+        sharding_options: list[ShardingOption],
+        sharder_data_map: torchrec_types.SharderDataMap,
     ) -> None:
         """Set ``shard.perf`` of every shard, in ms.
 
@@ -172,7 +138,7 @@ class PredictedCosts(ShardEstimator):
         """
         if not sharding_options:
             return
-        pipeline = self._priced.pipeline(sharding_options, sharder_data_map)
+        pipeline = self.pipeline(sharding_options, sharder_data_map)
         names = names_of(sharding_options)
         for option in sharding_options:
             work = pipeline.option_work(_without_ranks(option, names[key_of(option)]))
@@ -181,7 +147,7 @@ class PredictedCosts(ShardEstimator):
                 shard.perf = perf
 
 
-class PredictedIteration(PerfModel):
+class PredictedIteration(_Priced, torchrec_types.PerfModel):
     """Rates a plan by its predicted iteration time in ms, with exchanges, launches and overlap.
 
     Args:
@@ -201,7 +167,7 @@ class PredictedIteration(PerfModel):
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
     ) -> None:
-        self._priced = _Priced(topology, constraints, system, hints)
+        super().__init__(topology, constraints, system=system, hints=hints)
         chosen = get_default_sharders() if sharders is None else sharders
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None
@@ -219,7 +185,7 @@ class PredictedIteration(PerfModel):
         """What prices a plan; it is kept for plans of the same tables."""
         keys = list(map(key_of, plan))
         if self._known is None or self._known[0] != keys:
-            self._known = keys, self._priced.pipeline(plan, self._sharders)
+            self._known = keys, self.pipeline(plan, self._sharders)
         return self._known[1]
 
 
@@ -229,17 +195,11 @@ def _without_ranks(option: ShardingOption, name: str) -> OurOption:
     Raises:
         InvalidInputError: there is no cost model for the kernel or type.
     """
-    terms, shards = terms_of(option, name), option.shards
-    kind = terms["sharding_type"]
-    widths: tuple[int, ...] = (shards[0].size[1],)
-    if kind in _COLUMN_CUTS:
-        widths = tuple(s.size[1] for s in shards)
-    elif kind is ShardingType.GRID_SHARD:
-        widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
-    return OurOption(**terms, column_widths=widths)
+    widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
+    return OurOption(**terms_of(option, name), column_widths=tuple(widths.values()))
 
 
-def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
+def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[torchrec_types.Perf]:
     """Cost of each shard alone on its rank, from work rows ``[n, F]``."""
     distinct, index = np.unique(rows, axis=0, return_inverse=True)
     world = pipeline.topology.world_size
@@ -248,14 +208,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     phases = pipeline.phases.times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
-    perfs = [
-        Perf(
-            fwd_compute=float(phase[0]),
-            fwd_comms=float(output_ms),
-            bwd_compute=float(phase[1]),
-            bwd_comms=float(output_ms + phase[-1]),
-            input_dist_comms=float(indices_ms),
-        )
-        for phase, output_ms, indices_ms in zip(phases, outputs_ms, exchanges[:, 2], strict=True)
-    ]
-    return [perfs[i] for i in index.ravel()]
+    backward_ms = outputs_ms + phases[:, -1]
+    parts = (phases[:, 0], outputs_ms, phases[:, 1], backward_ms, exchanges[:, 2])
+    costs_ms = np.column_stack(parts)[index.ravel()].tolist()
+    return [torchrec_types.Perf(**dict(zip(_PARTS, row, strict=True))) for row in costs_ms]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +25,6 @@ from torchrec.distributed.planner.types import Shard as TorchrecShard
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
-from torchrec.distributed.sharding_plan import placement as placement_string
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
@@ -37,16 +37,9 @@ from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
+from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
-from planner.integrations.translate.settings import (
-    NO_LIMIT,
-    WHOLE_CACHE,
-    ShardPlannerError,
-    is_priced_as_another,
-    kernel_name,
-    our_kernel,
-)
-from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, parameter_name
+from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, plan_to_json
 
 
 def to_sharding_plan(
@@ -70,53 +63,55 @@ def to_sharding_plan(
     Raises:
         InvalidValueError: the plan names a table that the workload does not have.
     """
-    modules: dict[str, Any] = {}
-    for placed in plan.placements:
-        table = workload.table(placed.table)
-        name = parameter_name(table)
-        given = (constraints or {}).get(name) or ParameterConstraints()
-        module_plan = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
-        module_plan[name] = ParameterSharding(
-            sharding_type=str(placed.sharding_type),
-            compute_kernel=kernel_name(placed.kernel, map(str, given.compute_kernels or ())),
-            ranks=list(placed.ranks),
-            sharding_spec=_spec(placed, compute_device, local_world_size),
-            key_value_params=None,
-            **_settings(placed, given),
-        )
-    return ShardingPlan(modules)
-
-
-def _spec(
-    placed: TablePlacement, compute_device: str, local_world_size: int
-) -> EnumerableShardingSpec | None:
-    if placed.sharding_type is ShardingType.DATA_PARALLEL:
-        return None
-    return spec_of(
-        ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], place)
-        for s in placed.shards
-        for place in [placement_string(compute_device, s.rank, local_world_size)]
+    given = constraints or {}
+    return ShardingPlan(
+        {
+            module: EmbeddingModuleShardingPlan(
+                {
+                    name: sharding_of(e, compute_device, given.get(name))
+                    for name, e in tables.items()
+                }
+            )
+            for module, tables in plan_to_json(plan, workload, local_world_size).items()
+        }
     )
 
 
-def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableShardingSpec:
-    """TorchRec's specification of shards: offsets, sizes and placement string of each."""
-    return EnumerableShardingSpec(
-        [
-            ShardMetadata(shard_offsets=offsets, shard_sizes=sizes, placement=place)
-            for offsets, sizes, place in shards
-        ]
+def sharding_of(
+    entry: Mapping[str, Any], compute_device: str, given: ParameterConstraints | None = None
+) -> ParameterSharding:
+    """How TorchRec shards a table, from its entry in one of our plan files.
+
+    Args:
+        entry: the values of the file, in which all devices are GPUs.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``; a CPU has no number.
+        given: the constraint of the table.
+    """
+    limit, shards = given or settings.NO_LIMIT, []
+    for shard in entry["shards"]:
+        rank, _, device = shard["placement"].partition("/cuda")
+        place = f"{rank}/{compute_device}" + (device if compute_device != "cpu" else "")
+        cut = {name: shard[name] for name in ("shard_offsets", "shard_sizes")}
+        shards.append(ShardMetadata(**cut, placement=place))
+    is_copied = entry["sharding_type"] == ShardingType.DATA_PARALLEL
+    kernel = ComputeKernel(entry["compute_kernel"])
+    return ParameterSharding(
+        sharding_type=entry["sharding_type"],
+        compute_kernel=settings.kernel_name(kernel, map(str, limit.compute_kernels or ())),
+        ranks=entry["ranks"],
+        sharding_spec=None if is_copied else EnumerableShardingSpec(shards),
+        **_settings(entry.get("cache_load_factor"), limit),
     )
 
 
-def _settings(placed: TablePlacement, given: ParameterConstraints) -> dict[str, Any]:
+def _settings(load_factor: float | None, given: ParameterConstraints) -> dict[str, Any]:
     """What a constraint passes on to the kernel; its cache gets the load factor of the plan."""
     names = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode")
-    settings = {name: getattr(given, name) for name in (*names, "output_dtype")}
-    if placed.cache_load_factor_ratio is not None:
+    passed = {name: getattr(given, name) for name in (*names, "output_dtype")}
+    if load_factor is not None:
         own = given.cache_params or CacheParams()
-        settings["cache_params"] = replace(own, load_factor=placed.cache_load_factor_ratio)
-    return settings
+        passed["cache_params"] = replace(own, load_factor=load_factor)
+    return passed
 
 
 def plan_of(
@@ -140,7 +135,7 @@ def plan_of(
             raise InvalidInputError(message)
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
-        placements.append(TablePlacement(**terms, shards=tuple(starmap(Shard, cells))))
+        placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
     return Plan(placements=tuple(placements))
 
 
@@ -163,7 +158,8 @@ def terms_of(
         InvalidInputError: there is no cost model for the kernel or type.
     """
     try:
-        kernel, kind = our_kernel(option.compute_kernel), ShardingType(option.sharding_type)
+        kernel = settings.our_kernel(option.compute_kernel)
+        kind = ShardingType(option.sharding_type)
     except ValueError as error:
         message = (
             f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
@@ -174,13 +170,8 @@ def terms_of(
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
-        ratio = min(default_factor if given is None else float(given), WHOLE_CACHE)
-    return {
-        "table": table,
-        "sharding_type": kind,
-        "kernel": kernel,
-        "cache_load_factor_ratio": ratio,
-    }
+        ratio = min(default_factor if given is None else float(given), settings.WHOLE_CACHE)
+    return dict(table=table, sharding_type=kind, kernel=kernel, cache_load_factor_ratio=ratio)
 
 
 def to_sharding_options(
@@ -199,21 +190,18 @@ def to_sharding_options(
         ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
             than ranks.
     """
-    constraints = {t.parameter_name: t.limit for t in model.tables if t.limit is not NO_LIMIT}
+    given = [table for table in model.tables if table.limit is not settings.NO_LIMIT]
+    told = {"topology": topology, "constraints": {t.parameter_name: t.limit for t in given}}
     options = [_option(plan, table, model, topology) for table in model.tables]
     kernels = [option.compute_kernel for option in options]
     for option in options:
-        if is_priced_as_another(option.compute_kernel):
-            option.compute_kernel = str(our_kernel(option.compute_kernel))
+        if settings.is_priced_as_another(option.compute_kernel):
+            option.compute_kernel = str(settings.our_kernel(option.compute_kernel))
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
-    for estimator in (
-        EmbeddingPerfEstimatorFactory.create(
-            DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
-        ),
-        EmbeddingStorageEstimator(topology=topology, constraints=constraints),
-    ):
+    times = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, **told)
+    for estimator in (times, EmbeddingStorageEstimator(**told)):
         estimator.estimate(options, sharder_data_map=by_type)
     for option, kernel in zip(options, kernels, strict=True):
         option.compute_kernel = kernel
@@ -236,7 +224,7 @@ def _option(
         batch_size=int(model.workload.batch_size_per_rank),
         sharding_type=kind,
         partition_by=get_partition_by_type(kind),
-        compute_kernel=kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
+        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
         shards=[
             TorchrecShard(
                 size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
@@ -246,7 +234,7 @@ def _option(
         dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
         key_value_params=given.key_value_params,
-        **_settings(placed, given),
+        **_settings(placed.cache_load_factor_ratio, given),
     )
     if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
         option.stash_weights = True
@@ -270,7 +258,7 @@ def _bucket_shards(table: ShardableTable, world_size: int) -> list[TorchrecShard
         )
     except ValueError as error:
         message = f"table {table.table.name!r}: {error}"
-        raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
+        raise settings.ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
     cells = zip(sizes, offsets, strict=True)
     return [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in enumerate(cells)]
 
@@ -281,11 +269,9 @@ def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) 
     Raises:
         ShardPlannerError: there is such a rank; the message names the first one.
     """
-    needed = [0.0] * topology.world_size
-    for option in options:
-        for shard in option.shards:
-            if shard.rank is not None and shard.storage is not None:
-                needed[shard.rank] += shard.storage.ssd
+    needed = Counter[int | None]()
+    for shard in itertools.chain.from_iterable(option.shards for option in options):
+        needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:
             message = (
@@ -293,4 +279,4 @@ def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) 
                 f"and the topology gives it {format_bytes(device.storage.ssd)}; pass a Topology "
                 "with a larger ssd_cap, or allow other kernels"
             )
-            raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
+            raise settings.ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)

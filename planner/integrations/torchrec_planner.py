@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,28 +17,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner.constants import BATCH_SIZE
-from torchrec.distributed.planner.planners import (
-    EmbeddingShardingPlanner,
-    validate_compute_kernels,
-    validate_modules_inclusion_in_sharding_plan,
-    validate_rank_assignment,
-)
+from torchrec.distributed.planner import planners
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import (
-    Enumerator,
-    ParameterConstraints,
-    Partitioner,
-    PerfModel,
-    PlanDebugStats,
-    PlanLoader,
-    PlannerError,
-    Proposer,
-    ShardingOption,
-    Stats,
-    StorageReservation,
-)
+from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan
@@ -46,57 +32,19 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.units import format_bytes
-from planner.integrations.drop_in.others import (
-    NO_RIVAL,
-    LazyEnumerator,
-    OrderedEnumerator,
-    load_for_model,
-    quiet,
-    rival_plan,
-    stored_options,
-)
-from planner.integrations.drop_in.remarks import (
-    copied_by_another_optimizer,
-    planning_block,
-    topology_warnings,
-)
-from planner.integrations.drop_in.search import Job, soundest_plan, with_memory
+from costmodels.units import format_bytes, format_time
+from planner.integrations import drop_in as search
+from planner.integrations import torchrec_topology as topologies
+from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import to_sharding_options
-from planner.integrations.torchrec_topology import (
-    base_system,
-    default_topology,
-    pod_size_mismatch,
-    topology_from_torchrec,
-)
-from planner.integrations.torchrec_workload import (
-    NO_HINTS,
-    ModelDescription,
-    WorkloadHints,
-    describe_model,
-)
-from planner.integrations.translate.constraints import (
-    OUR_DEVICE,
-    has_other_groups,
-    search_limits,
-)
-from planner.integrations.translate.pricing import (
-    MARGIN_RATIO,
-    LeftToOurCount,
-    default_reservation,
-    described,
-)
-from planner.integrations.translate.settings import (
-    Callback,
-    Sharders,
-    ShardPlannerError,
-    as_planner_error,
-    asked_sharders,
-    called_back,
-    require_arguments,
-)
+from planner.integrations.translate import constraints as rules
+from planner.integrations.translate import pricing, settings
+from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
+from planner.settings import SearchSettings
+from planner.support.text import significant
+from planner.torchrec_terms import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 
@@ -134,7 +82,7 @@ def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
             warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
-class ShardPlanner(EmbeddingShardingPlanner):
+class ShardPlanner(planners.EmbeddingShardingPlanner):
     """Plans a TorchRec model for the shortest training iteration.
 
     The positional arguments are those of ``EmbeddingShardingPlanner``, so that a call to that class
@@ -171,27 +119,27 @@ class ShardPlanner(EmbeddingShardingPlanner):
             that has to stay free on every rank. Planning fails if no plan leaves it free.
 
     After a search ``result`` has the prediction, the bound and the memory per rank, on the rank
-    that searched.
+    that searched, and ``block`` is what the log says of it.
     """
 
     def __init__(  # noqa: PLR0913 - TorchRec's arguments, and ours
         self,
         topology: TorchrecTopology | None = None,
         batch_size: int | None = None,
-        enumerator: Enumerator | None = None,
-        storage_reservation: StorageReservation | None = None,
-        proposer: Proposer | list[Proposer] | None = None,
-        partitioner: Partitioner | None = None,
-        performance_model: PerfModel | None = None,
-        stats: Stats | list[Stats] | None = None,
-        constraints: dict[str, ParameterConstraints] | None = None,
+        enumerator: torchrec_types.Enumerator | None = None,
+        storage_reservation: torchrec_types.StorageReservation | None = None,
+        proposer: torchrec_types.Proposer | list[torchrec_types.Proposer] | None = None,
+        partitioner: torchrec_types.Partitioner | None = None,
+        performance_model: torchrec_types.PerfModel | None = None,
+        stats: torchrec_types.Stats | list[torchrec_types.Stats] | None = None,
+        constraints: dict[str, torchrec_types.ParameterConstraints] | None = None,
         debug: bool = True,  # noqa: FBT001, FBT002 - TorchRec's signature
-        callbacks: list[Callback] | None = None,
+        callbacks: list[settings.Callback] | None = None,
         timeout_seconds: int | None = None,
-        plan_loader: PlanLoader | None = None,
+        plan_loader: torchrec_types.PlanLoader | None = None,
         *,
         system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
+        hints: workloads.WorkloadHints = workloads.NO_HINTS,
         strategy: str = "auto",
         objective: str = "iteration",
         seed: int = 0,
@@ -199,37 +147,28 @@ class ShardPlanner(EmbeddingShardingPlanner):
         max_evaluations: int | None = None,
         memory_headroom: float = 0.0,
     ) -> None:
-        require_arguments(locals())
+        given = dict(locals())
+        settings.require_arguments(given)
         self._rates_from_base = topology is None or system is not None
-        chosen = default_topology(system) if topology is None else topology
-        super().__init__(
-            topology=chosen,
-            batch_size=batch_size,
-            enumerator=enumerator
-            or LazyEnumerator(chosen, batch_size or BATCH_SIZE, constraints=constraints),
-            storage_reservation=storage_reservation or default_reservation(),
-            proposer=proposer,
-            partitioner=partitioner,
-            performance_model=performance_model,
-            stats=stats,
-            constraints=constraints,
-            debug=debug,
-            callbacks=callbacks,
-            timeout_seconds=timeout_seconds,
-            plan_loader=plan_loader,
+        given["topology"] = chosen = (
+            topologies.default_topology(system) if topology is None else topology
         )
-        warn_of_unused(ShardPlanner, locals())
+        given["storage_reservation"] = storage_reservation or pricing.default_reservation()
+        theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
+        super().__init__(**{name: given[name] for name in theirs})
+        warn_of_unused(ShardPlanner, given)
         self.result: PlanningResult | None = None
+        self.block = ""
         self._user_enumerator = enumerator
-        self._base = base_system(system, chosen)
+        self._base = topologies.base_system(system, chosen)
         self._hints = hints
-        self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
-        self._search["max_evaluations"] = max_evaluations
+        self._search = {name: given[name] for name in _OF_SEARCHES[1:]}
         self._headroom_ratio = memory_headroom
-        self._limit_s = None if timeout_seconds is None else float(timeout_seconds)
+        self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
         self._started_s = self._planning_limit_s = 0.0
-        self._rival = NO_RIVAL
+        self._rival = search.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
+        self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
 
@@ -243,17 +182,17 @@ class ShardPlanner(EmbeddingShardingPlanner):
         """
         return cls(plan_file=path, **arguments)
 
-    def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sharders | None) -> ShardingPlan:
         """Plan a model on this process alone.
 
         Args:
             module: the model.
-            sharders: which modules are sharded; ``get_default_sharders()`` gives TorchRec's own.
+            sharders: which modules are sharded; TorchRec's default if None.
 
         Raises:
             ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
-        return self._plan_within(self._limit_s, module, sharders)
+        return self._plan_within(math.inf, module, sharders)
 
     def collective_plan(
         self,
@@ -261,9 +200,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         sharders: Sharders | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
-        """Plan on the first rank of a group, and send the plan (or the error) to all others.
+        """Plan on the first rank of a group, and send the plan (or the error) to all search.
 
-        The others wait in a broadcast, so that the search has to end before the group's timeout.
+        The others wait in a broadcast, so that the search ends before the group's timeout.
 
         Args:
             module: the model.
@@ -274,43 +213,56 @@ class ShardPlanner(EmbeddingShardingPlanner):
             ShardPlannerError: planning failed on the first rank, which raises the same error on
                 every rank; or a rank was lost.
         """
-
-        def make() -> ShardingPlan:
-            return self._plan_within(limit_within(pg, self._limit_s), module, sharders)
-
-        return plan_on_first_rank(make, pg)
+        most_s = _SHARE_OF_TIMEOUT * _timeout_s(pg)
+        return plan_on_first_rank(lambda: self._plan_within(most_s, module, sharders), pg)
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
         return self._best_plan or []
 
     def get_search_space(self) -> list[ShardingOption] | None:
-        """TorchRec's options of the last model, if something has listed them; otherwise None."""
+        """TorchRec's options of the last model; None before the first.
+
+        Our search does not need them, and for hundreds of tables TorchRec's enumerator takes a
+        minute: it runs when somebody asks.
+        """
+        if self._planned is not None and self._user_enumerator is None:
+            self._enumerator.enumerate(*self._planned)
         return getattr(self._enumerator, "last_stored_search_space", None)
+
+    def hash_planner_context_inputs(self) -> int:
+        """TorchRec's hash of the inputs of the last plan, for which it has to list the options."""
+        self.get_search_space()
+        return super().hash_planner_context_inputs()
+
+    def hash_planner_context_inputs_str(self) -> str:
+        """The same as a text."""
+        self.get_search_space()
+        return super().hash_planner_context_inputs_str()
 
     # -------------------------------------------------------------- steps of one plan
 
     def _plan_within(
-        self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
+        self, most_s: float, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
-        chosen = get_default_sharders() if sharders is None else sharders
-        self.result, self._best_plan, self._rival = None, None, NO_RIVAL
+        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
-        asked_s = TIME_LIMIT_S if self._limit_s is None else self._limit_s
-        self._planning_limit_s = asked_s if limit_s is None else min(asked_s, limit_s)
+        self._planning_limit_s = min(self._limit_s, most_s)
+        if most_s < self._limit_s:
+            logger.warning("the search ends after %g s, before the group's timeout", most_s)
         try:
-            return self._plan(module, asked_sharders(module, chosen))
+            chosen = get_default_sharders() if sharders is None else sharders
+            return self._plan(module, settings.asked_sharders(module, chosen))
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
-            raise as_planner_error(error) from error
+            raise settings.as_planner_error(error) from error
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
-        if isinstance(self._enumerator, LazyEnumerator):
-            self._enumerator.expect(module, sharders)
+        self._planned = module, sharders
         device = self._topology.compute_device
-        model = describe_model(
+        model = workloads.describe_model(
             module,
             sharders,
             batch_size=self._batch_size,
@@ -322,142 +274,25 @@ class ShardPlanner(EmbeddingShardingPlanner):
         if model is None:
             return ShardingPlan({})
         job = self._job(model, module, sharders)
-        if mismatch := pod_size_mismatch(self._topology):
+        if mismatch := topologies.pod_size_mismatch(self._topology):
             logger.warning(mismatch)
-        options = self._loaded_options()
+        options: list[ShardingOption] = []
+        if self.plan_loader is not None:
+            space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
+            options = stored_options(self.plan_loader, space, current)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
-        self._best_plan = options = called_back(options, self._callbacks, self._topology.world_size)
+        self._best_plan = options = settings.called_back(
+            options, self._callbacks, self._topology.world_size
+        )
         sharding_plan = options_to_sharding_plan(options, self._topology)
-        if not has_other_groups(self._constraints, device):
-            validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        with quiet():
-            validate_rank_assignment(sharding_plan, self._topology)
-        validate_compute_kernels(options)
+        if not rules.has_other_groups(self._constraints, device):
+            planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
+        with search.quiet():
+            planners.validate_rank_assignment(sharding_plan, self._topology)
+        planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
-        self._log_stats(sharding_plan, options, sharders, seconds)
-        if self.result is not None:
-            block = planning_block(self.result, self._rival, options, self._topology, seconds)
-            logger.info("%s", block)
-        return sharding_plan
-
-    def _left_by(
-        self, reservation: StorageReservation, module: nn.Module, sharders: Sharders
-    ) -> Topology:
-        reserved = reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=self._constraints,
-        )
-        left = topology_from_torchrec(reserved, self._base, rates_from_base=self._rates_from_base)
-        return with_memory(left, ratio=1.0 - self._headroom_ratio)
-
-    def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> Job:
-        """The model with the memory for tables by both counts.
-
-        Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
-        room for tables, so that the dense part has the room that it keeps, of whatever kind it is,
-        and our ledger has both: what is left for tables, and its own count of the dense part.
-        Otherwise our count keeps only its margin free, because it counts the rest itself.
-
-        Raises:
-            InfeasibleError: nothing is left.
-            PlannerError: TorchRec's error, for the same reason.
-        """
-        left_by = partial(self._left_by, module=module, sharders=sharders)
-        own, workload = self._storage_reservation, model.workload
-        torchrec, whole, kept_bytes = None, None, self._hints.reserved_bytes
-        if self._default_reservation:
-            try:
-                torchrec = left_by(own)
-            except (PlannerError, planner.errors.PlannerError) as error:
-                logger.debug("TorchRec's reservation leaves nothing: %s", error)
-            ledger = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-            whole = left_by(LeftToOurCount())
-        else:
-            ledger = torchrec = left_by(own)
-        if not isinstance(own, LeftToOurCount) and not self._default_reservation:
-            taken = left_by(LeftToOurCount()).hbm_capacities() - ledger.hbm_capacities()
-            reserved_bytes = float(taken.min()) / (1.0 - self._headroom_ratio)
-            workload = replace(workload, reserved_bytes=kept_bytes)
-            dense = dense_bytes(workload, ledger)
-            rest = dense + model.workload.reserved_bytes - kept_bytes
-            if rest > reserved_bytes:
-                logger.warning(
-                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
-                    "run out of memory",
-                    described(own),
-                    format_bytes(reserved_bytes),
-                    format_bytes(rest),
-                )
-            ledger = with_memory(ledger, more_bytes=dense)
-        return Job(
-            model=model,
-            workload=workload,
-            limits=model.constraints,
-            topology=self._topology,
-            reservation=own,
-            ledger=ledger,
-            torchrec=torchrec,
-            whole=whole,
-            kept_bytes=kept_bytes,
-            headroom_ratio=self._headroom_ratio,
-            search=self._search,
-            limit_s=self._planning_limit_s,
-            ends_s=self._started_s + self._planning_limit_s,
-        )
-
-    def _placed(self, job: Job, module: nn.Module, sharders: Sharders) -> Plan:
-        """The plan of the file, or else the best one found; TorchRec can run either."""
-        model, workload, device = job.model, job.workload, self._topology.compute_device
-        if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, workload, job.ledger, device)
-        said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
-        for line in (*model.warnings, *said):
-            logger.warning(line)
-        listed = self._user_enumerator
-        limits = search_limits(model, self._topology, listed, module, sharders)
-        self.result = result = self._searched(replace(job, limits=limits), module, sharders)
-        for line in (*result.warnings, *copied_by_another_optimizer(result.plan, model.tables)):
-            logger.warning(line)
-        self._num_proposals = self._num_plans = result.solver.evaluations
-        ours = OUR_DEVICE[device]
-        if problems := layout_problems(result.plan, workload, job.ledger, device=ours):
-            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
-            raise ShardPlannerError(message)
-        return result.plan
-
-    def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
-        """The best plan, or TorchRec's own if that is as fast."""
-        theirs = EmbeddingShardingPlanner(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            enumerator=OrderedEnumerator(self._enumerator),
-            storage_reservation=self._storage_reservation,
-            stats=[],
-            constraints=self._constraints,
-            debug=False,
-        )
-        self._rival = rival_plan(theirs, job, module, sharders)
-        return soundest_plan(replace(job, rival=self._rival))
-
-    def _loaded_options(self) -> list[ShardingOption]:
-        """The stored plan of the plan loader, if it has one that was made for the same inputs."""
-        if self.plan_loader is None:
-            return []
-        space = self.get_search_space() or []
-        return stored_options(self.plan_loader, space, self.hash_planner_context_inputs_str)
-
-    def _log_stats(
-        self,
-        sharding_plan: ShardingPlan,
-        options: list[ShardingOption],
-        sharders: Sharders,
-        run_time_s: float,
-    ) -> None:
         for stats in self._stats:
             stats.log(
                 sharding_plan=sharding_plan,
@@ -466,22 +301,256 @@ class ShardPlanner(EmbeddingShardingPlanner):
                 storage_reservation=self._storage_reservation,
                 num_proposals=self._num_proposals,
                 num_plans=self._num_plans,
-                run_time=run_time_s,
+                run_time=seconds,
                 best_plan=options,
                 constraints=self._constraints,
                 enumerator=None,
                 sharders=sharders,
                 debug=self._debug,
-                debug_stats=PlanDebugStats(
+                debug_stats=torchrec_types.PlanDebugStats(
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
             )
+        if self.result is not None:
+            told = self._rival, options, self._topology, seconds
+            self.block = planning_block(self.result, *told)
+            logger.info("%s", self.block)
+        return sharding_plan
+
+    def _left_by(
+        self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
+    ) -> Topology:
+        reserved = reservation.reserve(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=self._constraints,
+        )
+        left = topologies.topology_from_torchrec(
+            reserved, self._base, rates_from_base=self._rates_from_base
+        )
+        return topologies.with_memory(left, ratio=1.0 - self._headroom_ratio)
+
+    def _job(
+        self, model: workloads.ModelDescription, module: nn.Module, sharders: Sharders
+    ) -> search.Job:
+        """The model with the memory for tables by both counts.
+
+        Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
+        room for tables, so that the dense part has the room that it keeps, of whatever kind it is,
+        and our count has both: what is left for tables, and its own count of the dense part.
+        Otherwise our count keeps only its margin free, because it counts the rest itself.
+
+        Raises:
+            InfeasibleError: nothing is left.
+            PlannerError: TorchRec's error, for the same reason.
+        """
+        left_by = partial(self._left_by, module=module, sharders=sharders)
+        own, counted = self._storage_reservation, model.workload
+        tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
+        is_rated = search.rates_by_torchrec(self._search["objective"])
+        theirs = None
+        try:
+            theirs = ledger = left_by(own)
+        except (PlannerError, planner.errors.PlannerError) as error:
+            if is_rated or not self._default_reservation:
+                raise
+            logger.debug("TorchRec's reservation leaves nothing: %s", error)
+        if self._default_reservation:
+            ledger = left_by(FixedPercentageStorageReservation(percentage=pricing.MARGIN_RATIO))
+        elif not isinstance(own, pricing.LeftToOurCount):
+            whole, kept_ratio = left_by(pricing.LeftToOurCount()), 1.0 - self._headroom_ratio
+            kept = float((whole.hbm_capacities() - ledger.hbm_capacities()).min()) / kept_ratio
+            dense, unseen = dense_bytes(tables, ledger), counted.reserved_bytes
+            if (needed := dense + unseen - tables.reserved_bytes) > kept:
+                logger.warning(
+                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
+                    "run out of memory",
+                    *(pricing.described(own), format_bytes(kept), format_bytes(needed)),
+                )
+            counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
+        more: dict[str, Any] = {"key_values": model.key_values}
+        more["knows_optimizer"] = model.knows_optimizer
+        machine = topologies.torchrec_machine(self._topology)
+        rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
+        by_ours = partial(pricing.KeyValuePipeline, **more)
+        by_theirs = rating if is_rated else partial(by_ours, rating=rating)
+        free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
+        return search.Job(
+            model=model,
+            limits=model.constraints,
+            topology=self._topology,
+            ours=search.Count(counted, ledger, by_ours),
+            theirs=None if theirs is None else search.Count(tables, theirs, by_theirs),
+            left_by=pricing.described(own) + (free if self._headroom_ratio else ""),
+            search=SearchSettings(**self._search, with_baselines=False),
+            limit_s=self._planning_limit_s,
+            ends_s=self._started_s + self._planning_limit_s,
+        )
+
+    def _placed(self, job: search.Job, module: nn.Module, sharders: Sharders) -> Plan:
+        """The plan of the file, or else the best one found; TorchRec can run either."""
+        model = job.model
+        if self._plan_file is not None:
+            return search.load_for_model(self._plan_file, job)
+        said = topologies.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
+        for line in (*model.warnings, *said):
+            logger.warning(line)
+        listed = self._user_enumerator
+        limits = rules.search_limits(model, self._topology, listed, module, sharders)
+        self.result = result = self._searched(replace(job, limits=limits), module, sharders)
+        for line in (
+            *result.warnings,
+            *rules.copied_by_another_optimizer(result.plan, model.tables),
+        ):
+            logger.warning(line)
+        self._num_proposals = self._num_plans = result.solver.evaluations
+        workload, topology, _ = job.ours
+        device = rules.OUR_DEVICE[self._topology.compute_device]
+        if problems := layout_problems(result.plan, workload, topology, device=device):
+            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
+            raise ShardPlannerError(message)
+        return result.plan
+
+    def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
+        """The best plan, or TorchRec's own if that is as fast."""
+        theirs = planners.EmbeddingShardingPlanner(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            enumerator=search.in_order(self._enumerator),
+            storage_reservation=self._storage_reservation,
+            stats=[],
+            constraints=self._constraints,
+            debug=False,
+        )
+        self._rival = search.rival_plan(theirs, job, module, sharders)
+        return search.soundest_plan(replace(job, rival=self._rival))
+
+
+_NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
+"""TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
+
+
+def stored_options(
+    loader: torchrec_types.PlanLoader,
+    search_space: list[ShardingOption],
+    current_hash: Callable[[], str],
+) -> list[ShardingOption]:
+    """The options of the plan in a TorchRec plan loader; empty if it has none.
+
+    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
+    made for the same inputs; TorchRec's own planner then makes a new plan too.
+
+    Args:
+        loader: any loader with TorchRec's interface.
+        search_space: TorchRec's options of the model; stored options are found by storage hash.
+        current_hash: returns the context hash of this job.
+
+    Raises:
+        ShardPlannerError: the stored plan was made for other inputs.
+        PlannerError: TorchRec's error if the stored options are not those of this model.
+    """
+    try:
+        current = current_hash()
+    except _NO_FINGERPRINT as error:
+        logger.warning("the stored plan cannot be checked, so a new one is made: %s", error)
+        return []
+    stored = loader.plan_context_hash()
+    if stored is not None and stored != current:
+        message = (
+            f"planner input mismatch: the stored plan was made for other inputs (context hash "
+            f"{stored}, now {current}); plan again, or remove plan_loader"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+    loaded = loader.load()
+    if loaded is None:
+        return []
+    return planners.extract_plan(search_space=search_space, loaded_sharding_options=loaded)
+
+
+# ------------------------------------------------------------------ the log
+
+_TIMES: Final = ("iteration", "phases")
+"""Objectives whose values are predicted seconds."""
+
+
+def planning_block(
+    result: PlanningResult,
+    rival: search.Rival,
+    options: Sequence[ShardingOption],
+    topology: TorchrecTopology,
+    seconds: float,
+) -> str:
+    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
+
+    Args:
+        result: the result of the search.
+        rival: TorchRec's own plan for the same arguments, or why there is none.
+        options: the plan as TorchRec's options, with TorchRec's estimates.
+        topology: TorchRec's topology.
+        seconds: seconds of the whole planning.
+    """
+    time = result.estimate.time
+    rank = result.best.memory.fullest
+    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
+    if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
+        taken = "TorchRec's plan: none was found that is predicted to be faster"
+    lines = [
+        "ShardPlanner",
+        f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
+        f"and {format_time(time.high_s)}",
+        f"  proven bound     {_bound(result)}",
+        f"  ended            {result.solver.status}, objective {result.solver.objective}, "
+        f"{result.solver.evaluations:,} plans priced",
+        f"  TorchRec's plan  {_theirs(result, rival)}",
+        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+        f"  taken            {taken}",
+        f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
+        f"{format_bytes(rank.capacity_bytes)}",
+        f"  planning took    {seconds:.1f} s",
+    ]
+    return "\n".join(lines)
+
+
+def _bound(result: PlanningResult) -> str:
+    if result.bound is None:
+        return "none"
+    if result.solver.objective not in _TIMES:
+        gap = result.gap_ratio
+        shown = "unknown" if gap is None else f"{gap:.1%}"
+        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
+    value = result.estimate.time.time_s
+    gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
+    return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
+
+
+def _theirs(result: PlanningResult, rival: search.Rival) -> str:
+    priced = [c for c in result.baselines if c.name == search.RIVAL]
+    if priced:
+        return f"predicted {format_time(priced[0].estimate.time.time_s)}"
+    if search.RIVAL in result.unfit_baselines:
+        return "does not fit by our count of memory"
+    return rival.reason or "cannot be priced"
+
+
+def _ms(value: float | None) -> str:
+    return "not known" if value is None else format_time(value * 1e-3)
 
 
 # ------------------------------------------------------------------ on several ranks
 
 _SHARE_OF_TIMEOUT: Final = 0.8
 """Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
+
+
+def _timeout_s(pg: dist.ProcessGroup | None) -> float:
+    """Timeout of a group's collectives on its device; infinite if the backend does not say."""
+    for device in ("cuda", "cpu"):
+        with contextlib.suppress(RuntimeError, AttributeError):
+            options = (pg or dist.GroupMember.WORLD)._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+    return math.inf
 
 
 def plan_on_first_rank(
@@ -510,7 +579,7 @@ def plan_on_first_rank(
             outcome = [make()]
         except Exception as error:  # the other ranks have to get every error
             logger.exception("planning failed")
-            cause, outcome = error, [as_planner_error(error)]
+            cause, outcome = error, [settings.as_planner_error(error)]
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
     except RuntimeError as error:  # torch has no narrower error for a lost rank
@@ -528,46 +597,8 @@ def plan_on_first_rank(
     raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
 
-def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
-    """The time limit of a search, shortened so that no rank times out while it waits.
-
-    Args:
-        pg: the group that waits; all ranks if None.
-        limit_s: the user's time limit, if any.
-    """
-    timeout_s = _timeout_s(pg)
-    if timeout_s is None:
-        return limit_s
-    most_s = _SHARE_OF_TIMEOUT * timeout_s
-    if limit_s is not None and limit_s <= most_s:
-        return limit_s
-    if limit_s is not None:
-        logger.warning(
-            "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
-            "timeout of %g s; the search ends after %g s",
-            limit_s,
-            timeout_s,
-            most_s,
-        )
-    return most_s
-
-
-def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
-    """Timeout of a group's collectives on its device; None if the backend does not say."""
-    group = pg or dist.GroupMember.WORLD
-    if group is None:
-        return None
-    for device in ("cuda", "cpu"):
-        try:
-            options = group._get_backend(torch.device(device)).options
-        except (RuntimeError, AttributeError):
-            continue
-        return float(options._timeout.total_seconds())
-    return None
-
-
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.
 for _name in ("__init__", "plan", "collective_plan"):
     getattr(ShardPlanner, _name).__annotations__.update(
-        getattr(EmbeddingShardingPlanner, _name).__annotations__
+        getattr(planners.EmbeddingShardingPlanner, _name).__annotations__
     )

@@ -21,8 +21,7 @@ from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in.others import Rival
-from planner.integrations.drop_in.search import Job, evaluations_within
+from planner.integrations.drop_in import Job, Rival, evaluations_within
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
@@ -51,35 +50,12 @@ except ImportError as error:
 
 logger: Final = logging.getLogger(__name__)
 
-REPLACED: Final = {
-    **dict.fromkeys(
-        (
-            "proposer_type",
-            "proposer_config",
-            "partitioner_type",
-            "partitioner_sort_by",
-            "balance_modules",
-            "memory_balanced_max_search_count",
-            "memory_balanced_tolerance",
-            "performance_model",
-        ),
-        "this planner's own search stands in for it",
-    ),
-    **dict.fromkeys(
-        (
-            "use_hardware_based_compute",
-            "use_hardware_based_bandwidth",
-            "use_batch_inputs_for_expected_cache_fetches",
-            "use_linear_regression_prefetch_estimate",
-            "bwd_compute_multiplier",
-        ),
-        "the cost models of the system stand in for it",
-    ),
-    "manifold_path": "only planner_variant 'manifold' reads it",
-    "model_base_bytes": "only storage_reservation_policy 'sku_aware' reads it",
-    "home_sku": "only storage_reservation_policy 'sku_aware' reads it",
-}
-"""Fields of ``PlannerConfig`` that have no effect here, and why; a set one gives a warning."""
+USED: Final = (
+    *("planner_variant", "pipeline_type", "debug", "timeout_seconds"),
+    *("storage_reservation_policy", "storage_reservation_percentage"),
+    *("dense_tensor_estimate", "parameter_multiplier"),
+)
+"""Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
 _PIPELINES: Final = {
@@ -107,20 +83,14 @@ class SystemPlanner(ShardPlanner):
         super().__init__(**arguments)
         self._strict = strict
 
-    @property
-    def rival(self) -> Rival:
-        """TorchRec's own plan for comparison with the last plan, or why there is none."""
-        return self._rival
-
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
-        search, pipeline = job.settings, job.make_pipeline
+        search, (workload, topology, pipeline) = job.settings, job.ours
         if search.max_evaluations is None:  # the budget without a time limit, which is a safety
-            most = evaluations_within(None, job.workload, job.ledger, pipeline)
+            most = evaluations_within(None, workload, topology, pipeline)
             search = replace(search, max_evaluations=most)
-        problem = PlanningProblem(
-            workload=job.workload, topology=job.ledger, constraints=job.limits
-        )
+        search = replace(search, with_baselines=True)
+        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
         try:
             return api.solve(problem, search=search, make_pipeline=pipeline)
         except InfeasibleError as error:
@@ -195,12 +165,10 @@ class ShardplanProvider(DefaultPlannerProvider):
             NotImplementedError: TorchRec does not implement the policy.
         """
         config = request.planner_config
-        given = [
-            config.storage_reservation_percentage,
-            *(getattr(config, n) for n in _HEURISTIC_ONLY),
-        ]
+        names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
+        given = [name for name in names if getattr(config, name) is not None]
         unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
-        if request.storage_reservation is None and unset and given == [None] * len(given):
+        if request.storage_reservation is None and unset and not given:
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
 
@@ -276,27 +244,22 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
         InvalidInputError: there is no such system, or it cannot have this number of ranks.
     """
     local = request.local_world_size
-    system = io.load_system(sku, gpus=request.world_size, gpus_per_host=local)
     own = (getattr(request, "per_sku_overrides", None) or {}).get(sku) or SkuOverride()
     hbm = request.hbm_gb if own.hbm_gb is None else own.hbm_gb
     ddr = request.ddr_gb if own.ddr_gb is None else own.ddr_gb
-    if hbm is not None:
-        device = replace(system.device, hbm_capacity_bytes=hbm * GIB)
-        system = replace(system, device=device, hbm_capacity_by_rank_bytes=())
-    if ddr is not None:
-        host = replace(system.host, ddr_capacity_bytes=ddr * GIB * local)
-        system = replace(system, host=host, ddr_capacity_by_host_bytes=())
     intra, inter = own.intra_host_bw, own.inter_host_bw
+    given = {
+        "device.hbm_capacity": None if hbm is None else f"{hbm} GiB",
+        "host.ddr_capacity": None if ddr is None else f"{ddr * local} GiB",
+        "links.host.bandwidth": None if intra is None else f"{intra} GiB/s",
+        "links.network.bandwidth": None if inter is None else f"{inter} GiB/s",
+    }
+    overrides = tuple((key, text) for key, text in given.items() if text is not None)
+    sizes = {"gpus": request.world_size, "gpus_per_host": local}
+    system = io.load_system(sku, **sizes, overrides=overrides)
     if intra is not None:
-        rate = {"bandwidth_bytes_per_s": intra * GIB}
-        system = replace(
-            system,
-            host_link=replace(system.host_link, **rate),
-            domain_link=replace(system.domain_link, **rate),
-        )
-    if inter is not None:
-        link = replace(system.network_link, bandwidth_bytes_per_s=inter * GIB)
-        system = replace(system, network_link=link)
+        domain = replace(system.domain_link, bandwidth_bytes_per_s=intra * GIB)
+        system = replace(system, domain_link=domain)
     changed = HardwareConfig(
         hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
         ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
@@ -310,20 +273,18 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
     """A line for each setting that has no effect, and one if hosts have more ranks than usual."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
+    unread = {
+        name: "this planner has a search and cost models of its own"
+        for name in defaults.keys() - set(USED)
+    }
+    policy = config.storage_reservation_policy
+    if policy in (StorageReservationPolicy.FIXED_PERCENTAGE, StorageReservationPolicy.INFERENCE):
+        why = f"storage_reservation_policy {policy.value!r} does not read it"
+        unread |= dict.fromkeys(_HEURISTIC_ONLY, why)
     lines = [
-        f"planner_config.{name}={getattr(config, name)!r} is not used: {why}"
-        for name, why in REPLACED.items()
-        if getattr(config, name) != defaults[name]
-    ]
-    unread = config.storage_reservation_policy in (
-        StorageReservationPolicy.FIXED_PERCENTAGE,
-        StorageReservationPolicy.INFERENCE,
-    )
-    lines += [
-        f"planner_config.{name}={getattr(config, name)!r} is not used: "
-        f"storage_reservation_policy {config.storage_reservation_policy.value!r} does not read it"
-        for name in _HEURISTIC_ONLY
-        if unread and getattr(config, name) is not None
+        f"planner_config.{name}={getattr(config, name)!r} is not used: {unread[name]}"
+        for name, default in defaults.items()
+        if name in unread and getattr(config, name) != default
     ]
     cache = getattr(request, "cache_config", None)
     if cache is not None and cache.enabled:

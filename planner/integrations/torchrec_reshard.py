@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding
+from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import spec_of
+from planner.integrations.torchrec_plan import sharding_of
 from planner.io.documents import read_json
 from planner.io.plan.result_json import KIND
 
@@ -42,26 +41,8 @@ def load_reshard(
         module: (
             entry["data_volume_mib"],
             EmbeddingModuleShardingPlan(
-                {name: _sharding(t, compute_device) for name, t in entry["tables"].items()}
+                {name: sharding_of(t, compute_device) for name, t in entry["tables"].items()}
             ),
         )
         for module, entry in values["modules"].items()
     }
-
-
-def _sharding(entry: dict[str, Any], compute_device: str) -> ParameterSharding:
-    return ParameterSharding(
-        sharding_type=entry["sharding_type"],
-        compute_kernel=entry["compute_kernel"],
-        ranks=entry["ranks"],
-        sharding_spec=spec_of(
-            (s["shard_offsets"], s["shard_sizes"], _placement(s["placement"], compute_device))
-            for s in entry["shards"]
-        ),
-    )
-
-
-def _placement(written: str, compute_device: str) -> str:
-    """A placement such as ``rank:3/cuda:1``; a CPU has no number."""
-    rank = written.partition("/")[0]
-    return f"{rank}/cpu" if compute_device == "cpu" else written

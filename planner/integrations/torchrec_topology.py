@@ -13,13 +13,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torchrec.distributed.comm import get_local_size
-from torchrec.distributed.planner.types import (
-    CustomTopologyData,
-    HardwareConfig,
-    KernelConfig,
-    TopologyFactory,
-    TrainerConfig,
-)
+from torchrec.distributed.planner import constants
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.utils import get_device_type
 
@@ -28,12 +23,13 @@ from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
 from planner.errors import InfeasibleError, InvalidInputError
+from planner.integrations.translate.private_names import topology_setting
 
 _MS_PER_S: Final = 1000.0
 
 
 def topology_from_torchrec(
-    topology: TorchrecTopology, base: Topology, *, rates_from_base: bool
+    topology: TorchrecTopology, base: Topology | str | None, *, rates_from_base: bool
 ) -> Topology:
     """Our topology with the ranks and memories of TorchRec's.
 
@@ -44,7 +40,8 @@ def topology_from_torchrec(
 
     Args:
         topology: TorchRec's; capacities in bytes, bandwidths in bytes per ms.
-        base: has what TorchRec does not know: caches, latencies, FLOP rates.
+        base: the system (or its name, or None for the default of the device) that has what TorchRec
+            does not know: caches, latencies, FLOP rates.
         rates_from_base: whether to take the bandwidths from ``base`` too.
 
     Raises:
@@ -52,8 +49,7 @@ def topology_from_torchrec(
     """
     group, world = host_size(topology), topology.world_size
     caps = _device_memory(topology)
-    same_size = (base.world_size, base.local_world_size) == (world, group)
-    sized = base if same_size else base.resized(world // group, group)
+    sized = base_system(base, topology)
     ddr = [float(d.storage.ddr) for d in topology.devices]
     hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
     device = replace(sized.device, hbm_capacity_bytes=max(caps))
@@ -85,11 +81,10 @@ def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
     on_cpu = topology.compute_device == "cpu"
     intra, inter = topology.intra_host_bw, topology.inter_host_bw
     memory = topology.ddr_mem_bw if on_cpu else topology.hbm_mem_bw
-    whole = topology.world_size % topology.intra_group_size == 0
     return TorchrecMachine(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
-        group_size=topology.intra_group_size if whole else host_size(topology),
+        group_size=host_size(topology),
         hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
         device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
         intra_host_bandwidth_bytes_per_s=float(intra) * _MS_PER_S,
@@ -115,8 +110,8 @@ def topology_to_torchrec(
     ddr = [int(c / local) for c in topology.ddr_capacities() for _ in range(local)]
     per_rank = {"hbm_cap": caps, "ddr_cap": ddr} if on_device else {"ddr_cap": caps}
     is_uneven = any(len(set(values)) > 1 for values in per_rank.values())
-    custom = CustomTopologyData(data=per_rank, world_size=topology.world_size)
-    hardware = HardwareConfig(
+    custom = torchrec_types.CustomTopologyData(data=per_rank, world_size=topology.world_size)
+    hardware = torchrec_types.HardwareConfig(
         hbm_cap_bytes=max(caps) if on_device else None,
         ddr_cap_bytes=max(ddr) if on_device else max(caps),
         intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
@@ -125,15 +120,28 @@ def topology_to_torchrec(
         ddr_mem_bw=topology.host.ddr_bandwidth_bytes_per_s / _MS_PER_S,
         hbm_to_ddr_mem_bw=topology.host.device_link_bandwidth_bytes_per_s / _MS_PER_S,
     )
-    trainer = TrainerConfig(
+    trainer = torchrec_types.TrainerConfig(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
         pod_size=pod_size,
         additional_params={"custom_topology_data": custom} if is_uneven else {},
     )
-    kernel = KernelConfig(compute_device=compute_device, use_hardware_based_bandwidth=True)
-    return TopologyFactory.create_topology(
+    kernel = torchrec_types.KernelConfig(
+        compute_device=compute_device, use_hardware_based_bandwidth=True
+    )
+    return torchrec_types.TopologyFactory.create_topology(
         trainer_config=trainer, hardware_config=hardware, kernel_config=kernel
+    )
+
+
+def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0.0) -> Topology:
+    """The topology with a share of the memory of its devices, and so many bytes more on each."""
+    capacity = topology.device.hbm_capacity_bytes * ratio + more_bytes
+    by_rank = tuple(c * ratio + more_bytes for c in topology.hbm_capacity_by_rank_bytes)
+    return replace(
+        topology,
+        device=replace(topology.device, hbm_capacity_bytes=capacity),
+        hbm_capacity_by_rank_bytes=by_rank,
     )
 
 
@@ -152,18 +160,15 @@ def _device_memory(topology: TorchrecTopology) -> list[float]:
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
-
-    def per_second(bytes_per_ms: float) -> float:
-        return float(bytes_per_ms) * _MS_PER_S
-
-    intra, inter = per_second(topology.intra_host_bw), per_second(topology.inter_host_bw)
-    rates = {
-        "hbm_bandwidth": per_second(topology.hbm_mem_bw),
-        "ddr_bandwidth": per_second(topology.ddr_mem_bw),
-        "device_link_bandwidth": per_second(topology.hbm_to_ddr_mem_bw),
-        "host_link_bandwidth": intra,
-        "network_link_bandwidth": inter,
+    per_ms = {
+        "hbm_bandwidth": topology.hbm_mem_bw,
+        "ddr_bandwidth": topology.ddr_mem_bw,
+        "device_link_bandwidth": topology.hbm_to_ddr_mem_bw,
+        "host_link_bandwidth": topology.intra_host_bw,
+        "network_link_bandwidth": topology.inter_host_bw,
     }
+    rates = {name: float(value) * _MS_PER_S for name, value in per_ms.items()}
+    hbm, ddr, device_link, intra, inter = rates.values()
     kept = tuple(p for p in sized.provenance if not any(p.name.endswith(name) for name in rates))
     given = tuple(
         Provenance(name=n, value=f"{v:.4g} B/s", source=Source.USER, reference="TorchRec topology")
@@ -172,11 +177,9 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     return replace(
         sized,
         domain_size=sized.local_world_size,
-        device=replace(sized.device, hbm_bandwidth_bytes_per_s=rates["hbm_bandwidth"]),
+        device=replace(sized.device, hbm_bandwidth_bytes_per_s=hbm),
         host=replace(
-            sized.host,
-            ddr_bandwidth_bytes_per_s=rates["ddr_bandwidth"],
-            device_link_bandwidth_bytes_per_s=rates["device_link_bandwidth"],
+            sized.host, ddr_bandwidth_bytes_per_s=ddr, device_link_bandwidth_bytes_per_s=device_link
         ),
         host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
         domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),
@@ -290,3 +293,48 @@ def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
         f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
         f"{pod_size} on every rank before training"
     )
+
+
+MULTIPLIERS: Final = {
+    "bwd_compute_multiplier": constants.BWD_COMPUTE_MULTIPLIER,
+    "weighted_feature_bwd_compute_multiplier": constants.WEIGHTED_FEATURE_BWD_COMPUTE_MULTIPLIER,
+    "uneven_sharding_perf_multiplier": 1.0,
+    "ssd_mem_bw": constants.SSD_MEM_BW,
+}
+"""Settings of a ``Topology`` that only TorchRec's estimates read, with TorchRec's defaults."""
+
+
+def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> list[str]:
+    """Settings of TorchRec's topology that do not change our prices.
+
+    Args:
+        topology: TorchRec's topology.
+        rates_from_base: whether bandwidths come from one of our systems, so that those of the
+            topology are not used.
+    """
+    changed = [
+        f"{name}={topology_setting(topology, name, default)}"
+        for name, default in MULTIPLIERS.items()
+        if topology_setting(topology, name, default) != default
+    ]
+    bandwidths = type(topology.comms_bandwidths).__name__
+    world_size, group = topology.world_size, topology.intra_group_size
+    on_cpu = topology.compute_device == "cpu"
+    memories = {d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}
+    said = {
+        f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
+        "predicted times do not change with them": changed,
+        f"of {bandwidths} only intra_host_bw and inter_host_bw are used; pass system= for links "
+        "with latencies and measured curves": (
+            bandwidths != "BasicCommsBandwidths" and not rates_from_base
+        ),
+        "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
+        "blocks all the same, where TorchRec's planner cuts them in proportion to the memories": (
+            len(memories) > 1
+        ),
+        f"{world_size} ranks do not fill hosts of {group}: planned and priced as hosts of "
+        f"{host_size(topology)}, without table_row_wise and grid_shard": world_size % group,
+        "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
+        "bandwidths": topology.compute_device == "mtia",
+    }
+    return [line for line, applies in said.items() if applies]

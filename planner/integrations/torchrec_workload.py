@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, starmap
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,47 +21,13 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.trace import trace_dense
-from planner.integrations.drop_in.remarks import table_warnings
-from planner.integrations.translate.constraints import in_other_group, table_constraints
-from planner.integrations.translate.pricing import MOST_ROWS, KeyValueTable, key_value_table
-from planner.integrations.translate.reading import (
-    UNKNOWN_AS,
-    bucket_problem,
-    communication_of,
-    dense_arch,
-    dense_reserve_bytes,
-    features_of,
-    optimizer_name,
-    shardable_modules,
-    table_configs,
-    torchrec_inputs,
-    tower_of,
-    uses_index_dedup,
-    with_optimizers,
-)
-from planner.integrations.translate.settings import (
-    DATA_TYPES,
-    NO_HINTS,
-    NO_LIMIT,
-    WorkloadHints,
-    data_type_of,
-    fused_setting,
-    require_constraints,
-)
-from planner.problem import Constraints
-
-__all__ = [
-    "NO_HINTS",
-    "ModelDescription",
-    "ShardableTable",
-    "WorkloadHints",
-    "describe_model",
-    "read_table",
-    "unique_names",
-    "with_unique_names",
-    "workload_of",
-]
+from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.translate import constraints as rules
+from planner.integrations.translate import pricing, reading, settings
+from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
+from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
+from planner.io.importers.base import Imported, assume
+from planner.problem import NO_CONSTRAINTS, Constraints
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
@@ -68,38 +35,31 @@ _UNSEEN_DENSE: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardableTable:
-    """One table in a TorchRec model, and the same table in our workload.
+@dataclass(frozen=True)
+class TableSource:
+    """One table in a TorchRec model.
 
     Attributes:
         path, parameter_name: the two keys of the table in a ``ShardingPlan``.
         module: the module that owns the table.
         parameter: its weights.
-        sharder: the sharder of the module.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
         limit: its constraint; :data:`NO_LIMIT` if the user gave none.
-        table: the table in our workload. Its name is the parameter name, with the path in front if
-            several modules have a table of that name.
-        inputs: the inputs as TorchRec's estimators count them.
-        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
     """
 
     path: str
     parameter_name: str
     module: nn.Module
     parameter: nn.Parameter
-    sharder: ModuleSharder[nn.Module]
+    sharder: Any
     config: Any
     limit: ParameterConstraints
-    table: Table
-    inputs: TorchrecInputs
-    key_value: KeyValueTable | None = None
 
     @property
     def tower(self) -> str | None:
         """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
-        return tower_of(self.path, self.module, self.parameter_name)
+        return reading.tower_of(self.path, self.module, self.parameter_name)
 
     @property
     def output_dtype(self) -> DataType:
@@ -109,10 +69,24 @@ class ShardableTable:
             InvalidInputError: that is no type of outputs.
         """
         if self.limit.output_dtype is not None:
-            return data_type_of(self.limit.output_dtype, "output_dtype")
-        chosen = fused_setting(self.sharder, "output_dtype")
+            return settings.data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = settings.fused_setting(self.sharder, "output_dtype")
         name = "fused_params['output_dtype']"
-        return DataType.FP32 if chosen is None else data_type_of(chosen, name)
+        return DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardableTable(TableSource):
+    """A table of a model, and the same table in our workload.
+
+    Attributes:
+        table: the table in our workload. Its name is the parameter name, with the path in front if
+            several modules have a table of that name.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
+    """
+
+    table: Table
+    key_value: pricing.KeyValueTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +106,11 @@ class ModelDescription:
     @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
         """Each table's inputs as TorchRec's estimators count them, by name."""
-        return tuple((t.table.name, t.inputs) for t in self.tables)
+        batch_size = int(self.workload.batch_size_per_rank)
+        return tuple((t.table.name, reading.torchrec_inputs(t, batch_size)) for t in self.tables)
 
     @property
-    def key_values(self) -> dict[str, KeyValueTable]:
+    def key_values(self) -> dict[str, pricing.KeyValueTable]:
         """The key-value tables, by name."""
         return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
 
@@ -168,16 +143,12 @@ def describe_model(
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems = require_constraints(constraints), list[str]()
-    read = partial(_tables_of, given, batch_size, compute_device, hints, problems)
-    owners = shardable_modules(module, chosen)
-    found = with_unique_names(list(chain.from_iterable(starmap(read, owners))))
-    problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
-    if problems:
-        raise InvalidInputError(problems)
+    given = settings.require_constraints(constraints)
+    sizes = batch_size, world_size
+    found = _tables_of(module, chosen, given, hints, compute_device, *sizes)
     if not found:
         return None
-    warnings = table_warnings(found, given, hints, batch_size, compute_device)
+    warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
     dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
     workload, unknown = workload_of(found, hints, batch_size)
     if unseen_bytes:
@@ -185,13 +156,13 @@ def describe_model(
     if unknown:
         warnings.append(
             f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-            f"four times what {UNKNOWN_AS} adds to it"
+            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
+            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
         )
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
-        constraints=table_constraints(found, compute_device, world_size, batch_size),
+        constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=tuple(warnings),
         knows_optimizer=not unknown,
@@ -199,35 +170,44 @@ def describe_model(
 
 
 def _tables_of(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
     given: Mapping[str, ParameterConstraints],
-    batch_size: int,
-    compute_device: str,
     hints: WorkloadHints,
-    problems: list[str],
-    path: str,
-    owner: nn.Module,
-    sharder: ModuleSharder[nn.Module],
-) -> Iterator[ShardableTable]:
-    """The tables of a module that can be planned; a line on each other one joins ``problems``."""
-    configs = table_configs(owner)
-    if configs is None:
-        problems.append(
-            f"module {path!r} of type {type(owner).__name__} has tables that cannot be planned; "
-            "shard it with another planner and leave its sharder out here"
-        )
-        return
-    for name, parameter in sharder.shardable_parameters(owner).items():
-        limit = given.get(name, NO_LIMIT)
-        if in_other_group(limit, compute_device):
+    compute_device: str,
+    batch_size: int,
+    world_size: int,
+) -> list[ShardableTable]:
+    """The tables of a model, under names of their own.
+
+    Raises:
+        InvalidInputError: some cannot be planned; there is a line on each of them.
+    """
+    found, problems = list[ShardableTable](), list[str]()
+    for path, owner, sharder in reading.shardable_modules(module, sharders):
+        configs = reading.table_configs(owner)
+        if configs is None:
+            problems.append(
+                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
+                "planned; shard it with another planner and leave its sharder out here"
+            )
             continue
-        try:
-            kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-            place, told = (path, owner), (configs[name], limit)
-            table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
-        except (InvalidInputError, ValueError) as error:
-            problems.append(f"table {name!r} of module {path!r}: {error}")
-            continue
-        yield replace(table, key_value=kept)
+        for name, parameter in sharder.shardable_parameters(owner).items():
+            limit = given.get(name, settings.NO_LIMIT)
+            if rules.in_other_group(limit, compute_device):
+                continue
+            source = TableSource(path, name, owner, parameter, sharder, configs[name], limit)
+            try:
+                table = read_table(source, batch_size, hints)
+                kept = pricing.key_value_table(source, compute_device)
+            except (InvalidInputError, ValueError) as error:
+                problems.append(f"table {name!r} of module {path!r}: {error}")
+                continue
+            found.append(replace(table, key_value=kept))
+    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
+    if problems:
+        raise InvalidInputError(problems)
+    return with_unique_names(found)
 
 
 def workload_of(
@@ -243,13 +223,13 @@ def workload_of(
         hints: what the tables do not say.
         batch_size: samples per rank.
     """
-    names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    names = {f.table.name: reading.optimizer_name(f) for f in found}
     types = {f.output_dtype for f in found}
     output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
     tables = [f.table for f in found]
     if output_dtype is not DataType.FP32:
         tables = [replace(t, communication=t.codecs) for t in tables]
-    planned, most, unknown = with_optimizers(tables, names)
+    planned, most, unknown = reading.with_optimizers(tables, names)
     workload = Workload(
         name=hints.name,
         tables=planned,
@@ -277,73 +257,51 @@ def _dense_part(
     if hints.dense is None and hints.inputs is not None:
         trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
         return DenseArch(operators=trace.operators), 0.0
-    known = hints.dense or dense_arch(module)
+    known = hints.dense or reading.dense_arch(module)
     if known is not None:
         return known, 0.0
-    return DenseArch(), dense_reserve_bytes(module, [f.parameter for f in found])
+    return DenseArch(), reading.dense_reserve_bytes(module, [f.parameter for f in found])
 
 
 # ------------------------------------------------------------------ tables
 
 
-def read_table(
-    name: str,
-    parameter: nn.Parameter,
-    place: tuple[str, nn.Module],
-    sharder: Any,
-    config: Any,
-    limit: ParameterConstraints,
-    batch_size: int,
-    hints: WorkloadHints,
-) -> ShardableTable:
+def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> ShardableTable:
     """One table of a module, without saying how a key-value table is run.
 
     A quantized table is planned as it is stored: its rows, and its plans, count bytes as columns.
 
     Args:
-        name: the name of the parameter.
-        parameter: its weights.
-        place: path and module that own it.
-        sharder: the sharder of the module, with codecs and index dedup; None if not known.
-        config: TorchRec's configuration of the table.
-        limit: its constraint, or :data:`NO_LIMIT`.
+        source: the table in the model.
         batch_size: samples per rank.
         hints: what the model does not say.
 
     Raises:
         InvalidInputError: the data type cannot be planned.
     """
-    path, module = place
+    name, limit = source.parameter_name, source.limit
+    config, sharder = source.config, source.sharder
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
-        rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
+        rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     pooling = getattr(config, "pooling", None)
-    is_weighted = getattr(module, "is_weighted", lambda: False)() or limit.is_weighted
     table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=int(parameter.shape[-1]),
-        features=features_of(config.feature_names, limit, batch_size),
+        embedding_dim=int(source.parameter.shape[-1]),
+        features=reading.features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=_data_type(config, parameter),
+        dtype=_data_type(config, source.parameter),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
-        is_weighted=bool(is_weighted),
-        module=path,
-        communication=None if sharder is None else communication_of(sharder),
-        deduplicates_indices=pooling is None and sharder is not None and uses_index_dedup(sharder),
+        is_weighted=reading.is_weighted(source.module) or bool(limit.is_weighted),
+        module=source.path,
+        communication=None if sharder is None else reading.communication_of(sharder),
+        deduplicates_indices=pooling is None
+        and sharder is not None
+        and reading.uses_index_dedup(sharder),
     )
-    return ShardableTable(
-        path=path,
-        parameter_name=name,
-        module=module,
-        parameter=parameter,
-        sharder=sharder,
-        config=config,
-        limit=limit,
-        table=table,
-        inputs=torchrec_inputs(table, limit, parameter, module, sharder, batch_size),
-    )
+    return ShardableTable(**vars(source), table=table)
 
 
 _POOLINGS: Final = {None: Pooling.NONE, PoolingType.MEAN: Pooling.MEAN}
@@ -353,11 +311,7 @@ def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
     columns = int(parameter.shape[-1])
     if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
         return DataType.INT8
-    if config.data_type.name not in DATA_TYPES:
-        known = ", ".join(DATA_TYPES)
-        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
-        raise InvalidInputError(message)
-    return DATA_TYPES[config.data_type.name]
+    return settings.data_type_of(config.data_type, "the data type")
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -376,3 +330,165 @@ def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
     names = unique_names((f.path, f.parameter_name) for f in found)
     named = ((f, names[f.path, f.parameter_name]) for f in found)
     return [replace(f, table=replace(f.table, name=name)) for f, name in named]
+
+
+# ------------------ models that a function of the user builds
+
+_ASSUMED: Final = (
+    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
+    "does not say them"
+)
+_NO_TABLES: Final = (
+    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
+    "name a function that gives its inputs with --inputs"
+)
+_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def import_module(
+    factory: str,
+    *,
+    batch_size: int,
+    device: str = "cuda",
+    inputs: str | None = None,
+    autocast: str | None = None,
+) -> Imported:
+    """The workload of the model that a function builds.
+
+    With ``inputs``, any dense part is traced on fake tensors, and the model need not have tables.
+    Without ``inputs``, the dense part is known only if it is TorchRec's DLRM.
+
+    Args:
+        factory: ``package.module:function``; it is called without arguments, on the meta device.
+            It returns the model, or the model and TorchRec's constraints by table name.
+        batch_size: samples per rank.
+        device: ``cuda`` or ``cpu``.
+        inputs: ``package.module:function``; it is called with the batch size, and returns the
+            arguments of the model's ``forward``, on the CPU.
+        autocast: ``bf16`` or ``fp16`` if the model trains under ``torch.autocast``.
+
+    Raises:
+        InvalidInputError: a function does not exist, fails, or returns something else; the model
+            has no tables, and no inputs are given; a table cannot be planned; or the dense part
+            cannot be traced.
+    """
+    model, constraints = built_model(factory)
+    name = factory.rpartition(":")[2].rpartition(".")[2]
+    trace = _traced(model, inputs, batch_size, autocast)
+    dense = None if trace is None else DenseArch(operators=trace.operators)
+    described = describe_model(
+        model,
+        batch_size=batch_size,
+        compute_device=device,
+        constraints=constraints,
+        hints=WorkloadHints(name=name, dense=dense),
+    )
+    source, assumed = f"the model that {factory} builds", dict[str, str]()
+    if described is not None:
+        pricing.refuse_key_values(described.key_values, "a workload file")
+        workload = described.workload
+        assumed["tables"] = _ASSUMED
+        assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+        for warning in described.warnings:
+            assume(assumed, "model", warning)
+    elif dense is not None:
+        workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
+    else:
+        message = f"{factory}: {_NO_TABLES}"
+        raise InvalidInputError(message)
+    assumed |= _notes(workload, trace)
+    return Imported(
+        workload=workload,
+        constraints=described.constraints if described else NO_CONSTRAINTS,
+        source=source,
+        assumed=assumed,
+        law_is_known=described is None,
+    )
+
+
+def _traced(
+    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
+) -> DenseTrace | None:
+    """The trace of the dense part; None without inputs."""
+    if inputs is not None:
+        dtype = None if autocast is None else _PRECISIONS[autocast]
+        given = _called(inputs, batch_size)
+        return trace_dense(model, given, batch_size=batch_size, autocast=dtype)
+    if autocast is None:
+        return None
+    message = "--autocast is about the traced dense part; name its inputs with --inputs too"
+    raise InvalidInputError(message)
+
+
+def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
+    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
+    assumed = {}
+    if workload.dense.is_given:
+        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
+        assumed["training.dense_optimizer"] = f"{update} updated"
+    if trace is not None:
+        words = (
+            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+            "gradients, as vectors from tables do"
+        )
+        assumed["dense"] = "; ".join([words, *trace.remarks])
+    return assumed
+
+
+def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
+    """The model that a function builds on the meta device, and its constraints if it gives any.
+
+    Args:
+        factory: as in :func:`import_module`.
+
+    Raises:
+        InvalidInputError: the function does not exist, fails, or returns something else.
+    """
+    made = _called(factory, device="meta")
+    model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
+        message = (
+            f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
+            "ParameterConstraints by table name"
+        )
+        raise InvalidInputError(message)
+    return model, constraints
+
+
+def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
+    """What a function returns, called where new tensors are on a device.
+
+    Raises:
+        InvalidInputError: there is no such function, or it fails.
+    """
+    function = _function(factory)
+    try:
+        with torch.device(device):
+            return function(*arguments)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: failed: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+
+
+def _function(factory: str) -> Any:
+    """The function with a name; modules are also searched in the working directory.
+
+    Raises:
+        InvalidInputError: there is no such function.
+    """
+    package, _, path = factory.partition(":")
+    if not package or not path:
+        message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
+        raise InvalidInputError(message)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = pkgutil.resolve_name(factory)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    if not callable(found):
+        message = f"{factory}: is no function but {type(found).__name__}"
+        raise InvalidInputError(message)
+    return found

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from planner.io.library import read_template as read_template
     from planner.io.plan.plan_file import SavedPlan as SavedPlan
     from planner.io.plan.plan_file import load_plan as load_plan
-    from planner.io.plan.plan_file import plan_from_json as plan_from_json
     from planner.io.plan.plan_file import plan_json_schema as plan_json_schema
     from planner.io.plan.result_json import plan_text as plan_text
     from planner.io.plan.result_json import reshard_text as reshard_text
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from planner.io.workload.workload_file import workload_json_schema as workload_json_schema
 
 _NAMES = {
-    "plan.plan_file": "SavedPlan load_plan plan_from_json plan_json_schema",
+    "plan.plan_file": "SavedPlan load_plan plan_json_schema",
     "workload.workload_file": "WorkloadFile load_problem load_workload load_workload_file "
     "workload_json_schema",
     "constraints": "constraints_json_schema load_constraints",

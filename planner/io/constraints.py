@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
@@ -28,99 +28,105 @@ Pair = Annotated[
 Group = Annotated[list[Name], Field(min_length=1)]
 
 
+CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
+"""Keys that limit what a table may have, each with all that there is."""
+
+
 class TableConstraintSchema(Strict):
-    """Limits on how a table may be sharded; empty means no limit."""
+    """Limits on how a table may be sharded; empty means no limit.
+
+    Attributes:
+        sharding_types: Only these sharding types; empty for all that TorchRec has.
+        forbid_sharding_types: All sharding types but these.
+        kernels: Only these compute kernels; empty for all.
+        forbid_kernels: All compute kernels but these.
+        ranks: Every shard on one of these ranks; for device_memory the ranks it is about.
+        hosts: Every shard on one of these hosts; for host_memory the hosts it is about.
+        min_column_width: Columns are cut into pieces at least so wide. TorchRec's planner takes
+            128.
+        cache_load_factors: Shares of a table that fused_uvm_caching may keep on the device.
+        pairs: Only these combinations of a sharding type and a kernel, such as [[row_wise,
+            fused_uvm_caching], [table_wise, fused]]; empty for all.
+    """
 
     sharding_types: Types = Field(default_factory=list)
-    """Only these sharding types; empty for all that TorchRec has."""
     forbid_sharding_types: Types = Field(default_factory=list)
-    """All sharding types but these."""
     kernels: Kernels = Field(default_factory=list)
-    """Only these compute kernels; empty for all."""
     forbid_kernels: Kernels = Field(default_factory=list)
-    """All compute kernels but these."""
     ranks: list[Count] = Field(default_factory=list)
-    """Every shard on one of these ranks; for device_memory the ranks it is about."""
     hosts: list[Count] = Field(default_factory=list)
-    """Every shard on one of these hosts; for host_memory the hosts it is about."""
     min_column_width: Positive = 4
-    """Columns are cut into pieces at least so wide. TorchRec's planner takes 128."""
     cache_load_factors: list[Ratio] = Field(default_factory=list)
-    """Shares of a table that fused_uvm_caching may keep on the device."""
-
     pairs: list[Pair] = Field(default_factory=list)
-    """Only these combinations of a sharding type and a kernel, such as [[row_wise,
-    fused_uvm_caching], [table_wise, fused]]; empty for all."""
 
     @model_validator(mode="after")
     def _some_left(self) -> TableConstraintSchema:
         """Refuse to forbid everything: an empty list means no limit."""
-        for key, allowed, forbidden in (
-            ("sharding_types", self.sharding_types or [*ShardingType], self.forbid_sharding_types),
-            ("kernels", self.kernels or [*ComputeKernel], self.forbid_kernels),
-        ):
-            if forbidden and all(value in forbidden for value in allowed):
+        for key, kind in CHOICES.items():
+            allowed, forbidden = getattr(self, key) or [*kind], getattr(self, f"forbid_{key}")
+            if {*allowed} <= {*forbidden}:
                 refuse(f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer")
         return self
 
 
-_TABLE_KEYS: Final = tuple(k for k in TableConstraintSchema.model_fields)
-_KINDS: Final[dict[str, tuple[str, ...]]] = {
-    "together": ("on",),
-    "apart": ("on",),
-    "max_tables_per_rank": ("tables",),
-    "max_tables_per_host": ("tables",),
-    "max_shards_per_rank": ("tables",),
-    "max_shards_per_host": ("tables",),
+_LIMITS: Final = tuple(TableConstraintSchema.model_fields)
+_COUNTED: Final = ("max_tables_per_rank", "max_tables_per_host", "max_shards_per_rank",
+                   "max_shards_per_host")  # fmt: skip
+_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("together", "apart"), ("on",)),
+    **dict.fromkeys(_COUNTED, ("tables",)),
     "device_memory": ("ranks",),
     "host_memory": ("hosts",),
+    "tables": _LIMITS,
 }
 """The key that says which rule an entry is, and the keys that go with it."""
 
 
 class ConstraintSchema(TableConstraintSchema):
-    """One rule: limits on the tables of a pattern, a group, a number per place, or a memory."""
+    """One rule: limits on the tables of a pattern, a group, a number per place, or a memory.
+
+    Attributes:
+        tables: Names or patterns of the tables the entry is about; all of them without.
+        together: Tables that share one rank, or one host with on: host.
+        apart: Tables of which no two share a rank, or a host with on: host.
+        on: What together and apart are about.
+        max_tables_per_rank: Most tables with a shard on one rank.
+        max_tables_per_host: Most tables with a shard on one host.
+        max_shards_per_rank: Most shards on one rank.
+        max_shards_per_host: Most shards on one host.
+        device_memory: Most device memory of a rank, such as '12 GiB'.
+        host_memory: Most memory of a host, such as '100 GiB'.
+    """
 
     tables: Name | Group | None = None
-    """Names or patterns of the tables the entry is about; all of them without."""
     together: Group | None = None
-    """Tables that share one rank, or one host with on: host."""
     apart: Group | None = None
-    """Tables of which no two share a rank, or a host with on: host."""
-    on: Literal["rank", "host"] = "rank"
-    """What together and apart are about."""
+    on: Level = Field(default=Level.RANK, strict=False)
     max_tables_per_rank: Positive | None = None
-    """Most tables with a shard on one rank."""
     max_tables_per_host: Positive | None = None
-    """Most tables with a shard on one host."""
     max_shards_per_rank: Positive | None = None
-    """Most shards on one rank."""
     max_shards_per_host: Positive | None = None
-    """Most shards on one host."""
     device_memory: Bytes | None = None
-    """Most device memory of a rank, such as '12 GiB'."""
     host_memory: Bytes | None = None
-    """Most memory of a host, such as '100 GiB'."""
+
+    @property
+    def rule(self) -> str:
+        """The key that says which rule the entry is."""
+        return next((key for key in _BESIDE if getattr(self, key) is not None), "")
 
     @model_validator(mode="after")
     def _one_rule(self) -> ConstraintSchema:
         """Refuse entries that mix rules, or say none."""
-        given = self.model_fields_set
-        kinds = [kind for kind in _KINDS if kind in given]
-        if len(kinds) > 1:
-            refuse(f"holds two rules, {kinds[0]} and {kinds[1]}; write one entry for each")
-        if kinds:
-            extra = sorted(given - {kinds[0], *_KINDS[kinds[0]]})
-            if extra:
-                also = ", ".join(_KINDS[kinds[0]])
-                refuse(f"{extra[0]} does not go with {kinds[0]}, which takes {also}; remove it")
-            return self
-        if "on" in given:
-            refuse("'on' goes with together or apart; remove it, or use ranks or hosts")
-        if "tables" not in given or not given & set(_TABLE_KEYS):
+        kind = self.rule
+        given = {key for key in self.model_fields_set if getattr(self, key) is not None}
+        if not kind or given == {"tables"}:
+            rules = ", ".join(key for key in _BESIDE if key != "tables")
+            refuse(f"says no rule: give tables with one of {', '.join(_LIMITS)}; or one of {rules}")
+        if extra := sorted(given - {kind, *_BESIDE[kind]}):
+            also = ", ".join(_BESIDE[kind])
             refuse(
-                "says no rule: give tables with one of "
-                f"{', '.join(_TABLE_KEYS)}; or one of {', '.join(_KINDS)}"
+                f"{extra[0]} does not go with {kind}, which takes {also}; remove it, or write one "
+                "entry for each rule"
             )
         return self
 
@@ -129,9 +135,6 @@ class ConstraintFileSchema(Strict):
     """A file of constraints."""
 
     constraints: Annotated[list[ConstraintSchema], Field(min_length=1)]
-
-
-T = TypeVar("T", ShardingType, ComputeKernel)
 
 
 def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
@@ -190,9 +193,11 @@ def merged(one: Constraints, other: Constraints) -> Constraints:
     )
 
 
-def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
-    """The rules of a list of entries."""
-    found = defaultdict[str, list[Any]](list)
+def constraints_of(
+    entries: Iterable[ConstraintSchema], limits: Iterable[TableConstraint] = ()
+) -> Constraints:
+    """The rules of a list of entries, after limits on single tables."""
+    found = defaultdict[str, list[Any]](list, tables=[*limits])
     for entry in entries:
         for key, rule in _rules_of(entry):
             found[key].append(rule)
@@ -201,59 +206,44 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     """The rules of one entry, each with the field of :class:`Constraints` that it belongs to."""
-    tables = entry.tables or ["*"]
-    patterns = (tables,) if isinstance(tables, str) else tuple(tables)
-    key = next((key for key in _KINDS if key in entry.model_fields_set), None)
-    if key is None:
-        for pattern in patterns:
-            yield "tables", table_constraint(pattern, entry)
-        return
+    key, patterns = entry.rule, _listed(entry.tables or "*")
     value = getattr(entry, key)
-    if value is None:
-        return
-    if key in ("together", "apart"):
-        yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
-    elif key == "device_memory":
-        yield "memory", MemoryLimit(most_bytes=value, level=Level.RANK, places=tuple(entry.ranks))
-    elif key == "host_memory":
-        yield "memory", MemoryLimit(most_bytes=value, level=Level.HOST, places=tuple(entry.hosts))
+    if key == "tables":
+        yield from (("tables", table_constraint(pattern, entry)) for pattern in patterns)
+    elif key in ("together", "apart"):
+        yield key, TableGroup(patterns=tuple(value), level=entry.on)
+    elif key in _COUNTED:
+        level, is_shards = Level(key[-4:]), "shards" in key
+        limit = CountLimit(most=value, level=level, counts_shards=is_shards, patterns=patterns)
+        yield "counts", limit
     else:
-        _, what, _, place = key.split("_")
-        level, counts_shards = Level(place), what == "shards"
-        yield (
-            "counts",
-            CountLimit(most=value, level=level, counts_shards=counts_shards, patterns=patterns),
-        )
+        level = Level.RANK if key == "device_memory" else Level.HOST
+        places = entry.ranks or entry.hosts
+        yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
     """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
-    return noun_of(
-        TableConstraint,
-        entry,
-        pattern=pattern,
-        sharding_types=_left(ShardingType, entry.sharding_types, entry.forbid_sharding_types),
-        kernels=_left(ComputeKernel, entry.kernels, entry.forbid_kernels),
-    )
+    left = {}
+    for key, kind in CHOICES.items():
+        allowed, forbidden = getattr(entry, key), getattr(entry, f"forbid_{key}")
+        left[key] = tuple(v for v in allowed or (forbidden and kind) if v not in forbidden)
+    return noun_of(TableConstraint, entry, pattern=pattern, **left)
 
 
 def unmatched(
     entries: Sequence[ConstraintSchema], document: Document, names: Sequence[str]
 ) -> list[str]:
     """Patterns that match no table, with file and line."""
-    problems = []
-    for index, entry in enumerate(entries):
-        for key in ("tables", "together", "apart"):
-            given = getattr(entry, key)
-            for pattern in [given] if isinstance(given, str) else given or ():
-                if not any(map(TableConstraint(pattern=pattern).matches, names)):
-                    where = document.where(("constraints", index, key))
-                    problems.append(
-                        f"{where}: value {pattern!r}: matches no table; check its spelling"
-                    )
-    return problems
+    return [
+        f"{document.where(('constraints', index, key))}: value {pattern!r}: matches no table; "
+        "check its spelling"
+        for index, entry in enumerate(entries)
+        for key in ("tables", "together", "apart")
+        for pattern in _listed(getattr(entry, key))
+        if not any(map(TableConstraint(pattern=pattern).matches, names))
+    ]
 
 
-def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[T, ...]:
-    every = allowed if allowed or not forbidden else list(kind)
-    return tuple(v for v in every if v not in forbidden)
+def _listed(patterns: str | list[str] | None) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns or ())

@@ -30,8 +30,7 @@ Keys = tuple[str | int, ...]
 
 MAX_DEPTH: Final = 32
 _TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
-MAX_NODES: Final = 4_000_000
-MAX_ALIASED_NODES: Final = 4_000_000
+MAX_VALUES: Final = 4_000_000
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG: Final = "tag:yaml.org,2002:str"
@@ -40,8 +39,7 @@ _WORDS: Final = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
     ".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan,
 }  # fmt: skip
-_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
-_HEXADECIMAL: Final = re.compile(r"0x[0-9a-fA-F_]{1,16}")
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})|0x[0-9a-fA-F][0-9a-fA-F_]{0,15}")
 _EXPONENT: Final = r"[eE][-+]?[0-9]{1,4}"
 _FLOAT: Final = re.compile(
     rf"[-+]?([0-9][0-9_]{{0,39}}(\.[0-9_]{{0,39}}({_EXPONENT})?|{_EXPONENT})"
@@ -60,9 +58,7 @@ def parse_scalar(text: str) -> object:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
-    if _HEXADECIMAL.fullmatch(text):
-        return int(text.replace("_", ""), 16)
+        return int(text.replace("_", ""), 0)
     if _FLOAT.fullmatch(text):
         return float(text.replace("_", ""))
     return text
@@ -98,17 +94,14 @@ class _Reader:
         self.lines: dict[Keys, int] = {}
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._anchors: dict[str, tuple[object, int]] = {}
-        self._num_nodes = 0
-        self._num_aliased = 0
+        self._num_values = 0
 
     def document(self) -> object:
         """The value of the only document."""
         value: object = None
-        count = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                count += 1
-                if count > 1:
+                if self.lines:
                     self._fail(event, "a second document begins; keep one per file, without '---'")
                 value = self._value(next(self._events), ())
         return value
@@ -117,36 +110,30 @@ class _Reader:
         if len(keys) > MAX_DEPTH:
             self._fail(event, _TOO_DEEP)
         self.lines.setdefault(keys, event.start_mark.line + 1)
+        before = self._num_values
+        value: object
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before = self._num_nodes + self._num_aliased
-        self._num_nodes += 1
-        if self._num_nodes > MAX_NODES:
-            self._fail(event, f"the file has more than {MAX_NODES:,} values")
+            if event.anchor not in self._anchors:
+                told = f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it"
+                self._fail(event, told)
+            value, size = self._anchors[event.anchor]
+            self._count(event, size)
+            return value
+        self._count(event, 1)
         if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
             self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
-        value: object
         if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event)
+            is_plain = event.implicit[0] and event.tag is None
+            value = parse_scalar(event.value) if is_plain else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(keys)
+            value = items = list[object]()
+            while not isinstance(inner := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._value(inner, (*keys, len(items))))
         else:
             value = self._mapping(keys)
         if event.anchor is not None:
-            size = self._num_nodes + self._num_aliased - before
-            self._anchors[event.anchor] = (value, size)
+            self._anchors[event.anchor] = (value, self._num_values - before)
         return value
-
-    @staticmethod
-    def _scalar(event: Any) -> object:
-        plain = event.implicit[0] and event.tag is None
-        return parse_scalar(event.value) if plain else event.value
-
-    def _sequence(self, keys: Keys) -> list[object]:
-        items: list[object] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*keys, len(items))))
-        return items
 
     def _mapping(self, keys: Keys) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -160,33 +147,23 @@ class _Reader:
                 self._fail(event, f"{dotted((*keys, key))}: key given twice; keep one")
             value = self._value(next(self._events), (*keys, key))
             self.lines[*keys, key] = line
-            if key == "<<":
-                merged = {**self._merge(event, value), **merged}
-            else:
+            if key != "<<":
                 found[key] = value
+                continue
+            for part in value if isinstance(value, list) else [value]:
+                if not isinstance(part, dict):
+                    self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
+                merged = {**part, **merged}
         return {**merged, **found}
 
-    def _merge(self, event: Any, value: object) -> dict[str, object]:
-        parts = value if isinstance(value, list) else [value]
-        merged: dict[str, object] = {}
-        for part in reversed(parts):
-            if not isinstance(part, dict):
-                self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
-            merged.update(part)
-        return merged
-
-    def _alias(self, event: Any) -> object:
-        if event.anchor not in self._anchors:
-            self._fail(event, f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it")
-        value, size = self._anchors[event.anchor]
-        self._num_aliased += size
-        if self._num_aliased > MAX_ALIASED_NODES:
+    def _count(self, event: Any, number: int) -> None:
+        self._num_values += number
+        if self._num_values > MAX_VALUES:
             self._fail(
                 event,
-                f"aliases stand for more than {MAX_ALIASED_NODES:,} values; write them out, or "
-                "use 'count:' for equal tables",
+                f"the file and its aliases stand for more than {MAX_VALUES:,} values; use 'count:' "
+                "for equal tables",
             )
-        return value
 
     def _fail(self, event: Any, message: str) -> NoReturn:
         refuse(f"{self.source}:{event.start_mark.line + 1}: {message}")
@@ -201,21 +178,24 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
         return f"{where}: {_TOO_DEEP}"
     hints = {
+        "unexpected end of stream": "quotes are not closed",
         "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
         "tab character": "indent with spaces, not tabs",
         "expected node content": "a value is missing, or a bracket is not closed",
-        "expected key": "check the indentation of this line and the one before",
         "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
-        "expected <block end>": "check the indentation of this line and the one before",
         "expected ',' or": "a bracket is not closed, or a comma is missing",
-        "unexpected end of stream": "quotes are not closed",
-        "special characters": "the file holds control characters; is it a text file?",
-        "control characters": "the file holds control characters; is it a text file?",
+        "expected": "check the indentation of this line and the one before",
+        "characters are not allowed": "the file holds control characters; is it a text file?",
     }
     hint = next((text for key, text in hints.items() if key in problem), "see the line named")
     return f"{where}: not valid YAML: {problem}; {hint}"
 
 
+_STYLE: Final[dict[str, Any]] = {
+    "default_flow_style": True,
+    "sort_keys": False,
+    "allow_unicode": True,
+}
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 
 
@@ -233,6 +213,15 @@ def _number_node(dumper: Any, value: float) -> Any:
     return dumper.represent_float(value)
 
 
+class _Items(list[object]):
+    """A list whose items are on lines of their own."""
+
+
+def _items_node(dumper: Any, items: _Items) -> Any:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=False)
+
+
+_Dumper.add_representer(_Items, _items_node)
 _Dumper.add_representer(str, _text_node)
 _Dumper.add_multi_representer(str, _text_node)
 _Dumper.add_representer(int, _number_node)
@@ -247,15 +236,21 @@ def yaml_text(value: object, indent: str = "") -> str:
         indent: begins the further lines of a value that is too long for one.
     """
     width = 200 if isinstance(value, dict | list) else 2**20
-    text: str = yaml.dump(
-        value,
-        Dumper=_Dumper,
-        default_flow_style=True,
-        width=width,
-        sort_keys=False,
-        allow_unicode=True,
-    )
-    return text.removesuffix("\n...\n").removesuffix("\n").replace("\n", f"\n{indent}")
+    text = _dumped(value, width).removesuffix("\n...\n").removesuffix("\n")
+    return text.replace("\n", f"\n{indent}")
+
+
+def yaml_items(values: Iterable[object]) -> list[str]:
+    """The items of a list, each as :func:`yaml_text` writes it behind ``- ``.
+
+    A list or mapping that is there several times is written once, with a name (YAML's anchors).
+    """
+    text = _dumped(_Items(values), 200).removesuffix("\n")
+    return re.split(r"\n(?=- )", text)
+
+
+def _dumped(value: object, width: int) -> str:
+    return str(yaml.dump(value, Dumper=_Dumper, width=width, **_STYLE))
 
 
 MAX_BYTES: Final = 64 * MIB
@@ -352,8 +347,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         kind, byte = "UTF-16" if is_wide else "UTF-8", data[error.start]
-        msg = f"{path}:{line}: not {kind} text (byte {byte:#04x}); save it as UTF-8"
-        raise InvalidInputError(msg) from error
+        refuse(f"{path}:{line}: not {kind} text (byte {byte:#04x}); save it as UTF-8")
 
 
 def read_yaml(path: Path) -> Document:
@@ -426,6 +420,12 @@ CONSTRAINTS: Final = "a file of constraints"
 STATISTICS: Final = "statistics of 'shardplan profile'"
 
 
+FILE_KINDS: Final = {
+    "WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS,
+}  # fmt: skip
+"""The schemas of whole files, and the kinds of these files."""
+
+
 def kind_of(value: object) -> str | None:
     """The kind of a document; None if its keys are those of no kind, or of several kinds."""
     if not isinstance(value, dict):
@@ -495,11 +495,8 @@ def _texts(value: Any) -> Iterator[str]:
     """All texts in a value but its keys."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
 
 

@@ -12,55 +12,37 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
+import inspect
 import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
+    PlainValidator,
     StringConstraints,
+    Tag,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
     create_model,
 )
-from pydantic_core import CoreSchema, core_schema
 
 from costmodels.errors import CostModelError
 from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import (
-    CONSTRAINTS,
-    SYSTEM,
-    WORKLOAD,
-    Document,
-    Keys,
-    refuse_other_kind,
-    show,
-)
+from planner.io.documents import FILE_KINDS, Document, Keys, refuse_other_kind, show
 
 _SOURCED: Final = re.compile(
     r"\s*(?P<value>[^()]+?)\s*"
@@ -81,9 +63,16 @@ class Sourced:
     reference: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """Marks a number that is written as text: ``Annotated[float, Quantity(...)]``.
+def quantity(
+    dimension: str | None,
+    example: str,
+    low: float = 0.0,
+    high: float = 1e30,
+    *,
+    is_whole: bool = False,
+    is_sourced: bool = True,
+) -> Any:
+    """The type of a number that is written as text with its unit and its source.
 
     In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
     reference. A number without parentheses is the user's own.
@@ -98,45 +87,26 @@ class Quantity:
             a float.
     """
 
-    dimension: str | None
-    example: str
-    low: float = 0.0
-    high: float = 1e30
-    is_whole: bool = False
-    is_sourced: bool = True
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """A validator that turns text into a number in SI units."""
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
-        end = "(\\(|$)" if self.is_sourced else "$"
-        pattern, note = f"{_DIGITS}\\s*{end}", ""
-        if self.dimension is not None:
-            units = "|".join(re.escape(unit) for unit in DIMENSIONS[self.dimension])
-            pattern = f"{_DIGITS}\\s*({units})\\s*{end}"
-        if self.is_sourced:
-            note = " (datasheet, where it is from)"
-        text = {"type": "string", "pattern": pattern, "examples": [f"{self.example}{note}"]}
-        return text if self.dimension is not None else {"anyOf": [text, {"type": "number"}]}
-
-    def _read(self, written: object) -> Sourced | float:
-        if not self.is_sourced and self.dimension is not None:
-            return parse_quantity(written, self.dimension)
-        if self.dimension is None and isinstance(written, int | float):
+    def read(written: object) -> Sourced | float:
+        if not is_sourced and dimension is not None:
+            return parse_quantity(written, dimension)
+        if dimension is None and isinstance(written, int | float):
             written = str(written)
-        text, source, reference = split_source(written, self.example)
-        value = _finite(text) if self.dimension is None else parse_quantity(text, self.dimension)
-        if not self.low <= value <= self.high:
-            refuse(f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}")
-        if self.is_whole and not value.is_integer():
+        text, source, reference = split_source(written, example)
+        value = float(text) if dimension is None else parse_quantity(text, dimension)
+        if not low <= value <= high:
+            refuse(f"must be {low:g}..{high:g} in SI units, got {value:g}")
+        if is_whole and not value.is_integer():
             refuse(f"must be a whole number, got {value:g}")
-        return Sourced(int(value) if self.is_whole else value, text, source, reference)
+        return Sourced(int(value) if is_whole else value, text, source, reference)
+
+    units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
+    end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
+    pattern = f"{_DIGITS}\\s*({units})\\s*{end}" if units else f"{_DIGITS}\\s*{end}"
+    told = {"type": "string", "pattern": pattern, "examples": [f"{example}{note}"]}
+    schema = told if units else {"anyOf": [told, {"type": "number"}]}
+    kind: Any = Sourced if is_sourced else float
+    return Annotated[kind, PlainValidator(read), WithJsonSchema(schema)]
 
 
 def split_source(written: object, example: str) -> tuple[str, Source, str]:
@@ -158,32 +128,17 @@ def split_source(written: object, example: str) -> tuple[str, Source, str]:
     return match["value"], Source(kind), match["reference"] or ""
 
 
-def _finite(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        refuse(f"{text!r} is not a number")
-    if not math.isfinite(value):
-        refuse(f"{text!r} must be finite")
-    return value
-
-
-_DIGITS_TEXT: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
-"""Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
-
 _MOST_SAMPLES: Final = 10**8
 
+
+def _digits(number: dict[str, Any]) -> WithJsonSchema:
+    """Also allows text of digits: editors that follow YAML 1.2 take ``40_000_000`` for text."""
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": "^[0-9][0-9_]*$"}]})
+
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
-Positive = Annotated[
-    int,
-    Field(ge=1, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _DIGITS_TEXT]}),
-]
-Count = Annotated[
-    int,
-    Field(ge=0, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS_TEXT]}),
-]
+Positive = Annotated[int, Field(ge=1, le=2**53), _digits({"type": "integer", "minimum": 1})]
+Count = Annotated[int, Field(ge=0, le=2**53), _digits({"type": "integer", "minimum": 0})]
 
 
 def _or_a_part(value: Any, whole: ValidatorFunctionWrapHandler) -> Any:
@@ -196,22 +151,15 @@ Samples = Annotated[
     int,
     Field(ge=1, le=_MOST_SAMPLES),
     WrapValidator(_or_a_part),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES},
-                _DIGITS_TEXT,
-            ]
-        }
-    ),
+    _digits({"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES}),
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = Annotated[float, Quantity(dimension="bytes", example="6 GiB", is_sourced=False)]
-Duration = Annotated[float, Quantity(dimension="s", example="2 ms", is_sourced=False)]
+Bytes: Any = quantity("bytes", "6 GiB", is_sourced=False)
+Duration: Any = quantity("s", "2 ms", is_sourced=False)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -219,6 +167,8 @@ T = TypeVar("T")
 
 _LONGEST_RULE: Final = 400
 _MOST_PROBLEMS: Final = 100
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+"""The entry of a field in a docstring."""
 
 _RULES: Final = {
     "int_type": "must be a whole number, without quotes, point or exponent",
@@ -243,17 +193,34 @@ _RULES: Final = {
 }
 
 
-class Strict(BaseModel):
-    """The base of every schema: unknown keys are refused, and values are not converted."""
+def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Give the keys in a JSON Schema what docstrings of the schema and its noun say of them."""
+    told = [m.__doc__ or "" for m in (*reversed(model.__mro__), _NOUNS.get(model, model))]
+    keys = {to: field for field, to in _KEYS.get(model, {}).items()}
+    texts = dict(match for doc in told for match in _ATTRIBUTE.findall(inspect.cleandoc(doc)))
+    schema["description"] = str(schema.get("description", "")).partition("\n\nAttributes:")[0]
+    for key, part in schema.get("properties", {}).items():
+        if found := texts.get(key) or texts.get(keys.get(key, key)):
+            part.setdefault("description", " ".join(found.split()))
+
+
+class Loose(BaseModel):
+    """The base of schemas for files that other programs write too: unknown keys are left alone."""
 
     model_config = ConfigDict(
         defer_build=True,
-        extra="forbid",
+        extra="ignore",
         strict=True,
         allow_inf_nan=False,
         frozen=True,
-        use_attribute_docstrings=True,
+        json_schema_extra=_described,
     )
+
+
+class Strict(Loose):
+    """The base of our schemas: unknown keys are refused, and values are not converted."""
+
+    model_config = ConfigDict(extra="forbid")
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return the object itself: schemas never change, so that all entries share one default."""
@@ -261,16 +228,10 @@ class Strict(BaseModel):
         return self
 
 
-class Loose(BaseModel):
-    """The base of schemas for files that other programs write too: unknown keys are left alone."""
-
-    model_config = ConfigDict(
-        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
-    )
-
-
-_KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
-"""The schemas of whole files, and the kinds of these files."""
+def row_schema(**keys: Any) -> type[Loose]:
+    """The schema of values that need these keys, unless they come with a default."""
+    kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
+    return create_model("Row", __base__=Loose, **kinds)
 
 
 def validate(schema: type[M], document: Document) -> M:
@@ -282,15 +243,21 @@ def validate(schema: type[M], document: Document) -> M:
     try:
         return schema.model_validate(document.value)
     except ValidationError as error:
-        if schema.__name__ in _KINDS:
-            refuse_other_kind(document.path, document.value, _KINDS[schema.__name__])
-        items = _telling(document, error.errors(include_url=False))
-        found = [_line(document, schema, item) for item in items]
-        problems = list(dict.fromkeys(found))
-        if len(problems) > _MOST_PROBLEMS:
-            rest = len(problems) - _MOST_PROBLEMS
-            problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
-        raise InvalidInputError(problems) from error
+        if schema.__name__ in FILE_KINDS:
+            refuse_other_kind(document.path, document.value, FILE_KINDS[schema.__name__])
+        found = [(_keys(document.value, e), e) for e in error.errors(include_url=False)]
+        # Pydantic reports an error for each allowed type. If the value has one of the types, only
+        # the errors for this type tell users something.
+        typed = {keys for keys, item in found if not item["type"].endswith("_type")}
+        told = [f for f in found if f[0] not in typed or not f[1]["type"].endswith("_type")]
+        problems = list(dict.fromkeys(_line(document, schema, *one) for one in told))
+        raise InvalidInputError(shortened(problems, document.path, _MOST_PROBLEMS)) from error
+
+
+def shortened(problems: list[str], path: Path, most: int) -> list[str]:
+    """The first problems of a file, and how many more there are."""
+    rest = len(problems) - most
+    return problems if rest <= 0 else [*problems[:most], f"{path}: and {rest} more"]
 
 
 def present(value: T | None, document: Document, keys: Keys) -> T:
@@ -346,101 +313,92 @@ def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None
         return None
 
 
-def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
-    """The errors that tell users something, for keys that allow values of several types.
-
-    Pydantic reports an error for each allowed type. If the value has one of the types, only the
-    errors for this type are kept: where a number or a list is allowed, -1 is too small, and it is
-    not worth saying that it is not a list.
-    """
-    places = [_keys(document, item) for item in items]
-    typed = {
-        keys for keys, item in zip(places, items, strict=True) if not item["type"].endswith("_type")
-    }
-    return [
-        item
-        for keys, item in zip(places, items, strict=True)
-        if keys not in typed or not item["type"].endswith("_type")
-    ]
-
-
-def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
-    keys = _keys(document, item)
-    if item["type"] == "missing":
-        return f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
-    rule = _rule(schema, keys, item)
+def _line(document: Document, schema: type[BaseModel], keys: Keys, item: Any) -> str:
+    kind, value = item["type"], item["input"]
+    if kind in ("missing", "union_tag_not_found"):
+        *above, key = (*keys, "kind") if kind != "missing" else keys
+        return f"{document.where((*above,))}: key {str(key)!r} is missing; add it"
+    if kind == "union_tag_invalid":
+        keys, value = (*keys, "kind"), item["ctx"]["tag"]
+    rule = _rule(schema, str(keys[-1:] and keys[-1]), value, item)
     if len(rule) > _LONGEST_RULE:
         rule = f"{rule[:_LONGEST_RULE]}..."
-    return f"{document.where(keys)}: value {show(item['input'])}: {rule}"
+    return f"{document.where(keys)}: value {show(value)}: {rule}"
 
 
-def _keys(document: Document, item: Any) -> Keys:
+def _keys(value: Any, item: Any) -> Keys:
     """The place of an error in the file: pydantic's, without the names of the allowed types."""
     keys: list[str | int] = []
-    value = document.value
     for position, part in enumerate(item["loc"]):
-        last = position == len(item["loc"]) - 1
-        if _holds(value, part):
+        is_missing = position == len(item["loc"]) - 1 and item["type"] == "missing"
+        if (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        ):
             value = value[part]
-        elif not (last and item["type"] == "missing"):
+        elif not is_missing:
             continue
         keys.append(part)
     return tuple(keys)
 
 
-def _holds(value: object, part: str | int) -> bool:
-    if isinstance(value, dict):
-        return part in value
-    return isinstance(value, list) and isinstance(part, int) and part < len(value)
-
-
-def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
+def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:
     context = item.get("ctx", {})
     kind = item["type"]
     if kind == "extra_forbidden":
-        known = _known_keys(schema, keys[:-1])
-        hint = nearest(str(keys[-1]), known)
-        return f"unknown key; {hint}known here: {', '.join(known)}"
-    if kind in ("enum", "literal_error"):
-        known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
-            "; "
-        )
+        known = _known_keys(schema, item["loc"][:-1])
+        return f"unknown key; {nearest(key, known)}known here: {', '.join(known)}"
+    if kind in ("enum", "literal_error", "union_tag_invalid"):
+        listed = context.get("expected", context.get("expected_tags"))
+        known = [word.strip("'") for word in listed.replace(" or ", ", ").split(", ")]
+        return f"must be one of {', '.join(known)}; {nearest(str(value), known)}".strip("; ")
     if kind in _RULES:
         return _RULES[kind].format(**context)
     return str(item["msg"]).removeprefix("Value error, ")
 
 
-def _known_keys(schema: type[BaseModel], keys: Keys) -> list[str]:
-    """The keys of the schema that a key path leads to."""
-    model = schema
-    for key in keys:
-        if isinstance(key, str) and key in model.model_fields:
-            inner = _model_in(model.model_fields[key].annotation)
-            model = inner or model
-    return list(model.model_fields)
+def _known_keys(schema: type[BaseModel], places: Keys) -> list[str]:
+    """The keys of the schema that the place of an error leads to."""
+    models = {"": schema}
+    for part in places:
+        first = next(iter(models.values()))
+        if part in first.model_fields:
+            models = dict(_models_in(first.model_fields[str(part)].annotation)) or models
+        elif part in models:
+            models = {"": models[str(part)]}
+    return list(next(iter(models.values())).model_fields)
 
 
-def _model_in(hint: object) -> type[BaseModel] | None:
-    """The first schema in a type such as ``list[TableSchema]`` or ``LinkSchema | None``."""
+def _models_in(hint: object, tag: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """The schemas in a type such as ``list[TableSchema]``, with their tags in a union."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return hint
-    for part in get_args(hint):
-        found = _model_in(part)
-        if found is not None:
-            return found
-    return None
+        yield tag or hint.__name__, hint
+    parts = get_args(hint)
+    for part in parts:
+        own = next((p.tag for p in parts if isinstance(p, Tag)), tag)
+        yield from _models_in(part, own)
 
 
 # ------------------------------------------------------------------ nouns
 
 _NOUNS: Final[dict[type[BaseModel], type]] = {}
 """The noun that each schema was made from."""
+_KEYS: Final[dict[type, dict[str, str]]] = {}
+"""For each schema of a noun, and for the noun as it is written, the fields and their keys."""
 _PLAIN: Final[dict[Any, Any]] = {int: Count, float: Amount, str: Name, bool: bool}
+_UNIT: Final = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
+"""The unit at the end of a field's name."""
+_NO_KEYS: Final[Mapping[str, Any]] = types.MappingProxyType({})
 
 
 def schema_of(
-    noun: type, name: str, doc: str, *, without: Collection[str] = (), **own: Any
+    noun: type,
+    name: str,
+    *,
+    base: type[BaseModel] = Strict,
+    without: Collection[str] = (),
+    keys: Mapping[str, str] = _NO_KEYS,
+    units: Mapping[str, Any] = _NO_KEYS,
+    **own: Any,
 ) -> type[BaseModel]:
     """The schema of a section whose keys are the fields of a noun.
 
@@ -448,19 +406,30 @@ def schema_of(
         noun: a frozen dataclass. Whole numbers, numbers and texts get the limits that every file
             has.
         name: of the schema.
-        doc: what the section is, for editors.
+        base: :class:`Strict`, or the schema of those keys that have limits of their own or are no
+            fields; its docstring is that of the section. Otherwise the noun's first line is.
         without: fields that no file gives.
-        own: the types of keys with limits of their own, and of keys beside the fields, which may
-            come with a default.
+        keys: the keys of fields that a file calls otherwise.
+        units: types of values that have their unit, by the unit at the end of a field's name; the
+            key does not have it.
+        own: the types of further keys, which may come with a default.
     """
-    hints, keys = typing.get_type_hints(noun), dict[str, Any]()
+    hints, found, kinds = typing.get_type_hints(noun), dict[str, str](), dict[str, Any]()
     for field in fields(noun):
-        if field.name not in without:
-            kind = own.pop(field.name, None) or _written(hints[field.name])
-            keys[field.name] = (kind, ... if field.default is MISSING else field.default)
-    keys |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
-    schema = create_model(name, __base__=Strict, __doc__=doc, **keys)
-    _NOUNS[schema] = noun
+        if field.init and field.name not in without:
+            unit = _UNIT.search(field.name) if units else None
+            key = _UNIT.sub("", field.name) if unit else keys.get(field.name, field.name)
+            found[field.name] = key
+            if key not in base.model_fields:
+                kind = own.pop(key, None)
+                kind = kind or (units[unit[1]] if unit else _written(hints[field.name]))
+                if field.default is not MISSING and not isinstance(kind, tuple):
+                    kind = (kind | None, None) if unit else (kind, field.default)
+                kinds[key] = kind
+    kinds = {k: v if isinstance(v, tuple) else (v, ...) for k, v in {**kinds, **own}.items()}
+    doc = str(noun.__doc__).partition("\n")[0] if base is Strict else base.__doc__
+    schema = create_model(name, __base__=base, __doc__=doc, **kinds)
+    _NOUNS[schema], _KEYS[schema], _KEYS[noun] = noun, found, found
     return schema
 
 
@@ -478,46 +447,46 @@ def _written(hint: Any) -> Any:
 
 
 def noun_of(noun: Callable[..., T], values: BaseModel, **more: Any) -> T:
-    """The noun that has the values of fields of the same names, and ``more``.
+    """The noun that has the values of its keys in a section, and ``more``; None is the default.
 
     Raises:
         InvalidValueError: values contradict each other.
     """
-    names = _shared(noun, type(values)) - more.keys()
-    return noun(**{name: as_noun(getattr(values, name)) for name in names}, **more)
+    given = {f: getattr(values, k) for f, k in _shared(noun, type(values)) if f not in more}
+    return noun(**{f: as_noun(value) for f, value in given.items() if value is not None}, **more)
 
 
 @functools.cache
-def _shared(noun: Any, schema: type[BaseModel]) -> frozenset[str]:
-    return frozenset({field.name for field in fields(noun)} & schema.model_fields.keys())
+def _shared(noun: Any, schema: type[BaseModel]) -> tuple[tuple[str, str], ...]:
+    keys = _KEYS.get(schema) or {field.name: field.name for field in fields(noun)}
+    return tuple((field, key) for field, key in keys.items() if key in schema.model_fields)
 
 
-def as_noun(value: Any) -> Any:
-    """A value of a schema as a noun has it: lists as tuples, sections as the nouns they are."""
-    if isinstance(value, list):
+def as_noun(value: Any, **more: Any) -> Any:
+    """A value of a schema as a noun has it: tuples, numbers, and the nouns that sections are."""
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, list | tuple):
         return tuple(map(as_noun, value))
     if isinstance(value, BaseModel):
-        return noun_of(_NOUNS[type(value)], value)
-    return value
+        return noun_of(_NOUNS[type(value)], value, **more)
+    return value.value if isinstance(value, Sourced) else value
 
 
-def entry_of(
-    noun: Any, keys: Mapping[str, str] | None = None, *, always: Collection[str] = ()
-) -> dict[str, Any]:
+def entry_of(noun: Any, *, always: Collection[str] = ()) -> dict[str, Any]:
     """The section of a noun, without keys at their default.
 
     Args:
-        noun: a dataclass.
-        keys: the keys of fields that a file calls otherwise.
+        noun: a dataclass; fields that its schema has not are left out.
         always: fields that are written at their default, too.
     """
     entry: dict[str, Any] = {}
     if isinstance(noun, AbstractLayer):
         entry["kind"] = type(noun).__module__.rpartition(".")[2]
     for field in fields(noun):
-        value = getattr(noun, field.name)
-        if field.init and (value != field.default or field.name in always):
-            entry[(keys or {}).get(field.name, field.name)] = _plain(value)
+        value, keys = getattr(noun, field.name), _KEYS.get(type(noun), {field.name: field.name})
+        if field.init and field.name in keys and (value != field.default or field.name in always):
+            entry[keys[field.name]] = _plain(value)
     return entry
 
 

@@ -68,11 +68,6 @@ def _file(path: Path) -> ByFeature:
     data, lines = parse_yaml(read_text(path), str(where))
     if isinstance(data, dict) and data and all(isinstance(v, str) for v in data.values()):
         return ByFeature(data)
-    if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
-        refuse(
-            f"{where}: needs lines 'feature: table', or a list 'tables' with name, features and "
-            "num_embeddings"
-        )
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
     for entry in validate(_Tables, Document(where, data, lines)).tables:

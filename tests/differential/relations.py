@@ -26,8 +26,7 @@ import numpy as np
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.workload import Table, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.io.workload.workload_file import load_workload_file
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import load_workload_file, workload_text
 from planner.problem import (
     Constraints,
     CountLimit,

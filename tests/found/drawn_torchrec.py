@@ -28,7 +28,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from costmodels.pipeline import CostPipeline
-from planner.integrations.drop_in.search import emptier, host_bytes
+from planner.integrations.drop_in import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 
 GB: Final = 2**30

@@ -13,7 +13,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.integrations.drop_in.search import emptier, host_bytes
+from planner.integrations.drop_in import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.torchrec_rules import pooling_problems
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem, TableConstraint

@@ -22,7 +22,7 @@ from costmodels.workload import Optimizer
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
 from planner.io import load_workload
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from tests.integration.models import bags
 from tests.strategies import make_table, make_workload
 

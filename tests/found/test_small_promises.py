@@ -12,7 +12,7 @@ from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 
-from planner.integrations.drop_in import others as rival
+from planner.integrations import drop_in as rival
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.constraints import offered_pairs
 from tests.integration.models import bags, torchrec_topology

@@ -219,7 +219,7 @@ def module(
     from planner.io.importers.base import DEFAULT_BATCH
 
     try:
-        from planner.integrations.translate.module_factory import import_module
+        from planner.integrations.torchrec_workload import import_module
     except ImportError as error:
         refuse(f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more")
     imported = import_module(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType
-from typing import Any, Final
+from operator import attrgetter
+from types import FrameType
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -15,17 +17,221 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 
+from costmodels.datatypes import DataType
+from costmodels.layers import joins
+from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
-from planner.integrations.dense import kinds
-from planner.integrations.dense.lookups import known_operators
+from planner.errors import InvalidInputError
+from planner.integrations.translate.private_names import cross_layers
+
+# ------------------ what an operator is
+
+_TYPES: Final = {
+    torch.float32: DataType.FP32,
+    torch.float16: DataType.FP16,
+    torch.bfloat16: DataType.BF16,
+    torch.int8: DataType.INT8,
+    torch.uint8: DataType.INT8,
+    torch.bool: DataType.INT8,
+    torch.float8_e4m3fn: DataType.FP8,
+    torch.float8_e5m2: DataType.FP8,
+}
+_FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty_strided
+    is_same_size
+    lift_fresh new_empty new_empty_strided size stride storage_offset sym_numel sym_size sym_stride
+    view_as zero_numel _local_scalar_dense unsafe_chunk unsafe_split unsafe_split_with_sizes
+    transpose_ t_ squeeze_ unsqueeze_ as_strided_"""
+_NO_WORK: Final = frozenset(_FREE_NAMES.split())
+"""Operators besides views that compute nothing on the device."""
+PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
+"""Matrix products, with the position of the argument that is the left operand."""
+CONVOLUTION: Final = "convolution"
+_NAMES: Final = {
+    OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
+        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm
+        rms_norm batch_norm_with_update _weight_norm_interface""",
+    OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
+    OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
+        index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
+        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss
+        scatter_reduce index_copy masked_scatter embedding_renorm_""",
+    OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
+        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss
+        smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero
+        mv addmv dot vdot _trilinear std_mean median kthvalue aminmax histc
+        cumprod cummax cummin logcumsumexp multi_margin_loss
+        max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
+        _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
+    OperatorKind.ELEMENTWISE: """cat stack clone copy copy_ _to_copy fill fill_ zeros ones full
+        full_like zeros_like ones_like arange linspace native_dropout constant_pad_nd where
+        masked_fill masked_fill_ repeat gelu silu relu relu_ threshold hardtanh leaky_relu elu
+        bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor new_zeros new_ones
+        new_full roll flip zero_ slice_scatter select_scatter one_hot repeat_interleave
+        glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward hardswish
+        hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye diag_embed
+        rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d
+        upsample_linear1d upsample_bilinear2d im2col col2im
+        fake_quantize_per_tensor_affine_cachemask""",
+    OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
+        multinomial randperm mode""",
+}
+SORTS: Final = ("topk", "sort", "argsort")
+"""Operators that sort as many elements as they return, or a little more."""
+KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+def operator_name(func: Any) -> str:
+    """The name without library and overload, such as ``addmm``."""
+    return str(func.overloadpacket.__name__)
+
+
+def is_free(func: Any) -> bool:
+    """Whether an operator makes a view or only reads shapes, so that no kernel runs."""
+    if func.namespace == "prim" or operator_name(func) in _NO_WORK:
+        return True
+    returned = func._schema.returns
+    return bool(returned) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returned
+    )
+
+
+def kind_of(func: Any) -> OperatorKind | None:
+    """The kind of an operator that is neither product nor attention; None if it is not known."""
+    known = KINDS.get(operator_name(func))
+    if known is None and torch.Tag.pointwise in func.tags:
+        return OperatorKind.ELEMENTWISE
+    return known
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
+    """Bytes of all elements; elements that an expanded tensor repeats count once."""
+    total = 0.0
+    for tensor in tensors:
+        distinct = math.prod(
+            n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step != 0
+        )
+        total += float(distinct * tensor.element_size())
+    return total
+
+
+def data_type(tensor: torch.Tensor) -> DataType:
+    """The element type; types of eight bytes count as fp32, because only products depend on it."""
+    return _TYPES.get(tensor.dtype, DataType.FP32)
+
+
+class Product(NamedTuple):
+    """An operator that is priced as a matrix product, or a fused attention.
+
+    ``operands`` are the tensors whose gradients are products again.
+    """
+
+    kind: OperatorKind
+    shape: tuple[int, ...]
+    operands: tuple[torch.Tensor, ...]
+    is_causal: bool = False
+
+
+def product_of(
+    func: Any, path: str, args: Any, kwargs: Any, read: list[torch.Tensor], out: Any
+) -> Product | None:
+    """An operator as a product; None for all others.
+
+    A convolution is one of patches and filters: the input is ``[samples, channels, ...]``, the
+    filters are ``[out, in / groups, ...]`` (in and out change places if it is transposed), and the
+    positions of the output are the rows of the product; those of the input if it is transposed. A
+    fused attention reads queries, keys and values ``[samples, heads, positions, width]``.
+
+    Raises:
+        InvalidInputError: a product has operands of two types.
+    """
+    name = operator_name(func)
+    if name in PRODUCTS:
+        left, right = args[PRODUCTS[name] : PRODUCTS[name] + 2]
+        _refuse_mixed(name, path, (left, right))
+        is_batched = name in ("bmm", "baddbmm")
+        shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
+        kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
+        return Product(kind, tuple(map(int, shape)), (left, right))
+    if name == CONVOLUTION:
+        given, filters = args[:2]
+        transposed, groups = (_named(func, args, kwargs, x) for x in ("transposed", "groups"))
+        rows = given if transposed else out
+        outer, inner = int(filters.shape[0]) // groups, math.prod(map(int, filters.shape[1:]))
+        columns = (outer, inner) if transposed else (inner, outer)
+        shape = (groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns)
+        kind = OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL
+        return Product(kind, shape, (given, filters))
+    if name.startswith("_scaled_dot_product_") or name in (
+        "_flash_attention_forward",
+        "_efficient_attention_forward",
+    ):
+        query, key, value = read[:3]
+        sizes = (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1])
+        shape = (math.prod(query.shape[:-2]), *map(int, sizes))
+        causal = bool(_named(func, args, kwargs, "is_causal"))
+        return Product(OperatorKind.ATTENTION, shape, (query, key), causal)
+    return None
+
+
+def _refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
+    """Refuse products of two types, which run on no device, but are allowed on fake tensors.
+
+    Scaled products of two kinds of eight-bit numbers are the exception.
+    """
+    types = [str(x.dtype).removeprefix("torch.") for x in operands]
+    if len(set(types)) > 1 and name != "_scaled_mm":
+        message = (
+            f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
+            "parameters one type, or trace with --autocast as the model trains"
+        )
+        raise InvalidInputError(message)
+
+
+def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """An argument by its name, given by name or by position; None if it was not given."""
+    if name in kwargs:
+        return kwargs[name]
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[place] if place < len(args) else argument.default_value
+    return None
+
+
+def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator, ...] | None:
+    """The operators of the interaction of TorchRec's DLRM; None for all other modules.
+
+    They are those of :mod:`costmodels.layers`, which include the copy of the looked-up vectors.
+    """
+    if isinstance(module, SparseArch):
+        return ()
+    if not isinstance(module, InteractionArch | InteractionDCNArch) or len(args) < 2:
+        return None
+    dense, sparse = args[0], args[1]
+    batch, width = int(dense.shape[0]), int(dense.shape[1])
+    flow = Flow(
+        batch_size=batch,
+        dtype=data_type(dense),
+        width=width,
+        is_input=False,
+        num_vectors=int(sparse.shape[1]),
+        num_elements=int(sparse.shape[1]) * int(sparse.shape[2]),
+        # Lookups give fp32, whatever the type of the products.
+        piece_bytes=DataType.FP32.num_bytes,
+    )
+    if isinstance(module, InteractionArch):
+        return joins.dot(flow)[0]
+    joined, met = joins.cat(flow)
+    layers = cross_layers(module.crossnet)
+    return None if layers is None else (*joined, *joins.cross(met, *layers))
+
+
+# ------------------ when it runs
 
 _ENGINE: Final = _engine_run_backward.__code__
-
-
-def is_differentiable(made: Iterable[torch.Tensor]) -> bool:
-    """Whether results can have a gradient; whole numbers have none."""
-    return any(x.is_floating_point() or x.is_complex() for x in made)
 
 
 def is_in_own_function() -> bool:
@@ -35,16 +241,9 @@ def is_in_own_function() -> bool:
     """
     if torch.is_grad_enabled():
         return False
-    own = {code for kind in _below(torch.autograd.Function) if (code := _code(kind)) is not None}
+    kinds = _below(torch.autograd.Function)
+    own = {getattr(getattr(kind, "forward", None), "__code__", None) for kind in kinds}
     return any(frame.f_code in own for frame in _frames())
-
-
-def newest_node() -> int:
-    """The number of the newest node of autograd's graph.
-
-    This is the node of the operator that runs now, or of the ``torch.autograd.Function`` around it.
-    """
-    return int(torch.autograd._get_sequence_nr()) - 1
 
 
 def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
@@ -91,10 +290,6 @@ def _below(kind: type) -> Iterator[type]:
         yield from _below(child)
 
 
-def _code(kind: type) -> CodeType | None:
-    return getattr(getattr(kind, "forward", None), "__code__", None)
-
-
 class Recorder(TorchDispatchMode):
     """A dispatch mode that lists operators, with their parameters and the tensors that they keep.
 
@@ -123,8 +318,10 @@ class Recorder(TorchDispatchMode):
         self._pending_bytes = 0.0
         self._last: frozenset[int] = frozenset()
         self._path: list[str] = []
-        self._names: frozenset[str] = frozenset()
+        self._names: dict[nn.Module, str] = {}
+        self._paths: frozenset[str] = frozenset()
         self._silent = 0
+        self._own = False
         self._alive: list[Any] = []
         self._followed: set[int] = set()
         self._nodes: list[tuple[int, int]] = []
@@ -145,20 +342,17 @@ class Recorder(TorchDispatchMode):
     @contextlib.contextmanager
     def inside(self, module: nn.Module) -> Iterator[None]:
         """A context in which operators are listed under the part of a module that runs them."""
-        names = {child: path for path, child in module.named_modules()}
-        handles: list[Any] = []
-        self._names = frozenset(names.values())
-        for child in names:
-            enter = self._entering(names)
-            if isinstance(child, torch.jit.ScriptModule):
-                continue  # takes no hooks
-            handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(child.register_forward_hook(self._leave, always_call=True))
-        try:
+        self._names = {child: path for path, child in module.named_modules()}
+        self._paths = frozenset(self._names.values())
+        with contextlib.ExitStack() as stack:
+            for child in self._names:
+                if isinstance(child, torch.jit.ScriptModule):
+                    continue  # takes no hooks
+                enter = child.register_forward_pre_hook(self._enter, with_kwargs=True)
+                leave = child.register_forward_hook(self._leave, always_call=True)
+                stack.callback(enter.remove)
+                stack.callback(leave.remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def again(self, operator: Operator) -> None:
         """Note that the backward pass has run an operator of the forward pass again.
@@ -170,7 +364,7 @@ class Recorder(TorchDispatchMode):
         if self._places is None:
             self._places = self._by_work()
         places = self._places.get((operator.name, *_work(operator)))
-        if places is None and operator.name not in self._names:
+        if places is None and operator.name not in self._paths:
             places = self._places.get(_work(operator))
         if places is None:
             return
@@ -253,14 +447,14 @@ class Recorder(TorchDispatchMode):
         if self._casts_parameter(func, read, made):
             return out
         is_after = any(_storage(x) in self._looked_up for x in read)
-        self._follow(read, made)
+        self._own = is_in_own_function()
+        if self._own and any(self._needs(read)):
+            # Autograd does not mark the results, because it does not look inside the function.
+            self._followed.update(map(_storage, made))
         if is_after:
-            self._looked_up.update(_storage(x) for x in made)
-        if not self._silent and made and not kinds.is_free(func):
-            operator = self._operator(func, args, kwargs, out, read, made)
-            self._add([operator], is_after=is_after)
-            self._last = frozenset(_storage(x) for x in made)
-            self._remember_node(len(self._listed) - 1, func)
+            self._looked_up.update(map(_storage, made))
+        if not self._silent and made and not is_free(func):
+            self._list(func, args, kwargs, out, read, made, is_after=is_after)
         return out
 
     # -- private --------------------------------------------------------------------------------
@@ -280,7 +474,7 @@ class Recorder(TorchDispatchMode):
 
         The product then counts the elements and bytes of the tensor.
         """
-        if kinds.operator_name(func) != "_to_copy" or _storage(read[0]) not in self._parameters:
+        if operator_name(func) != "_to_copy" or _storage(read[0]) not in self._parameters:
             return False
         if read[0].element_size() <= made[0].element_size():
             return False
@@ -289,32 +483,12 @@ class Recorder(TorchDispatchMode):
         self.unused[cast] = self.unused.pop(given, (0, 0.0))
         return True
 
-    def _follow(self, read: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Mark results inside a ``torch.autograd.Function`` whose operands need gradients.
-
-        Autograd does not mark them, because it does not look inside the function.
-        """
-        if is_in_own_function() and any(self._needs(read)):
-            self._followed.update(_storage(x) for x in made)
-
     def _needs(self, tensors: Iterable[torch.Tensor]) -> tuple[bool, ...]:
         """Which tensors need a gradient, if the operator that runs now can have one."""
-        is_own = is_in_own_function()
         found = tuple(
-            bool(x.requires_grad) or (is_own and _storage(x) in self._followed) for x in tensors
+            bool(x.requires_grad) or (self._own and _storage(x) in self._followed) for x in tensors
         )
-        return found if is_own or torch.is_grad_enabled() else (False,) * len(found)
-
-    def _remember_node(self, place: int, func: Any) -> None:
-        """Remember the node of autograd's graph that computes the gradients of the last operator.
-
-        An operator that writes into a part of a tensor has no node of its own.
-        """
-        is_own = is_in_own_function()
-        if is_own:
-            self._without_gradients.add(place)
-        if is_own or (torch.is_grad_enabled() and not func._schema.is_mutable):
-            self._nodes.append((place, newest_node()))
+        return found if self._own or torch.is_grad_enabled() else (False,) * len(found)
 
     def _by_work(self) -> dict[tuple[object, ...], list[int]]:
         """The positions of operators by their work, with the name of their module and without.
@@ -329,6 +503,29 @@ class Recorder(TorchDispatchMode):
             places.sort(key=lambda place: self._listed[place].left_gradient, reverse=True)
         return found
 
+    def _list(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        read: list[torch.Tensor],
+        made: list[torch.Tensor],
+        *,
+        is_after: bool,
+    ) -> None:
+        """List an operator, and remember the node of autograd's graph for its gradients.
+
+        That is the newest one, of the operator or of the ``torch.autograd.Function`` around it. An
+        operator that writes into a part of a tensor has no node of its own.
+        """
+        place, self._last = len(self._listed), frozenset(map(_storage, made))
+        self._add([self._operator(func, args, kwargs, out, read, made)], is_after=is_after)
+        if self._own:
+            self._without_gradients.add(place)
+        if self._own or (torch.is_grad_enabled() and not func._schema.is_mutable):
+            self._nodes.append((place, int(torch.autograd._get_sequence_nr()) - 1))
+
     def _operator(
         self,
         func: Any,
@@ -338,31 +535,33 @@ class Recorder(TorchDispatchMode):
         read: list[torch.Tensor],
         made: list[torch.Tensor],
     ) -> Operator:
-        name = kinds.operator_name(func)
-        kind = kinds.kind_of(func)
-        read_bytes = kinds.bytes_of(read)
+        name = operator_name(func)
+        kind = kind_of(func)
+        read_bytes = bytes_of(read)
         if kind is OperatorKind.GATHER:
-            read_bytes = min(read_bytes, kinds.bytes_of(made) + kinds.bytes_of(read[1:]))
-        count, size = self._parameters_of(read)
+            read_bytes = min(read_bytes, bytes_of(made) + bytes_of(read[1:]))
+        # Elements and bytes of trained tensors that no operator before has read.
+        trained = [self.unused.pop(_storage(x), (0, 0.0)) for x in read]
+        path = self._path[-1] if self._path else name
         figures: dict[str, Any] = {
+            "name": path,
             "read_bytes": read_bytes,
-            "written_bytes": kinds.bytes_of(made),
-            "num_parameters": count,
-            "parameter_bytes": size,
+            "written_bytes": bytes_of(made),
+            "num_parameters": sum(elements for elements, _ in trained),
+            "parameter_bytes": sum(size for _, size in trained),
             "saved_bytes": self._pending_bytes,
         }
         self._pending_bytes = 0.0
-        has_gradient = is_differentiable(made) and any(self._needs(read))
-        path = self._path[-1] if self._path else name
-        if product := kinds.product_of(func, path, args, kwargs, read, out):
+        can_have = any(x.is_floating_point() or x.is_complex() for x in made)
+        has_gradient = can_have and any(self._needs(read))
+        if product := product_of(func, path, args, kwargs, read, out):
             gradients = self._needs(product.operands)
             if product.kind is OperatorKind.ATTENTION:
                 gradients = (has_gradient, has_gradient)
             return Operator(
-                name=path,
                 kind=product.kind,
                 shape=product.shape,
-                dtype=kinds.data_type(product.operands[0]),
+                dtype=data_type(product.operands[0]),
                 left_gradient=gradients[0],
                 right_gradient=gradients[1],
                 is_cast=any(_storage(x) in self._cast for x in product.operands),
@@ -370,49 +569,36 @@ class Recorder(TorchDispatchMode):
                 **figures,
             )
         if kind is None:
-            self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
-        if name in kinds.SORTS:
-            figures["num_sorted"] = _numel(made[0])
-        largest = max((*read, *made) if kind is not OperatorKind.GATHER else made, key=_numel)
+            words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
+            counter = flop_registry.get(func.overloadpacket)
+            flop = float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
+            lost = f", and {flop:.3g} FLOP of it are not counted" if flop else ""
+            self.remarks.setdefault(name, f"{words} moves{lost}")
+        if name in SORTS:
+            figures["num_sorted"] = int(made[0].numel())
+        touched = made if kind is OperatorKind.GATHER else [*read, *made]
+        largest = max(touched, key=torch.Tensor.numel)
         return Operator(
-            name=path,
             kind=kind or OperatorKind.OTHER,
             shape=tuple(int(n) for n in largest.shape),
-            dtype=kinds.data_type(largest),
+            dtype=data_type(largest),
             function=name,
             backward_bytes=None if has_gradient else 0.0,
             **figures,
         )
 
-    def _parameters_of(self, read: list[torch.Tensor]) -> tuple[int, float]:
-        """Elements and bytes of trained tensors that no operator before has read."""
-        count, size = 0, 0.0
-        for tensor in read:
-            elements, num_bytes = self.unused.pop(_storage(tensor), (0, 0.0))
-            count, size = count + elements, size + num_bytes
-        return count, size
-
-    def _remark(self, func: Any, name: str, flop: float) -> None:
-        words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it moves"
-        if flop:
-            words += f", and {flop:.3g} FLOP of it are not counted"
-        self.remarks.setdefault(name, words)
-
-    def _entering(self, names: dict[nn.Module, str]) -> Callable[..., None]:
-        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._path.append(names[module] or type(module).__name__)
-            if self._silent:
-                self._silent += 1
-                return
-            whole = known_operators(module, (*args, *kwargs.values()))
-            if whole is None:
-                return
-            self._add(whole, is_after=True)
-            for parameter in module.parameters():
-                self.unused.pop(_storage(parameter), None)
-            self._silent = 1
-
-        return enter
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._path.append(self._names[module] or type(module).__name__)
+        if self._silent:
+            self._silent += 1
+            return
+        whole = known_operators(module, (*args, *kwargs.values()))
+        if whole is None:
+            return
+        self._add(whole, is_after=True)
+        for parameter in module.parameters():
+            self.unused.pop(_storage(parameter), None)
+        self._silent = 1
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         del module, args, output
@@ -420,21 +606,9 @@ class Recorder(TorchDispatchMode):
         self._silent = max(0, self._silent - 1)
 
 
-def _work(operator: Operator) -> tuple[object, ...]:
-    """A key of what an operator does, without its module and without what it keeps."""
-    return (
-        operator.kind,
-        operator.shape,
-        operator.dtype,
-        operator.function,
-        operator.read_bytes,
-        operator.written_bytes,
-    )
+_work: Final = attrgetter("kind", "shape", "dtype", "function", "read_bytes", "written_bytes")
+"""A key of what an operator does, without its module and without what it keeps."""
 
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _numel(tensor: torch.Tensor) -> int:
-    return int(tensor.numel())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -14,19 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_leaves
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from costmodels.dense.rewriting import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
-from planner.integrations.dense.kinds import bytes_of, data_type
-from planner.integrations.dense.lookups import (
-    Lookup,
-    lookups_of,
-    mapped,
-    synchronized,
-)
-from planner.integrations.dense.recorder import Recorder
+from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +76,7 @@ def trace_dense(
         args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
         with (
             fake,
-            _attributes(module, fake),
-            _stand_ins(module, found, recorder, fake),
-            _made_of_products(),
+            _changed(module, found, recorder, fake),
             _reparametrize_module(module, tensors, tie_weights=True),
         ):
             with computing, keeping, recorder.inside(module), recorder:
@@ -114,25 +109,45 @@ def _trace(
     after += _unused(recorder)
     return DenseTrace(
         operators=OperatorList(
-            batch_size_per_rank=batch_size,
-            before_tables=folded(before),
-            after_tables=folded(after),
+            batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
         ),
         remarks=tuple(recorder.remarks.values()),
     )
 
 
 @contextlib.contextmanager
-def _made_of_products() -> Iterator[None]:
-    """A context in which recurrent layers, and attention without gradients, run as products."""
-    onednn, fast_path = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mkldnn.enabled = False
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+def _changed(
+    module: nn.Module, tables: Mapping[str, nn.Module], recorder: Recorder, fake: FakeTensorMode
+) -> Iterator[None]:
+    """A context in which a module runs on fake tensors.
+
+    Modules with tables return fake vectors, without a lookup. Tensors that modules keep as plain
+    attributes are fake: a model that is built on the meta device has them there, but its inputs are
+    on the CPU. Recurrent layers, and attention without gradients, run as products.
+    """
+    onednn, attention, dtype = torch.backends.mkldnn, torch.backends.mha, _type_of(module)
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, onednn, "enabled", onednn.enabled)
+        stack.callback(attention.set_fastpath_enabled, attention.get_fastpath_enabled())
+        onednn.enabled = False
+        attention.set_fastpath_enabled(False)
+        for owner in module.modules():
+            for name, value in list(vars(owner).items()):
+                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
+                    stack.callback(vars(owner).update, {name: value})
+                    vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
+        for owner in tables.values():
+
+            def vectors(*args: Any, owner: nn.Module = owner, **kwargs: Any) -> Any:
+                with fake:
+                    made, tensors = _vectors(owner, (*args, *kwargs.values())[0], dtype)
+                for tensor in tensors:
+                    recorder.look_up(tensor)
+                return made
+
+            vars(owner)["forward"] = vectors
+            stack.callback(vars(owner).pop, "forward")
         yield
-    finally:
-        torch.backends.mkldnn.enabled = onednn
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
@@ -142,30 +157,6 @@ def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]
         for t in tensors.values()
         if t.requires_grad
     }
-
-
-@contextlib.contextmanager
-def _stand_ins(
-    module: nn.Module, lookups: Mapping[str, Lookup], recorder: Recorder, fake: FakeTensorMode
-) -> Iterator[None]:
-    """A context in which modules with tables return fake vectors, without a lookup."""
-    changed: list[nn.Module] = []
-    try:
-        for path, lookup in lookups.items():
-            owner = module.get_submodule(path) if path else module
-
-            def vectors(*args: Any, lookup: Lookup = lookup, **kwargs: Any) -> Any:
-                result, tensors = lookup(fake, args, kwargs)
-                for tensor in tensors:
-                    recorder.look_up(tensor)
-                return result
-
-            owner.forward = vectors
-            changed.append(owner)
-        yield
-    finally:
-        for owner in changed:
-            del owner.forward
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:
@@ -272,25 +263,6 @@ def _module_tensors(
     return made
 
 
-@contextlib.contextmanager
-def _attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
-    """A context in which tensors that modules keep as plain attributes are fake tensors.
-
-    A model that is built on the meta device has such tensors there, but its inputs are on the CPU.
-    """
-    changed: list[tuple[nn.Module, str, Any]] = []
-    try:
-        for owner in module.modules():
-            for name, value in list(vars(owner).items()):
-                if name not in _OWN and _holds_tensor(value):
-                    changed.append((owner, name, value))
-                    vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
-        yield
-    finally:
-        for owner, name, value in changed:
-            vars(owner)[name] = value
-
-
 def _arguments(
     inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -308,9 +280,14 @@ def _arguments(
     return tuple(mapped(value, faked) for value in given), {}
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor, but no parameter: those are replaced with all others."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)
+
+
 def _faked(value: Any, fake: FakeTensorMode) -> Any:
     """A tensor as a fake tensor on the CPU; parameters and other values as they are."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+    if not _is_plain(value):
         return value
     if value.is_meta:
         with fake:
@@ -320,14 +297,73 @@ def _faked(value: Any, fake: FakeTensorMode) -> Any:
     return fake.from_tensor(value.detach().to("cpu"))
 
 
-def _holds_tensor(value: Any) -> bool:
-    """Whether a value is a tensor, or a container with one inside.
+# ------------------ modules with tables
 
-    Parameters in a list, as in recurrent layers, do not count: they are replaced with all others.
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of the containers, with each value replaced by ``change`` of it.
+
+    Named tuples, mappings of any kind and dataclasses, including frozen ones, keep their types. An
+    object of any other type is a value.
     """
-    if isinstance(value, torch.Tensor):
-        return not isinstance(value, nn.Parameter)
-    if not isinstance(value, list | tuple | dict) or not value:
-        return False
-    items = value.values() if isinstance(value, dict) else value
-    return any(_holds_tensor(item) for item in items)
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return type(value)._make(mapped(item, change) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)(mapped(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in fields(value):
+            object.__setattr__(made, field.name, mapped(getattr(value, field.name), change))
+        return made
+    if isinstance(value, MutableMapping):
+        other = copy.copy(value)
+        for key, item in value.items():
+            other[key] = mapped(item, change)
+        return other
+    return change(value)
+
+
+def lookups_of(module: nn.Module) -> dict[str, nn.Module]:
+    """The modules with tables, by their paths."""
+    # torch.fx warns of a function that TorchRec calls for jagged inputs.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    kinds = (EmbeddingBagCollection, EmbeddingCollection)
+    return {path: child for path, child in module.named_modules() if isinstance(child, kinds)}
+
+
+def synchronized(value: Any) -> Any:
+    """Jagged inputs with lengths that the host knows, because fake tensors have no values."""
+    return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
+
+
+def _type_of(module: nn.Module) -> torch.dtype:
+    """The type of looked-up vectors: fp32, or the type of a model whose types all have two bytes.
+
+    By default FBGEMM returns vectors in fp32, from rows of any type.
+    """
+    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    halves = (torch.bfloat16, torch.float16)
+    return next(iter(types)) if len(types) == 1 and types <= set(halves) else torch.float32
+
+
+def _vectors(
+    owner: nn.Module, features: KeyedJaggedTensor, dtype: torch.dtype
+) -> tuple[Any, list[torch.Tensor]]:
+    """What a module with tables returns for features, and the tensors in that."""
+    pooled, samples = isinstance(owner, EmbeddingBagCollection), features.stride()
+    configs = owner.embedding_bag_configs() if pooled else owner.embedding_configs()
+    columns = [(name, c.embedding_dim) for c in configs for name in c.feature_names]
+    widths = [width for _, width in columns]
+    shapes = [(samples, sum(widths))]
+    if not pooled:
+        counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
+        shapes = [(int(counts[name]), width) for name, width in columns]
+    tensors = [torch.empty(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    if pooled:
+        keys = list(getattr(owner, "embedding_names", [name for name, _ in columns]))
+        return KeyedTensor(keys=keys, length_per_key=widths, values=tensors[0]), tensors
+    vectors = {
+        name: JaggedTensor(values=values, lengths=torch.empty(samples, dtype=torch.int64))
+        for (name, _), values in zip(columns, tensors, strict=True)
+    }
+    return vectors, tensors

@@ -10,36 +10,31 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
+from torchrec.distributed.types import ShardingType as TorchrecShardingType
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.workload import Pooling, Table
+from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
+from costmodels.workload import DataType, Table
 from planner.errors import InvalidInputError
-from planner.integrations.translate.pricing import planned_as, without_cache
-from planner.integrations.translate.reading import row_to_fill
-from planner.integrations.translate.settings import (
-    KEY_VALUE_KERNELS,
-    WHOLE_CACHE,
-    fused_setting,
-    is_of_torchrec,
-    our_kernel,
-)
+from planner.integrations.translate import private_names as private
+from planner.integrations.translate import reading, settings
+from planner.integrations.translate.pricing import planned_as
+from planner.options import torchrec_rules
 from planner.options.cuts import without_types
-from planner.options.torchrec_rules import (
-    COLUMN_MULTIPLE,
-    SUMS_ROWS,
-    legal_types_and_kernels,
-    unsummed_words,
-)
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
+    from planner.integrations.torchrec_workload import (
+        ModelDescription,
+        ShardableTable,
+        WorkloadHints,
+    )
 
 logger: Final = logging.getLogger(__name__)
 
@@ -86,10 +81,17 @@ def table_constraints(
         if entry.key_value is not None:
             given = planned_as(entry.key_value, given, float(table.weight_bytes), world_size)
         elif has_key_values and not given.compute_kernels:
-            given = without_cache(given)
-        if table.embedding_dim != entry.config.embedding_dim or row_to_fill(table, batch_size):
+            # Tables of one kernel share a launch, but none with key-value tables, which are priced
+            # as those of this kernel.
+            cached = ComputeKernel.FUSED_UVM_CACHING
+            given = replace(given, compute_kernels=[str(k) for k in ComputeKernel if k != cached])
+        if table.embedding_dim != entry.config.embedding_dim or reading.row_to_fill(
+            table, batch_size
+        ):
             given = replace(given, min_partition=table.embedding_dim)
-        legal = legal_types_and_kernels(table, OUR_DEVICE.get(compute_device, compute_device))
+        legal = torchrec_rules.legal_types_and_kernels(
+            table, OUR_DEVICE.get(compute_device, compute_device)
+        )
         kernels |= {k for options in legal.values() for k in options}
         try:
             tables.append(_one_table(table, entry.sharder, given, legal, compute_device))
@@ -122,21 +124,21 @@ def _one_table(
     left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
-        reasons = _restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
-        message = "; ".join(
-            [
-                f"no sharding option is left: constraints ask for types {given.sharding_types} and "
-                f"kernels {given.compute_kernels}",
-                f"its sharder offers {_listed(offered_pairs(sharder, compute_device))}",
-                *reasons,
-                "widen the constraints" + (", or change that" if reasons else ""),
-            ]
+        runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
+        message = (
+            f"no sharding option is left: constraints ask for types {given.sharding_types} and "
+            f"kernels {given.compute_kernels}; its sharder offers "
+            f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
+            f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
+            f"{runs or 'nothing'}; widen the constraints, or change that"
         )
+        if words := torchrec_rules.unsummed_words(table):
+            message += f": {words}"
         raise InvalidInputError(message)
     ratio = _pinned_load_factor(sharder, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
-        min_column_width=int(least or COLUMN_MULTIPLE),
+        min_column_width=int(least or torchrec_rules.COLUMN_MULTIPLE),
         cache_load_factors=() if ratio is None else (ratio,),
     )
     limit = _only(limit, pairs)
@@ -144,87 +146,53 @@ def _one_table(
     return replace(limit, pairs=()) if every == set(pairs) else limit
 
 
-def _restrictions(table: Table, device: str) -> list[str]:
-    """One line for each reason why a table has fewer sharding types and kernels than others.
-
-    Args:
-        table: the table, as in :func:`legal_types_and_kernels`.
-        device: ``cuda`` or ``cpu``.
-    """
-    reasons = []
-    if table.embedding_dim % COLUMN_MULTIPLE:
-        reasons.append(
-            f"FBGEMM has no fused kernel for a width of {table.embedding_dim}, which is no "
-            f"multiple of {COLUMN_MULTIPLE}: such a table can only be data_parallel with dense"
-        )
-    if table.pooling is Pooling.NONE and device == "cpu":
-        reasons.append("FBGEMM cannot run an unpooled table on cpu that is data_parallel")
-    if words := unsummed_words(table):
-        reasons.append(f"it cannot be cut by rows, because {words}")
-    return reasons
-
-
-def _within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
-    """The constraints without types that need whole intra-node groups, if ranks do not fill them.
-
-    TorchRec's runtime puts a table of such a type on every rank of a group of
-    ``intra_group_size``.
-
-    Raises:
-        InvalidInputError: some tables have no other type; the message names each of them.
-    """
-    world_size, group = topology.world_size, topology.intra_group_size
-    if world_size % group == 0:
-        return constraints
-    whole = tuple(t for t in ShardingType if SPREAD[t] is Spread.HOSTS)
-    limits = [without_types(limit, whole) for limit in constraints.tables]
-    problems = [
-        f"table {before.pattern!r}: constraints and its sharder leave it "
-        f"{[str(t) for t in before.sharding_types]} alone, which need hosts that ranks fill, and "
-        f"{world_size} ranks do not fill hosts of {group}; take a multiple of that, another "
-        "local_world_size, or allow table_wise"
-        for before, left in zip(constraints.tables, limits, strict=True)
-        if left is None
-    ]
-    if problems:
-        raise InvalidInputError(problems)
-    return replace(constraints, tables=tuple(filter(None, limits)))
-
-
-def _runnable_on_cpu(
+def _runnable(
     constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
 ) -> Constraints:
-    """The constraints without sharding types that fail in training on cpu, if others are left.
+    """The constraints without sharding types that TorchRec's runtime cannot train.
 
-    There are three cases. FBGEMM treats a rank without weights as a GPU and fails in its first
-    lookup, so that no table is cut by rows if some rank would get no row of it.
-    ``FusedEmbeddingBagCollection`` cannot be replicated, because TorchRec passes a device to
-    ``DistributedDataParallel``, which refuses a CPU there. A quantized ``EmbeddingCollection``
-    cannot be cut by columns in the memory of a CPU, although its sharder offers this. Tables that
-    have no other type keep theirs, with a warning.
+    Where ranks do not fill whole intra-node groups, it still puts a table of some types on every
+    rank of a group. On cpu there are three more cases; tables that have no other type keep theirs,
+    with a warning. FBGEMM treats a rank without weights as a GPU and fails in its first lookup, so
+    that no table is cut by rows if some rank would get no row of it. TorchRec passes a device to
+    ``DistributedDataParallel``, which refuses a CPU there, so that
+    ``FusedEmbeddingBagCollection`` cannot be replicated. A quantized ``EmbeddingCollection`` cannot
+    be cut by columns in the memory of a CPU, although its sharder offers this.
 
     Args:
         constraints: one entry for each table.
         tables: the tables in the same order.
         topology: TorchRec's topology.
+
+    Raises:
+        InvalidInputError: some tables have only types for whole groups; the message names each.
     """
-    if topology.compute_device != "cpu":
-        return constraints
-    parts = dict.fromkeys(SUMS_ROWS, topology.intra_group_size)
-    parts[ShardingType.ROW_WISE] = topology.world_size
-    limits, stuck = [], []
-    for limit, entry in zip(constraints.tables, tables, strict=True):
-        rows = entry.table.num_embeddings
+    world_size, group = topology.world_size, topology.intra_group_size
+    whole = [t for t in ShardingType if SPREAD[t] is Spread.HOSTS and world_size % group]
+    parts = dict.fromkeys(torchrec_rules.SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
+    limits, stuck, problems = [], [], []
+    for given, entry in zip(constraints.tables, tables, strict=True):
+        limit, rows = without_types(given, whole), entry.table.num_embeddings
+        if limit is None:
+            problems.append(
+                f"table {given.pattern!r}: constraints and its sharder leave it "
+                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
+                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
+                "that, another local_world_size, or allow table_wise"
+            )
+            continue
         if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
             gone = [ShardingType.COLUMN_WISE]
         else:
             gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
         if isinstance(entry.module, FusedEmbeddingBagCollection):
             gone.append(ShardingType.DATA_PARALLEL)
-        left = without_types(limit, gone)
+        left = without_types(limit, gone if topology.compute_device == "cpu" else ())
         if left is None:
             stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
         limits.append(left or limit)
+    if problems:
+        raise InvalidInputError(problems)
     if stuck:
         logger.warning(
             "training will fail on cpu: %d tables are left only types with which TorchRec fails "
@@ -266,7 +234,7 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 
 
 def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    return "cuda" if is_of_torchrec(method) and compute_device == "cpu" else compute_device
+    return "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def allowed_pairs(
@@ -287,7 +255,7 @@ def allowed_pairs(
 def _our_pair(pair: tuple[str, str]) -> Pair | None:
     """The pair as our types; None for kernels and types that our plans do not use."""
     try:
-        return ShardingType(pair[0]), our_kernel(pair[1])
+        return ShardingType(pair[0]), settings.our_kernel(pair[1])
     except ValueError:
         return None
 
@@ -316,12 +284,12 @@ def _pinned_load_factor(
     """
     ratio, name = getattr(given.cache_params, "load_factor", None), "cache_params.load_factor"
     if ratio is None:
-        ratio = fused_setting(sharder, "cache_load_factor")
+        ratio = settings.fused_setting(sharder, "cache_load_factor")
         name = "fused_params['cache_load_factor']"
     if ratio is not None and not (isinstance(ratio, Real) and float(ratio) > 0):
         message = f"{name} must be above 0, got {ratio!r}"
         raise InvalidInputError(message)
-    return None if ratio is None else min(float(ratio), WHOLE_CACHE)
+    return None if ratio is None else min(float(ratio), settings.WHOLE_CACHE)
 
 
 def _only(limit: TableConstraint, pairs: Sequence[Pair]) -> TableConstraint:
@@ -342,8 +310,8 @@ def _listed_by(
     listed: dict[tuple[str, str], set[tuple[str, ComputeKernel]]] = {}
     for o in options:
         kernel = ComputeKernel.FUSED_UVM_CACHING
-        if o.compute_kernel not in KEY_VALUE_KERNELS:
-            kernel = our_kernel(o.compute_kernel)
+        if o.compute_kernel not in settings.KEY_VALUE_KERNELS:
+            kernel = settings.our_kernel(o.compute_kernel)
         listed.setdefault((o.path, o.name), set()).add((o.sharding_type, kernel))
     tables = []
     for limit, entry in zip(constraints.tables, model.tables, strict=True):
@@ -381,8 +349,154 @@ def search_limits(
     Raises:
         InvalidInputError: the enumerator lists nothing for a table.
     """
-    constraints = _within_groups(model.constraints, topology)
+    constraints = model.constraints
     if enumerator is not None:
         options = enumerator.enumerate(module=module, sharders=list(sharders))
         constraints = _listed_by(constraints, model, options)
-    return _runnable_on_cpu(constraints, model.tables, topology)
+    return _runnable(constraints, model.tables, topology)
+
+
+# ------------------------------------------------------------------ what is said of them
+
+_SHOWN: Final = 5
+_NAMES: Final = {str(k.value) for k in (*TorchrecShardingType, *EmbeddingComputeKernel)}
+
+
+def table_warnings(
+    found: Sequence[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints],
+    hints: WorkloadHints,
+    batch_size: int,
+    compute_device: str,
+) -> list[str]:
+    """One line for each thing that is assumed, or that is set but not priced.
+
+    Args:
+        found: the tables that are planned.
+        constraints: TorchRec's constraints by table name.
+        hints: what the model does not say.
+        batch_size: samples per rank.
+        compute_device: TorchRec's device.
+    """
+    known = {f.parameter_name for f in found}
+    known |= {name for name, given in constraints.items() if given.device_group}
+    types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
+    own = (f.sharder for f in found if not settings.is_of_torchrec(f.sharder.storage_usage))
+    named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
+    named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    of_call: dict[str, Callable[[ShardableTable], object]] = {
+        "{count} tables have no index distribution (hints); uniform assumed": lambda f: (
+            not hints.default_distribution and f.parameter_name not in hints.distributions
+        ),
+        "{count} tables have codecs that scale rows of elements, which a batch of "
+        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+        "training fails in the exchange of a rank whose rows do not come out": lambda f: (
+            reading.row_to_fill(f.table, batch_size)
+        ),
+    }
+    about: dict[str, Iterable[str]] = {
+        "constraints name tables that the model does not have": set(constraints) - known,
+        "hints name tables that the model does not have": set(hints.distributions) - known,
+        **{
+            words: [f.table.name for f in found if applies(f)]
+            for words, applies in (_REMARKS | of_call).items()
+        },
+        f"tables have outputs of several types, all are priced as {types[-1]}": (
+            [t.value for t in types] if hints.output_dtype is None and types[1:] else ()
+        ),
+        "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as fp32": (
+            {word for f in found for word in reading.unknown_codecs(f.sharder)}
+        ),
+        "storage_usage of sharders is not read, as the search has a memory ledger of its own": (
+            {type(sharder).__name__ for sharder in own}
+        ),
+        "constraints name sharding types or kernels that do not exist": named - _NAMES,
+    }
+    priced_as: dict[str, list[str]] = {}
+    for entry in found:
+        left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
+        for name in sorted(filter(settings.is_priced_as_another, left)):
+            words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
+            if (nearest := str(settings.our_kernel(name))) not in left:
+                priced_as.setdefault(f"{words} {nearest}", []).append(entry.table.name)
+    about |= priced_as
+    return [line for words, names in about.items() for line in _about(names, words)]
+
+
+def _about(names: Iterable[str], words: str) -> list[str]:
+    """A line with the number of names and the first ones; none if there are none."""
+    listed = sorted(names) if isinstance(names, set) else list(names)
+    return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
+
+
+def _lacks_load_factor(entry: ShardableTable) -> bool:
+    cache = entry.limit.cache_params
+    if entry.key_value is not None or cache is None or cache.load_factor is not None:
+        return False
+    return settings.fused_setting(entry.sharder, "cache_load_factor") is None
+
+
+def _keeps_scales(entry: ShardableTable) -> bool:
+    """Whether stored rows have scales beside their columns; quantized rows already count them."""
+    is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
+    return entry.table.dtype is DataType.INT8 and not is_quantized
+
+
+_REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
+    "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
+        lambda f: f.limit is settings.NO_LIMIT
+    ),
+    "{count} key-value tables have no cost model of their own: priced as tables in host memory "
+    "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD bytes "
+    "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
+    "kernel": lambda f: f.key_value is not None,
+    "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
+    "them": _lacks_load_factor,
+    "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
+    "fall with hints=WorkloadHints(distributions=...)": (
+        lambda f: f.limit.cache_params and f.limit.cache_params.stats
+    ),
+    "feature_names of constraints differ from those of the model, whose names are used": lambda f: (
+        f.limit.feature_names and list(f.limit.feature_names) != [x.name for x in f.table.features]
+    ),
+    "pooling_factors of constraints are not one for each feature; their sum is spread evenly": (
+        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit)
+    ),
+    "is_weighted is set for tables of modules without weights: priced with weights": (
+        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module)
+    ),
+    "use_virtual_table is set for tables whose configuration says otherwise; they are planned as "
+    "ordinary ones": (
+        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
+    ),
+    "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
+    "each row, which are not counted; keep room for them with "
+    "hints=WorkloadHints(reserved_bytes=...)": _keeps_scales,
+    "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
+    "{count} tables are not cut by rows, for they would fail in training; give "
+    "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: torchrec_rules.unsummed_words(
+        f.table
+    ),
+}
+"""Remarks, which names of tables follow, and which tables each is about."""
+
+
+def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
+    """A line if tables that the plan copies have an optimizer that only fused kernels run.
+
+    The kernel of a replicated table is not fused: its sharder's ``fused_params`` are not read, and
+    the optimizer of the dense part, which the training loop makes, updates it.
+    """
+    copied = [
+        f.table.name
+        for f in found
+        if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
+        and settings.fused_setting(f.sharder, "optimizer") is not None
+        and not private.optimizer_classes(f.parameter)
+    ]
+    return _about(
+        copied,
+        "{count} replicated tables train with the optimizer of the dense part, not with that of "
+        "fused_params, of which their price and memory are: pass their parameters to it, or leave "
+        "data_parallel out of their sharding_types",
+    )

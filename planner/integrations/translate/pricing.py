@@ -4,10 +4,10 @@ TorchRec plans such tables only if the table's type or a constraint demands it, 
 package. There are no measurements of their kernels. They are priced as what is most similar: a
 table in host memory with a cache on the device (``fused_uvm_caching``). Where rows are on an SSD
 and nowhere else, the time that TorchRec's own estimate gives to the SSD is added, for the share of
-rows that the cache lacks. The interval reaches from "every row is in the cache" to "no
-row is in the cache"; for rows on an SSD, the latter uses that speed, too. Device memory is counted
-as TorchRec counts it. Host and SSD bytes are not counted, as TorchRec does not count those of
-virtual tables.
+rows that the cache lacks. The interval reaches from
+"every row is in the cache" to "no row is in the cache"; for rows on an SSD, the latter uses that
+speed, too. Device memory is counted as TorchRec counts it. Host and SSD bytes are not counted, as
+TorchRec does not count those of virtual tables.
 
 Counts device memory as TorchRec's planner does, for jobs that fit only by that count.
 
@@ -27,17 +27,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from torch import nn
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
 from torchrec.distributed.planner.storage_reservations import (
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
 )
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
-from torchrec.distributed.types import CacheParams, ModuleSharder
+from torchrec.distributed.types import CacheParams
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate, IterationEstimate
@@ -51,8 +50,11 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import TableSource
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
@@ -90,55 +92,49 @@ class KeyValueTable:
         return self.kernel in VIRTUAL
 
 
-def key_value_table(
-    config: Any,
-    limit: ParameterConstraints,
-    sharder: ModuleSharder[nn.Module],
-    parameter: nn.Parameter,
-    compute_device: str,
-) -> KeyValueTable | None:
+def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable | None:
     """How a table has to be run, if it is a key-value table; None for other tables.
 
     A table whose constraint also allows ordinary kernels is an ordinary table, because these
     kernels are faster.
 
     Args:
-        config: TorchRec's configuration of the table.
-        limit: its constraint.
-        sharder: its sharder; ``cache_load_factor`` among the fused parameters limits the cache.
-        parameter: its weights, ``[rows, columns]``.
+        source: the table; ``cache_load_factor`` among the fused parameters of its sharder limits
+            the cache.
         compute_device: ``cuda`` or ``cpu``.
 
     Raises:
         InvalidInputError: TorchRec cannot run the kernels, sharding types, device or buckets.
     """
+    config, limit, parameter = source.config, source.limit, source.parameter
     virtual = bool(getattr(config, "use_virtual_table", False))
     asked = [str(k) for k in limit.compute_kernels or ()]
     if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
         return None
-    wanted = VIRTUAL if virtual else (ON_SSD,)
+    wanted, rows = VIRTUAL if virtual else (ON_SSD,), int(parameter.shape[0])
     kernel = next((k for k in asked or wanted if k in wanted), None)
     buckets = getattr(config, "total_num_buckets", None) if virtual else None
-    _require_runnable(limit, asked, kernel, buckets, list(parameter.shape), compute_device)
+    wrong = {
+        f"compute_kernels {asked} do not run this kind of table: a virtual table needs one of "
+        f"{', '.join(VIRTUAL)}, any other {ON_SSD}": kernel is None,
+        f"kernel {kernel} exists on cuda only, got device {compute_device}": (
+            compute_device != "cuda"
+        ),
+        f"virtual tables are sharded row_wise only, got sharding_types {limit.sharding_types}; "
+        "add row_wise": virtual and "row_wise" not in (limit.sharding_types or ["row_wise"]),
+        f"num_embeddings {rows} is no multiple of total_num_buckets {buckets}": (
+            buckets and rows % buckets
+        ),
+    }
+    if problems := [message for message, is_wrong in wrong.items() if is_wrong]:
+        raise InvalidInputError(problems)
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
-    ratio = (sharder.fused_params or {}).get("cache_load_factor") or KV_CACHING_RATIO
-    weight_bytes = math.ceil(
-        parameter.shape[0] * ratio * parameter.element_size() * parameter.shape[1]
-    )
+    ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
+    weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
         kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets
     )
-
-
-def without_cache(given: ParameterConstraints) -> ParameterConstraints:
-    """The constraint of an ordinary table in a model with key-value tables: without caching.
-
-    Key-value tables are priced as ``fused_uvm_caching``. Tables of one kernel share a launch, but
-    an ordinary table would not share one with key-value tables in TorchRec.
-    """
-    kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
-    return replace(given, compute_kernels=kernels)
 
 
 def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
@@ -152,32 +148,6 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
             f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
             "ShardPlanner, or leave these tables out"
         )
-        raise InvalidInputError(message)
-
-
-def _require_runnable(
-    limit: ParameterConstraints,
-    asked: list[str],
-    kernel: str | None,
-    buckets: int | None,
-    shape: list[int],
-    compute_device: str,
-) -> None:
-    if kernel is None:
-        hint = f"a virtual table needs one of {', '.join(VIRTUAL)}, any other {ON_SSD}"
-        message = f"compute_kernels {asked} do not run this kind of table: {hint}"
-        raise InvalidInputError(message)
-    if compute_device != "cuda":
-        message = f"kernel {kernel} exists on cuda only, got device {compute_device}"
-        raise InvalidInputError(message)
-    if kernel in VIRTUAL and "row_wise" not in (limit.sharding_types or ["row_wise"]):
-        message = (
-            f"virtual tables are sharded row_wise only, got sharding_types "
-            f"{limit.sharding_types}; add row_wise"
-        )
-        raise InvalidInputError(message)
-    if buckets and shape[0] % buckets:
-        message = f"num_embeddings {shape[0]} is no multiple of total_num_buckets {buckets}"
         raise InvalidInputError(message)
 
 
@@ -203,7 +173,10 @@ def planned_as(
 
 
 class KeyValuePipeline(CostPipeline):
-    """Prices plans with key-value tables; without any it is :class:`CostPipeline`."""
+    """Prices plans with key-value tables, or with TorchRec's count of the memory of all others.
+
+    Without either it is :class:`CostPipeline`.
+    """
 
     def __init__(
         self,
@@ -213,8 +186,9 @@ class KeyValuePipeline(CostPipeline):
         *,
         key_values: Mapping[str, KeyValueTable] | None = None,
         knows_optimizer: bool = True,
+        rating: TorchrecPricing | None = None,
     ) -> None:
-        """Keep the arguments of :class:`CostPipeline`, and two more.
+        """Keep the arguments of :class:`CostPipeline`, and three more.
 
         Args:
             workload: the tables.
@@ -222,23 +196,36 @@ class KeyValuePipeline(CostPipeline):
             models: the cost models.
             key_values: the key-value tables, by their names in the workload.
             knows_optimizer: whether the cost of each table's optimizer is known.
+            rating: how TorchRec reads the tables, if memory is to be counted as it does.
         """
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
         self.knows_optimizer = knows_optimizer
+        self._theirs = None if rating is None else rating(workload, topology, self.models)
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Bytes for tables on each rank, ``[W]``; by TorchRec's count all that is left."""
+        return super().device_limits if self._theirs is None else self._theirs.device_limits
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options; of key-value tables only the cache counts as memory."""
-        kept = [self.key_values.get(option.table) for option in options]
-        return [
-            work if cache is None else replace(work, rows=_only_cache(work.rows, cache))
-            for work, cache in zip(super().options_work(options), kept, strict=True)
-        ]
+        found = super().options_work(options)
+        for i, (option, work) in enumerate(zip(options, found, strict=True)):
+            if kept := self.key_values.get(option.table):
+                found[i] = replace(work, rows=_only_cache(work.rows, kept))
+            elif self._theirs is not None:
+                memory = self._theirs.option_work(option)
+                found[i] = OptionWork.of(_with_memory(work.full, memory))
+        return found
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, columns]``."""
-        ordinary = tuple(p for p in plan.placements if p.table not in self.key_values)
-        work = super().plan_work(Plan(placements=ordinary))
+        others = tuple(p for p in plan.placements if p.table not in self.key_values)
+        ordinary = Plan(placements=others)
+        work = super().plan_work(ordinary)
+        if self._theirs is not None:
+            work = _with_memory(work, self._theirs.torchrec_work(ordinary))
         for placement in plan.placements:
             if kept := self.key_values.get(placement.table):
                 rows = super().plan_work(Plan(placements=(placement,)))
@@ -253,25 +240,20 @@ class KeyValuePipeline(CostPipeline):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         found = super().estimate(plan)
-        if not self.knows_optimizer:
-            found = replace(found, time=self._of_any_optimizer(found.time, plan))
-        if not self.key_values:
-            return found
+        time = found.time if self.knows_optimizer else self._of_any_optimizer(found.time, plan)
+        return replace(found, time=self._of_any_cache(time, plan) if self.key_values else time)
+
+    def _of_any_cache(self, time: Estimate, plan: Plan) -> Estimate:
+        """The time with what ranks wait for SSDs, and an interval for any hit rate."""
         cached, missed = (
             self.sampled_times(self._run_as(plan, kernel))
             for kernel in (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM)
         )
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
-        low, high = float(np.quantile(cached, 0.05)), float(np.quantile(slowest, 0.95))
-        time, ssd_s = found.time, self._ssd_s(plan)
-        wide = replace(
-            time,
-            time_s=time.time_s + ssd_s,
-            low_s=min(time.low_s, low),
-            high_s=max(time.high_s + 2.0 * ssd_s, high),
-        )
-        return replace(found, time=wide)
+        ssd_s = self._ssd_s(plan)
+        wide = _widened(time, cached, slowest, 2.0 * ssd_s)
+        return replace(wide, time_s=time.time_s + ssd_s)
 
     def _ssd_s(self, plan: Plan) -> float:
         """Seconds that the slowest rank waits for its SSD, by TorchRec's own estimate.
@@ -279,40 +261,33 @@ class KeyValuePipeline(CostPipeline):
         TorchRec's planner moves at the rate of an SSD whatever a lookup touches: indices, rows and
         vectors, forward and backward. The share of the rows that the cache lacks counts.
         """
-        topology, free = self.topology, math.inf
+        workload, world_size = self.workload, self.topology.world_size
         machine = TorchrecMachine(
-            world_size=topology.world_size,
-            local_world_size=topology.local_world_size,
-            group_size=topology.local_world_size,
+            world_size=world_size,
+            local_world_size=self.topology.local_world_size,
+            group_size=self.topology.local_world_size,
             hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
-            intra_host_bandwidth_bytes_per_s=free,
-            inter_host_bandwidth_bytes_per_s=free,
+            intra_host_bandwidth_bytes_per_s=math.inf,
+            inter_host_bandwidth_bytes_per_s=math.inf,
         )
-        seconds = np.zeros(topology.world_size)
-        batch = self.workload.batch_size_per_rank * topology.world_size
+        seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
             if kept is None or not kept.is_on_ssd:
                 continue
-            table = self.workload.table(placed.table)
+            table = workload.table(placed.table)
             rows, ids = float(table.num_embeddings), batch * table.pooling_factor
-            held = kept.cache_bytes * len(placed.shards) / self.workload.trained_row_bytes(table)
+            held = kept.cache_bytes * len(placed.shards) / workload.trained_row_bytes(table)
             missed = table.distribution.expected_unique_misses(ids, min(held, rows))
             share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
-            read = TorchrecTable.of(table, self.workload)
+            of = TorchrecTable.of(table, workload), machine, placed.sharding_type
             for shard in placed.shards:
-                perf = shard_perf(
-                    read,
-                    machine,
-                    placed.sharding_type,
-                    ComputeKernel.FUSED,
-                    num_cols=shard.num_cols,
-                )
+                perf = shard_perf(*of, ComputeKernel.FUSED, num_cols=shard.num_cols)
                 seconds[shard.rank] += share * perf.total_s
         return float(seconds.max())
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
-        """Widen the interval for an unknown optimizer.
+        """The time with an interval for an unknown optimizer.
 
         It reaches from optimizers without state to ones whose state costs four times as much as
         that of the planned ones.
@@ -320,12 +295,8 @@ class KeyValuePipeline(CostPipeline):
         bare = tuple(replace(t, optimizer=None) for t in self.workload.tables)
         without = replace(self.workload, optimizer=Optimizer.SGD, tables=bare)
         least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
-        planned = self.sampled_times(plan)
-        low, high = float(np.quantile(least, 0.05)), float(np.quantile(planned, 0.95))
         added = max(time.time_s - float(np.median(least)), 0.0)
-        return replace(
-            time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + 3.0 * added
-        )
+        return _widened(time, least, self.sampled_times(plan), 3.0 * added)
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
         """The plan with its key-value tables under another kernel, of which only times are used."""
@@ -337,6 +308,12 @@ class KeyValuePipeline(CostPipeline):
                 for p in plan.placements
             )
         )
+
+
+def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray, more_s: float) -> Estimate:
+    """An estimate whose interval holds the samples of two others, and more above them."""
+    low, high = float(np.quantile(lowest, 0.05)), float(np.quantile(highest, 0.95))
+    return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + more_s)
 
 
 def _only_cache(
@@ -354,39 +331,6 @@ MARGIN_RATIO: Final = 0.15
 
 _GB: Final = 2.0**30
 """The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
-
-
-class TorchrecMemoryPipeline(KeyValuePipeline):
-    """Our times with TorchRec's count of memory, except that of key-value tables."""
-
-    def __init__(self, *arguments: Any, rating: TorchrecPricing, **more: Any) -> None:
-        """Keep the arguments of :class:`KeyValuePipeline`, and how TorchRec reads the tables."""
-        super().__init__(*arguments, **more)
-        theirs = replace(rating, is_reserved=True)
-        self._theirs = theirs(self.workload, self.topology, self.models)
-
-    @cached_property
-    def device_limits(self) -> FloatArray:
-        """Bytes for tables on each rank, ``[W]``: everything that the reservation has left."""
-        return self._theirs.device_limits
-
-    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options, with TorchRec's memory."""
-        return [
-            work
-            if option.table in self.key_values
-            else OptionWork.of(_with_memory(work.full, self._theirs.option_work(option)))
-            for option, work in zip(options, super().options_work(options), strict=True)
-        ]
-
-    def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, with TorchRec's memory."""
-        kept, ordinary = (
-            Plan(placements=tuple(p for p in plan.placements if (p.table in self.key_values) is k))
-            for k in (True, False)
-        )
-        work = _with_memory(super().plan_work(ordinary), self._theirs.torchrec_work(ordinary))
-        return work + super().plan_work(kept) if kept.placements else work
 
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:
@@ -413,19 +357,6 @@ class LeftToOurCount(FixedPercentageStorageReservation):
 
     def __init__(self) -> None:
         super().__init__(percentage=0.0)
-
-
-def is_shortage(pipeline: KeyValuePipeline) -> bool:
-    """Whether all devices together have too little memory, and not just one rank or table.
-
-    TorchRec calls the first case ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
-    """
-    needed = sum(
-        pipeline.workload.trained_bytes(t)
-        for t in pipeline.workload.tables
-        if t.name not in pipeline.key_values
-    )
-    return bool(needed > float(np.maximum(pipeline.device_limits, 0.0).sum()))
 
 
 def described(reservation: StorageReservation) -> str:

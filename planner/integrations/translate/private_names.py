@@ -9,14 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from torch import nn
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.shard_estimators import _get_optimizer_multipler
-from torchrec.distributed.planner.types import (
-    Proposer,
-    ShardingOption,
-    StorageReservation,
-    Topology,
-)
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 WRAPPED: Final = ("_embedding_bag_collection", "_embedding_module", "embedding")
@@ -62,21 +57,23 @@ def cross_layers(net: nn.Module) -> tuple[int, int] | None:
     return int(net._num_layers), int(net._low_rank)
 
 
-def reserved_sizes(reservation: StorageReservation) -> tuple[float | None, float | None]:
+def reserved_sizes(
+    reservation: torchrec_types.StorageReservation,
+) -> tuple[float | None, float | None]:
     """Bytes, or the share of each device, that a reservation keeps; None where it has neither."""
     return tuple(getattr(reservation, n, None) for n in ("_hbm_reserved_bytes", "_percentage"))  # type: ignore[return-value]
 
 
-def topology_setting(topology: Topology, name: str, default: float) -> float:
+def topology_setting(topology: torchrec_types.Topology, name: str, default: float) -> float:
     """A factor of a topology that only TorchRec's estimates read."""
     return float(getattr(topology, f"_{name}", default))
 
 
-def last_options(planner: EmbeddingShardingPlanner) -> list[ShardingOption]:
+def last_options(planner: EmbeddingShardingPlanner) -> list[torchrec_types.ShardingOption]:
     """The options of the last plan of TorchRec's planner; empty before the first."""
     return list(planner._best_plan or ())
 
 
-def proposers_of(planner: EmbeddingShardingPlanner) -> list[Proposer]:
+def proposers_of(planner: EmbeddingShardingPlanner) -> list[torchrec_types.Proposer]:
     """What makes the proposals of TorchRec's planner."""
     return list(planner._proposers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from numbers import Real
@@ -18,12 +18,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, SharderData
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import CommOp, ModuleSharder
 from torchrec.models.dlrm import DLRM, DLRM_DCN
-from torchrec.modules.embedding_configs import (
-    BaseEmbeddingConfig,
-    EmbeddingBagConfig,
-    PoolingType,
-    dtype_to_data_type,
-)
+from torchrec.modules import embedding_configs
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
@@ -33,21 +28,12 @@ from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
 from planner.errors import InvalidInputError
-from planner.integrations.translate.private_names import (
-    WRAPPED,
-    codec_rows,
-    collision_buckets,
-    cross_layers,
-    feature_processor,
-    has_index_dedup,
-    optimizer_classes,
-    optimizer_multiplier,
-)
+from planner.integrations.translate import private_names as private
 from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable
+    from planner.integrations.torchrec_workload import ShardableTable, TableSource
 
 
 MOST_INDICES: Final = 10**6
@@ -97,6 +83,11 @@ def features_of(
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
 
 
+def is_weighted(module: nn.Module) -> bool:
+    """Whether a module with tables takes weights of indices."""
+    return bool(getattr(module, "is_weighted", lambda: False)())
+
+
 def is_spread(features: Sequence[object], constraint: ParameterConstraints) -> bool:
     """Whether a constraint has more or fewer values than there are features."""
     lists = (constraint.pooling_factors, constraint.num_poolings, constraint.batch_sizes)
@@ -110,32 +101,23 @@ def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
     ``set_ec_index_dedup``. For modules with managed collisions, the sharder of their inner tables
     decides.
     """
-    return has_index_dedup(sharder) or bool(get_ec_index_dedup())
+    return private.has_index_dedup(sharder) or bool(get_ec_index_dedup())
 
 
-def torchrec_inputs(
-    table: Table,
-    limit: ParameterConstraints,
-    parameter: nn.Parameter,
-    module: nn.Module,
-    sharder: ModuleSharder[nn.Module] | None,
-    batch_size: int,
-) -> TorchrecInputs:
+def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     """The inputs of a table as TorchRec's estimators count them.
 
-    Bytes of optimizer state go by the very class of the optimizer on the parameter: as many as of
-    weights for a class that TorchRec does not know, such as one derived from Adam, and none without
-    any, as with ``fused_params``.
+    Without a constraint, TorchRec assumes one feature with one index. Bytes of optimizer state go
+    by the very class of the optimizer on the parameter: as many as of weights for a class that
+    TorchRec does not know, such as one derived from Adam, and none without any, as with
+    ``fused_params``.
 
     Args:
-        table: the table.
-        limit: its constraint; without one, TorchRec assumes one feature with one index.
-        parameter: its weights, on which TorchRec looks for the optimizer.
-        module: the module that owns the table.
-        sharder: the sharder of the module.
+        entry: the table.
         batch_size: samples per rank.
     """
-    is_pooled = table.pooling is not Pooling.NONE
+    limit, parameter, module = entry.limit, entry.parameter, entry.module
+    is_pooled = entry.table.pooling is not Pooling.NONE
     lengths = [float(x) for x in limit.pooling_factors]
     repeats = limit.num_poolings or [1.0] * len(lengths)
     batches = limit.batch_sizes or [batch_size] * len(lengths)
@@ -143,25 +125,24 @@ def torchrec_inputs(
     weighted = limit.is_weighted
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
-    fused_prefetch = fused_setting(sharder, "prefetch_pipeline")
+    fused_prefetch = fused_setting(entry.sharder, "prefetch_pipeline")
     cache, width = limit.cache_params, parameter.element_size()
     if limit.output_dtype is not None:
         width = data_type_of(limit.output_dtype, "output_dtype").num_bytes
+    kind = next(iter(private.optimizer_classes(parameter)), None)
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
-        is_weighted=bool(weighted) or _is_processed(table.name, module),
+        is_weighted=bool(weighted) or _is_processed(entry.parameter_name, module),
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
-        optimizer_ratio=optimizer_multiplier(
-            next(iter(optimizer_classes(parameter)), None), parameter
-        ),
+        optimizer_ratio=private.optimizer_multiplier(kind, parameter),
         output_bytes=float(width),
     )
 
 
 def _is_processed(name: str, module: nn.Module) -> bool:
     """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
-    modules = getattr(feature_processor(module), "feature_processor_modules", None)
+    modules = getattr(private.feature_processor(module), "feature_processor_modules", None)
     return isinstance(modules, nn.ModuleDict) and name in modules
 
 
@@ -179,6 +160,7 @@ _BY_TYPE: Final = {
 }
 """Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
 """
+_BY_SIZE: Final = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
 _WITH_ROWS: Final = (Precision.FP8, Precision.MX4)
 
 
@@ -190,18 +172,9 @@ def communication_of(sharder: ModuleSharder[nn.Module] | SharderData) -> Communi
     (``SharderData``) have only the sizes of element types.
     """
     sizes = getattr(sharder, "qcomm_dtype_sizes", None)
-    if sizes:
-        known = {key: sizes[name] for key, name in _EXCHANGES.items() if name in sizes}
-        return Communication(**{k: Codecs(**_by_size(*both)) for k, both in known.items()})
-    registry = getattr(sharder, "qcomm_codecs_registry", None)
-    if not registry:
-        return None
-    found = {
-        key: Codecs(forward=_codec(both.forward), backward=_codec(both.backward))
-        for key, name in _EXCHANGES.items()
-        if (both := registry.get(name)) is not None
-    }
-    return Communication(**found)
+    given = sizes or getattr(sharder, "qcomm_codecs_registry", None) or {}
+    found = {key: given[name] for key, name in _EXCHANGES.items() if given.get(name) is not None}
+    return Communication(**{key: _codecs(both) for key, both in found.items()}) if given else None
 
 
 def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
@@ -212,16 +185,16 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     return sorted({str(c.quantized_dtype) for c in every if c.quantized_dtype not in _BY_TYPE})
 
 
-def _by_size(forward: float, backward: float) -> dict[str, Codec]:
-    sizes = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
-    ways = {"forward": forward, "backward": backward}
-    return {
-        way: Codec(precision=sizes.get(float(size), Precision.FP32)) for way, size in ways.items()
-    }
+def _codecs(both: Any) -> Codecs:
+    """The codecs of both ways, or the sizes of their elements."""
+    forward, backward = both if isinstance(both, Iterable) else (both.forward, both.backward)
+    return Codecs(forward=_codec(forward), backward=_codec(backward))
 
 
 def _codec(codec: Any) -> Codec:
-    named, rows = codec_rows(codec)
+    if isinstance(codec, Real):
+        return Codec(precision=_BY_SIZE.get(float(codec), Precision.FP32))
+    named, rows = private.codec_rows(codec)
     if named in {p.value for p in Precision}:
         precision = Precision(named)
         return Codec(precision=precision, row_dim=max(rows, 0) if precision in _WITH_ROWS else 0)
@@ -242,21 +215,15 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-OPTIMIZERS: Final = {
-    "sgd": Optimizer.SGD,
-    "rowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "rowwiseweightedadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "emainplacerowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "ensemblerowwiseadagrad": Optimizer.ROWWISE_ADAM,
-    "adagrad": Optimizer.ADAGRAD,
-    "larssgd": Optimizer.ADAGRAD,
-    "adam": Optimizer.ADAM,
-    "adamw": Optimizer.ADAM,
-    "lamb": Optimizer.ADAM,
-    "partialrowwiseadam": Optimizer.ROWWISE_ADAM,
-    "partialrowwiselamb": Optimizer.ROWWISE_ADAM,
-    "none": Optimizer.NONE,
+_NAMES: Final = {
+    Optimizer.SGD: "sgd",
+    Optimizer.ROWWISE_ADAGRAD: "rowwiseadagrad rowwiseweightedadagrad emainplacerowwiseadagrad",
+    Optimizer.ROWWISE_ADAM: "ensemblerowwiseadagrad partialrowwiseadam partialrowwiselamb",
+    Optimizer.ADAGRAD: "adagrad larssgd",
+    Optimizer.ADAM: "adam adamw lamb",
+    Optimizer.NONE: "none",
 }
+OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
@@ -266,9 +233,7 @@ UNKNOWN_AS: Final = Optimizer.ADAGRAD
 TorchRec's planner counts for a class that it does not know (``_get_optimizer_multipler``)."""
 
 
-def optimizer_name(
-    parameter: nn.Parameter, sharder: ModuleSharder[nn.Module] | None, owner: nn.Module
-) -> str:
+def optimizer_name(entry: TableSource) -> str:
     """The optimizer of one table, as TorchRec finds it.
 
     It is the first of these that exists: what ``apply_optimizer_in_backward`` has left on the
@@ -278,12 +243,12 @@ def optimizer_name(
     Raises:
         InvalidInputError: the optimizer of the sharder is none of FBGEMM's.
     """
-    if classes := optimizer_classes(parameter):
+    if classes := private.optimizer_classes(entry.parameter):
         return _name_of(classes[0])
-    own = getattr(owner, "optimizer_type", None)
+    own = getattr(entry.module, "optimizer_type", None)
     if callable(own):
         return _name_of(own())
-    chosen = fused_setting(sharder, "optimizer")
+    chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
         message = (
             "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
@@ -348,7 +313,7 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     if isinstance(owner, nn.EmbeddingBag):
         return {"weight": _of_bag(owner)}
     towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
-    inner = [getattr(owner, n, None) for n in WRAPPED] + [t.embedding for t in towers]
+    inner = [getattr(owner, n, None) for n in private.WRAPPED] + [t.embedding for t in towers]
     found: dict[str, Any] = {}
     for candidate in (owner, *inner):
         for method in ("embedding_bag_configs", "embedding_configs"):
@@ -361,15 +326,17 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     return found or None
 
 
-def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
+def _of_bag(owner: nn.EmbeddingBag) -> embedding_configs.BaseEmbeddingConfig:
     """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
-    return EmbeddingBagConfig(
+    return embedding_configs.EmbeddingBagConfig(
         name="weight",
         num_embeddings=owner.num_embeddings,
         embedding_dim=owner.embedding_dim,
         feature_names=["weight"],
-        data_type=dtype_to_data_type(owner.weight.dtype),
-        pooling=PoolingType.MEAN if owner.mode == "mean" else PoolingType.SUM,
+        data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
+        pooling=embedding_configs.PoolingType.MEAN
+        if owner.mode == "mean"
+        else embedding_configs.PoolingType.SUM,
     )
 
 
@@ -380,7 +347,7 @@ def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
     """
     if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
         return None
-    buckets = int(collision_buckets(entry.module).get(entry.parameter_name) or 1)
+    buckets = int(private.collision_buckets(entry.module).get(entry.parameter_name) or 1)
     rows = entry.table.num_embeddings
     if buckets == 1 or buckets % world_size == 0 or rows % buckets:
         return None
@@ -435,7 +402,7 @@ def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> f
 def _of_dlrm(model: DLRM) -> DenseArch:
     bottom, top = _linear_layers(model.dense_arch), _linear_layers(model.over_arch)
     is_cross = isinstance(model, DLRM_DCN)
-    layers, rank = (cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
+    layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
     return DenseArch(
         num_dense_features=bottom[0].in_features,
         bottom_mlp=tuple(layer.out_features for layer in bottom),

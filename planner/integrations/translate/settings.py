@@ -110,13 +110,8 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
 
 
 DATA_TYPES: Final = {
-    "FP32": DataType.FP32,
-    "FP16": DataType.FP16,
-    "BF16": DataType.BF16,
-    "FP8": DataType.FP8,
-    "NFP8": DataType.FP8,
-    "INT8": DataType.INT8,
-    "UINT8": DataType.INT8,
+    **{t.name: t for t in DataType if t not in (DataType.TF32, DataType.FP4)},
+    **{"NFP8": DataType.FP8, "UINT8": DataType.INT8},
 }
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
@@ -300,12 +295,8 @@ def called_back(
 
 def _require_topology(topology: object) -> None:
     require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
-    for name in ("world_size", "local_world_size", "intra_group_size"):
-        value = getattr(topology, name)
-        if not (is_whole(value) and value >= 1):
-            words = "a whole number of ranks, 1 or more (a pod has pod_size hosts, 1 or more)"
-            what = f"topology: {name}"
-            raise _refusal(what, words, value)
+    if problems := _wrong({n: getattr(topology, n) for n in _SIZES}, _SIZES, needed=_SIZES):
+        raise InvalidInputError([f"topology: {line}" for line in problems])
 
 
 def _is_number(value: object) -> bool:
@@ -342,6 +333,13 @@ def _refusal(name: str, words: str, value: object) -> InvalidInputError:
     return InvalidInputError(f"{name} must be {words}, got {shown(value)}")
 
 
+_SIZES: Final[Rules] = dict.fromkeys(
+    ("world_size", "local_world_size", "intra_group_size"),
+    (
+        lambda v: is_whole(v) and v >= 1,
+        "a whole number of ranks, 1 or more (a pod has pod_size hosts, 1 or more)",
+    ),
+)
 _RULES: Final[Rules] = {
     "batch_size": (lambda v: is_whole(v) and v >= 1, "a whole number of samples, 1 or more"),
     "timeout_seconds": (lambda v: _is_number(v) and v > 0, "a number of seconds above 0"),

@@ -35,7 +35,7 @@ from planner.io.plan.plan_file import (
     shards_of,
 )
 from planner.io.schemas import collect, made
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
 MAX_ROWS: Final = 2**48

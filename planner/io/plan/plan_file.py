@@ -43,7 +43,7 @@ from planner.io.documents import (
     read_yaml,
     refuse_other_kind,
 )
-from planner.io.schemas import Loose, collect, noun_of, validate
+from planner.io.schemas import Loose, collect, noun_of, schema_of, shortened, validate
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
@@ -52,6 +52,7 @@ SCHEMA_VERSION: Final = 1
 Count = Annotated[int, Field(ge=0)]
 Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Seconds = Annotated[float, Field(ge=0)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class ShardSchema(Loose):
@@ -81,9 +82,8 @@ class ParameterSchema(Loose):
     @property
     def load_factor(self) -> float | None:
         """The cache load factor that the entry gives."""
-        if self.cache_load_factor is not None or self.cache_params is None:
-            return self.cache_load_factor
-        return self.cache_params.load_factor
+        params = self.cache_params
+        return self.cache_load_factor or (params.load_factor if params else None)
 
     @property
     def is_cached(self) -> bool:
@@ -91,90 +91,92 @@ class ParameterSchema(Loose):
         return self.compute_kernel is ComputeKernel.FUSED_UVM_CACHING
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan from a file, and what the plan was made for; None for what the file does not say.
+
+    Attributes:
+        plan: the plan.
+        system: name of the system.
+        system_hash: hash of the numbers of that system.
+        world_size: number of ranks.
+        local_world_size: ranks per host.
+        whole: ranks of the whole job and of each of its hosts, where the plan is that of one group.
+        batch_size_per_rank: samples per rank.
+        pipeline: the training pipeline.
+        inputs_hash: hash of everything that was asked.
+        predicted_s: iteration time in seconds.
+        objective: what was minimized; with scenarios for instance ``worst iteration``.
+        torchrec_defaults: whether TorchRec's default figures were used.
+        num_scenarios: number of scenarios beside the workload.
+        warnings: what had to be assumed to read the file.
+    """
+
+    plan: Plan
+    workload_hash: str | None = None
+    system: str | None = None
+    system_hash: str | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    whole: tuple[int, int] | None = None
+    batch_size_per_rank: float | None = None
+    pipeline: str | None = None
+    inputs_hash: str | None = None
+    predicted_s: float | None = None
+    objective: str | None = None
+    torchrec_defaults: bool = False
+    num_scenarios: int = 0
+    warnings: tuple[str, ...] = ()
+
+
 class PredictedSchema(Loose):
-    """What an iteration costs. Null stands for what is not finite."""
+    """What an iteration costs."""
 
     iteration_time_s: Seconds
-    low_s: Seconds
-    high_s: Seconds
-    confidence: float
-    source: str
-    samples_per_s: float | None
-    slowest_rank: Count
-    imbalance_ratio: float | None
-    exposed_communication_s: Seconds
-    critical_path: list[dict[str, Any]]
-    per_rank: list[dict[str, Any]]
-
-
-class SavedMemory(Loose):
-    """Bytes per rank by purpose, and per host."""
-
-    per_rank: list[dict[str, Any]]
-    per_host: list[dict[str, Any]]
 
 
 class SolverSchema(Loose):
-    """How the search went. ``seconds`` is null unless the clock or the user ended it.
+    """How the search went."""
 
-    ``objective`` begins with ``worst`` or ``mean`` where scenarios count. Strategy ``given``: the
-    plan was not searched for; ``value`` is its price all the same. ``work`` is all that the search
-    did, in priced plans.
-    """
-
-    strategy: str
     objective: str
-    status: str
-    value: float | None
-    bound: float | None
-    gap_ratio: float | None
-    separable_value: float | None = None
-    balanced_value: float | None = None
-    seconds: float | None
-    seed: int
-    evaluations: Count
-    work: Count | None = None
     torchrec_defaults: bool = False
 
 
 class WholeSchema(Loose):
     """All ranks of a job, of which a plan is for one group with a copy of the tables."""
 
-    world_size: Annotated[int, Field(ge=1, le=10**6)]
-    local_world_size: Annotated[int, Field(ge=1, le=10**6)]
+    world_size: Size
+    local_world_size: Size
 
 
-class PlanSchema(Loose):
+_NAMES: Final = (
+    "workload", "workload_hash", "system", "system_hash", "inputs_hash", "pipeline", "tool",
+)  # fmt: skip
+_LISTS: Final = ("curve", "scenarios", "alternatives", "baselines", "provenance")
+_FOUND: Final[dict[str, Any]] = {
+    **dict.fromkeys(_NAMES, (str | None, None)),
+    **dict.fromkeys(("usd_per_billion_samples", "checkpoint_interval_s"), (float | None, None)),
+    **dict.fromkeys(("memory", "reshard", "blocked"), (dict[str, Any] | None, None)),
+    **dict.fromkeys(_LISTS, (list[dict[str, Any]], [])),
+    **dict.fromkeys(("searched", "unfit_baselines", "warnings"), (list[str], [])),
+}
+
+
+class _PlanKeys(Loose):
     """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
 
     plan: dict[str, dict[str, ParameterSchema]]
     schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
-    tool: str | None = None
-    inputs_hash: str | None = None
-    workload: str | None = None
-    workload_hash: str | None = None
-    system: str | None = None
-    system_hash: str | None = None
-    world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    whole: WholeSchema | None = None
+    world_size: Size | None = None
+    local_world_size: Size | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
-    pipeline: str | None = None
+    whole: WholeSchema | None = None
     predicted: PredictedSchema | None = None
-    memory: SavedMemory | None = None
     solver: SolverSchema | None = None
-    searched: list[str] = Field(default_factory=list)
-    usd_per_billion_samples: float | None = None
-    reshard: dict[str, Any] | None = None
-    curve: list[dict[str, Any]] = Field(default_factory=list)
-    checkpoint_interval_s: float | None = None
-    blocked: dict[str, Any] | None = None
-    scenarios: list[dict[str, Any]] = Field(default_factory=list)
-    alternatives: list[dict[str, Any]] = Field(default_factory=list)
-    baselines: list[dict[str, Any]] = Field(default_factory=list)
-    unfit_baselines: list[str] = Field(default_factory=list)
-    provenance: list[dict[str, Any]] = Field(default_factory=list)
-    warnings: list[str] = Field(default_factory=list)
+
+
+_READ: Final = ("predicted_s", "objective", "torchrec_defaults", "num_scenarios")
+PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ, **_FOUND)
 
 
 def shards_of(
@@ -266,44 +268,6 @@ DEFAULT_LOAD_FACTOR: Final = 0.2
 _MOST_LINES: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedPlan:
-    """A plan from a file, and what the plan was made for; None for what the file does not say.
-
-    Attributes:
-        plan: the plan.
-        system: name of the system.
-        system_hash: hash of the numbers of that system.
-        world_size: number of ranks.
-        local_world_size: ranks per host.
-        whole: ranks of the whole job and of each of its hosts, where the plan is that of one group.
-        batch_size_per_rank: samples per rank.
-        pipeline: the training pipeline.
-        inputs_hash: hash of everything that was asked.
-        predicted_s: iteration time in seconds.
-        objective: what was minimized; with scenarios for instance ``worst iteration``.
-        torchrec_defaults: whether TorchRec's default figures were used.
-        num_scenarios: number of scenarios beside the workload.
-        warnings: what had to be assumed to read the file.
-    """
-
-    plan: Plan
-    workload_hash: str | None = None
-    system: str | None = None
-    system_hash: str | None = None
-    world_size: int | None = None
-    local_world_size: int | None = None
-    whole: tuple[int, int] | None = None
-    batch_size_per_rank: float | None = None
-    pipeline: str | None = None
-    inputs_hash: str | None = None
-    predicted_s: float | None = None
-    objective: str | None = None
-    torchrec_defaults: bool = False
-    num_scenarios: int = 0
-    warnings: tuple[str, ...] = ()
-
-
 def load_plan(
     path: str | Path, workload: Workload | None = None, topology: Topology | None = None
 ) -> SavedPlan:
@@ -389,7 +353,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
 
 def plan_json_schema() -> dict[str, Any]:
     """JSON Schema of a plan file."""
-    return PlanSchema.model_json_schema()
+    return dict(PlanSchema.model_json_schema())
 
 
 def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
@@ -406,19 +370,20 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
             "sharding_type": placement.sharding_type.value,
             "compute_kernel": placement.kernel.value,
             "ranks": list(placement.ranks),
-            "shards": [
-                {
-                    "shard_offsets": [s.row_offset, s.col_offset],
-                    "shard_sizes": [s.num_rows, s.num_cols],
-                    "placement": f"rank:{s.rank}/cuda:{s.rank % local_world_size}",
-                }
-                for s in placement.shards
-            ],
+            "shards": [_shard_entry(shard, local_world_size) for shard in placement.shards],
         }
         if placement.cache_load_factor_ratio is not None:
             entry["cache_load_factor"] = placement.cache_load_factor_ratio
         tree.setdefault(table.module, {})[parameter_name(table)] = entry
     return tree
+
+
+def _shard_entry(shard: Shard, local_world_size: int) -> dict[str, Any]:
+    return {
+        "shard_offsets": [shard.row_offset, shard.col_offset],
+        "shard_sizes": [shard.num_rows, shard.num_cols],
+        "placement": f"rank:{shard.rank}/cuda:{shard.rank % local_world_size}",
+    }
 
 
 def parameter_name(table: Table) -> str:
@@ -503,7 +468,7 @@ def _placements(
         where = f"{path}: {dotted(('plan', *keys))}"
         found.append(collect(problems, where, partial(placement, name, entry, table)))
         bare += entry.is_cached and entry.load_factor is None
-    refuse_any(_shortened(path, problems))
+    refuse_any(shortened(problems, path, _MOST_LINES))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     return tuple(filter(None, found)), (note,) if bare else ()
 
@@ -519,52 +484,29 @@ def _check(
         )
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in workload.tables}
-    problems = [
-        f"{path}: table {n!r} ({extent_text(p)}): in the plan, not in the workload"
-        for n, p in planned.items()
-        if n not in expected
-    ]
-    problems += [
-        f"{path}: table {n!r} ({shape_text(t)}): in the workload, not in the plan"
-        for n, t in expected.items()
-        if n not in planned
-    ]
-    for name, placement in planned.items():
-        if name in expected:
-            _check_table(problems, path, placement, workload, world)
-    refuse_any(_shortened(path, problems))
+    problems: list[str] = []
+    for name in sorted({**planned, **expected}, key=lambda name: name in expected):
+        placement, table = planned.get(name), expected.get(name)
+        where = f"{path}: table {name!r}"
+        shape = table and f"{table.num_embeddings} x {table.embedding_dim}"
+        extent = placement and _extent_text(placement)
+        if placement is None:
+            problems.append(f"{where} ({shape}): in the workload, not in the plan")
+        elif table is None:
+            problems.append(f"{where} ({extent}): in the plan, not in the workload")
+        elif extent != shape:
+            problems.append(f"{where}: {extent} in the plan, {shape} in the workload")
+        else:
+            alone, one = replace(workload, tables=(table,)), Plan(placements=(placement,))
+            collect(problems, str(path), partial(check_plan, one, alone, world))
+    refuse_any(shortened(problems, path, _MOST_LINES))
 
 
-def _check_table(
-    problems: list[str], path: Path, placement: TablePlacement, workload: Workload, world: int
-) -> None:
-    table = workload.table(placement.table)
-    planned, expected = extent_text(placement), shape_text(table)
-    if planned != expected:
-        problems.append(
-            f"{path}: table {table.name!r}: {planned} in the plan, {expected} in the workload"
-        )
-        return
-    alone = replace(workload, tables=(table,))
-    collect(problems, str(path), lambda: check_plan(Plan(placements=(placement,)), alone, world))
-
-
-def shape_text(table: Table) -> str:
-    """Rows and columns of a table, for messages."""
-    return f"{table.num_embeddings} x {table.embedding_dim}"
-
-
-def extent_text(placement: TablePlacement) -> str:
+def _extent_text(placement: TablePlacement) -> str:
     """Rows and columns that the shards of a table reach, for messages."""
     rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
     columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
     return f"{rows} x {columns}"
-
-
-def _shortened(path: Path, problems: list[str]) -> list[str]:
-    if len(problems) <= _MOST_LINES:
-        return problems
-    return [*problems[:_MOST_LINES], f"{path}: and {len(problems) - _MOST_LINES} more"]
 
 
 # ------------------------------------------------------------------ CSV
@@ -619,18 +561,20 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: a column is unknown or missing, or a cell is no number.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     tables: dict[str, dict[str, Any]] = {}
     try:
-        columns = tuple(name.strip() for name in reader.fieldnames or ())
-        reader.fieldnames = list(columns)
-        if set(columns) not in (set(_SHORT), set(COLUMNS)) or len(set(columns)) < len(columns):
+        columns = [name.strip() for name in next(reader, [])]
+        if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
             refuse(
                 f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
                 f"{', '.join(COLUMNS)}"
             )
-        for row in reader:
-            _add(tables, row, f"{path}:{reader.line_num}", is_short=len(columns) == len(_SHORT))
+        for cells in filter(None, reader):
+            where = f"{path}:{reader.line_num}"
+            if len(cells) != len(columns):
+                refuse(f"{where}: has more or fewer cells than the first line has columns")
+            _add(tables, dict(zip(columns, cells, strict=True)), where)
     except csv.Error as error:
         refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
     for entry in tables.values():
@@ -641,29 +585,19 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     return {"plan": {"": tables}}
 
 
-def _add(
-    tables: dict[str, dict[str, Any]], row: dict[Any, Any], where: str, *, is_short: bool
-) -> None:
-    if None in row or None in row.values():
-        refuse(f"{where}: has more or fewer cells than the first line has columns")
+def _add(tables: dict[str, dict[str, Any]], row: dict[str, str], where: str) -> None:
     name = unguarded(row["table"])
     numbers = {key: _whole(row[key], f"{where}: {key}") for key in ("rank", *_CELLS) if key in row}
-    if is_short:
+    if len(row) == len(_SHORT):
         tables.setdefault(name, {"ranks": []})["ranks"].append(numbers["rank"])
         return
-    said = {key: row[key] for key in ("sharding_type", "compute_kernel")}
+    said: dict[str, Any] = {key: row[key] for key in ("sharding_type", "compute_kernel")}
     if row["cache_load_factor"]:
         said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
     entry = tables.setdefault(name, {**said, "shards": []})
     if {key: entry[key] for key in said} != said:
         refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
-    rows, num_rows, cols, num_cols = (numbers[key] for key in _CELLS)
-    shard = {
-        "shard_offsets": [rows, cols],
-        "shard_sizes": [num_rows, num_cols],
-        "placement": f"rank:{numbers['rank']}/cuda:{numbers['rank']}",
-    }
-    entry["shards"].append(shard)
+    entry["shards"].append(_shard_entry(Shard(**numbers), 1))
 
 
 def _whole(text: str, where: str) -> int:

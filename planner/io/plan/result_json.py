@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,8 +25,9 @@ import costmodels
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
+from costmodels.units import MIB
 from costmodels.workload import Workload
-from planner.io.plan.plan_file import SCHEMA_VERSION, parameter_name, plan_to_json
+from planner.io.plan.plan_file import SCHEMA_VERSION, plan_to_json
 from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
@@ -36,6 +38,11 @@ from planner.support.status import Status
 GIVEN: Final = "given"
 """The strategy of a plan that was read from a file and not searched for; it has only a value."""
 
+_AS_THEY_ARE: Final = (
+    "usd_per_billion_samples", "searched", "reshard", "blocked", "scenarios",
+    "checkpoint_interval_s", "unfit_baselines", "assumed",
+)  # fmt: skip
+"""Keys with the values of the result's attributes of these names."""
 _LINE_CHARACTERS: Final = 100
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
@@ -48,12 +55,8 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     the same seed.
     """
     problem, topology = result.problem, result.problem.topology
-    workload, whole, estimate, memory = (
-        problem.workload,
-        topology.whole,
-        result.estimate,
-        result.best.memory,
-    )
+    workload, whole = problem.workload, topology.whole
+    estimate, memory = result.estimate, result.best.memory
     timed = result.solver.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
     values = {
         "plan": plan_to_json(result.plan, workload, topology.local_world_size),
@@ -78,24 +81,17 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
             ],
             "per_host": memory.hosts,
         },
-        "usd_per_billion_samples": result.usd_per_billion_samples,
         "solver": {
             **asdict(result.solver),
             "gap_ratio": result.solver.gap_ratio,
             "seconds": result.solver.seconds if timed else None,
             "progress": result.solver.progress if timed else (),
         },
-        "searched": result.searched,
-        "reshard": result.reshard,
+        **{key: getattr(result, key) for key in _AS_THEY_ARE},
         "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
-        "blocked": result.blocked,
-        "scenarios": result.scenarios,
-        "checkpoint_interval_s": result.checkpoint_interval_s,
         "alternatives": [{"name": c.name, **_times(c.estimate)} for c in result.runners_up],
         "baselines": [{"name": c.name, **_times(c.estimate)} for c in result.baselines],
-        "unfit_baselines": result.unfit_baselines,
         "provenance": estimate.provenance,
-        "assumed": result.assumed,
         "warnings": list(dict.fromkeys((*result.warnings, *estimate.warnings))),
     }
     plain: dict[str, Any] = _plain(values)
@@ -208,28 +204,21 @@ def _plain(value: Any) -> Any:
 
 def _render(value: Any, indent: str) -> str:
     """JSON for people and for diffs: each value that fits on one line is on one line."""
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, dict | list):
-        return _ENCODER.encode(value)
+    flat = _ENCODER.encode(value)
+    if len(indent) + len(flat) <= _LINE_CHARACTERS or not isinstance(value, dict | list):
+        return flat
     inner = f"{indent} "
     if isinstance(value, dict):
         items = [f"{_ENCODER.encode(k)}: {_render(v, inner)}" for k, v in value.items()]
-        first, last = "{}"
     else:
         items = [_render(v, inner) for v in value]
-        first, last = "[]"
-    flat = f"{first}{', '.join(items)}{last}"
-    if len(indent) + len(flat) <= _LINE_CHARACTERS and "\n" not in flat:
-        return flat
     body = ",\n".join(f"{inner}{item}" for item in items)
-    return f"{first}\n{body}\n{indent}{last}"
+    return f"{flat[0]}\n{body}\n{indent}{flat[-1]}"
 
 
 KIND: Final = "shardplan_reshard"
 _MOVABLE: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 _COUNTED_BYTES: Final = 4
-_MIB: Final = 1024 * 1024
 
 
 def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size: int) -> str:
@@ -241,23 +230,21 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
         workload: says to which module each table belongs.
         local_world_size: ranks per host, for the names of devices.
     """
-    tree = plan_to_json(after, workload, local_world_size)
-    modules: dict[str, dict[str, Any]] = {}
+    moved: list[TablePlacement] = []
     restart: dict[str, str] = {}
     for placement in after.placements:
         old = before.placement(placement.table)
         if replace(old, table=placement.table) == placement:
             continue
-        reason = _obstacle(old, placement)
-        if reason:
+        if reason := _obstacle(old, placement):
             restart[placement.table] = reason
-            continue
-        table = workload.table(placement.table)
-        name = parameter_name(table)
-        module = modules.setdefault(table.module, {"data_volume_mib": 0.0, "tables": {}})
-        cells = sum(s.num_rows * s.num_cols for s in placement.shards)
-        module["data_volume_mib"] += cells * _COUNTED_BYTES / _MIB
-        module["tables"][name] = tree[table.module][name]
+        else:
+            moved.append(placement)
+    modules = {}
+    tree = plan_to_json(Plan(placements=tuple(moved)), workload, local_world_size)
+    for module, tables in tree.items():
+        cells = sum(math.prod(s["shard_sizes"]) for e in tables.values() for s in e["shards"])
+        modules[module] = {"data_volume_mib": cells * _COUNTED_BYTES / MIB, "tables": tables}
     values = {"kind": KIND, "schema_version": 1, "modules": modules, "restart": restart}
     return json.dumps(values, indent=1) + "\n"
 

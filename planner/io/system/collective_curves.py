@@ -21,11 +21,12 @@ import json
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import Field
 
 from costmodels.errors import CostModelError
@@ -33,10 +34,10 @@ from costmodels.fabrics import fabric_named
 from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
-from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import configs_folder
-from planner.io.schemas import Loose, validate
+from planner.io.schemas import row_schema, validate
 from planner.support.files import csv_text, unguarded
 
 COLUMNS: Final = (
@@ -86,23 +87,12 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
-def unknown_sets(names: Sequence[str]) -> list[tuple[int, str]]:
-    """(position, error) of each name that is neither a shipped set nor a CSV file."""
-    sets = [name for name in names if not name.endswith(".csv")]
-    known = {r.set_name for r in shipped_curves()} if sets else set()
-    listed = ", ".join(sorted(known))
-    return [
-        (i, f"no set {name!r}; there are {listed}, or name a CSV file")
-        for i, name in enumerate(names)
-        if name in sets and name not in known
-    ]
-
-
 @functools.lru_cache(maxsize=256)
 def _shipped_set(name: str) -> tuple[CurveRecord, ...]:
     """The curves of a shipped set that predictions may use."""
-    for _, message in unknown_sets([name]):
-        raise InvalidInputError(message)
+    known = {r.set_name for r in shipped_curves()}
+    if name not in known:
+        refuse(f"no set {name!r}; there are {', '.join(sorted(known))}, or name a CSV file")
     return _predicting(r for r in shipped_curves() if r.set_name == name)
 
 
@@ -200,14 +190,7 @@ def _point(text: str) -> tuple[float, float]:
 
 # ------------------------------------------------------------------ logs
 
-_NAMES: Final = {
-    name: c
-    for c in (
-        Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
-        Collective.ALL_TO_ALL,
-    )
-    for name in (c.value, c.value.replace("_", ""))
-}  # fmt: skip
+_NAMES: Final = {name: c for c in Collective for name in (c.value, c.value.replace("_", ""))}
 _OTHERS: Final = ("alltoallv", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
 """Programs of nccl-tests whose operations no training step here has."""
 _BINARY: Final = re.compile(
@@ -257,14 +240,8 @@ class _Table:
     ratios: list[float] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Log:
-    """What was read from one log."""
-
-    harness: str
-    tables: list[_Table]
-    library: str = "NCCL"
-    version: str = ""
+_Log = tuple[list[_Table], str, dict[str, str]]
+"""What was read from one log: its tables, the version, and fields of records."""
 
 
 def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
@@ -287,9 +264,10 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
     text = read_text(path)
-    log = _read_json(text, path) if text.lstrip().startswith("{") else _read_text(text)
+    is_json = text.lstrip().startswith("{")
+    tables, version, told = _read_json(text, path) if is_json else _read_text(text)
     points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
-    for collective, table in _named(log.tables, path.name, shape.collective):
+    for collective, table in _named(tables, path.name, shape.collective):
         ranks, nodes = _shape(table.hosts, shape)
         _check_bus_rate(collective, ranks, table.ratios)
         points[collective, ranks, nodes] += table.points
@@ -303,17 +281,11 @@ def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
             size_bytes=sizes,
             time_s=times,
             network_bytes_per_s=shape.network_bytes_per_s,
-            version=log.version,
+            version=version,
             source=path.name,
         )
-        yield CurveRecord(
-            set_name=shape.set_name,
-            role="calibrate",
-            nodes=nodes,
-            curve=curve,
-            library=log.library,
-            harness=log.harness,
-        )
+        named = {"set_name": shape.set_name, "role": "calibrate", **told}
+        yield CurveRecord(nodes=nodes, curve=curve, **named)
 
 
 def _named(
@@ -326,13 +298,12 @@ def _named(
     """
     unnamed = [t for t in tables if not t.program]
     named = [(c, t) for t in tables if t.program and (c := _NAMES.get(t.program))]
-    for name, _ in named:
-        if not unnamed and asked not in (None, name):
-            refuse(f"the log times {name}, --collective says {asked}; leave it out")
     if not unnamed:
         if not named:
             others = ", ".join(sorted({t.program for t in tables}))
             refuse(f"the log times {others}, which no training step here has")
+        if wrong := [str(name) for name, _ in named if asked not in (None, name)]:
+            refuse(f"the log times {wrong[0]}, --collective says {asked}; leave it out")
         return named
     collective = asked or _NAMES.get(_program_in(file_name))
     if collective is None and all(t.ratios and min(t.ratios) > _OTHERS_MOST for t in unnamed):
@@ -354,16 +325,15 @@ def _shape(hosts: dict[int, str], shape: LogShape) -> tuple[int, int]:
     """
     is_whole = bool(hosts) and len(hosts) == max(hosts) + 1
     listed = len(hosts) if is_whole else None
-    nodes = shape.nodes or (len(set(hosts.values())) if is_whole else None)
-    ranks = (nodes or 1) * shape.gpus_per_node if shape.gpus_per_node else listed
-    if hosts and not is_whole and (shape.gpus_per_node is None or nodes is None):
+    if hosts and not is_whole and None in (shape.gpus_per_node, shape.nodes):
         refuse(
             f"the log lists rank {max(hosts)} but not all ranks before it; add --nodes and "
             "--gpus-per-node"
         )
+    nodes = shape.nodes or len(set(hosts.values())) or 1
+    ranks = nodes * shape.gpus_per_node if shape.gpus_per_node else listed
     if ranks is None:
         refuse("the log does not say how many ranks took part; add --gpus-per-node (and --nodes)")
-    nodes = nodes or 1
     if listed not in (None, ranks) or ranks <= max(hosts, default=0):
         told = f"{listed} ranks" if listed else f"rank {max(hosts)}"
         refuse(
@@ -393,34 +363,23 @@ def _check_bus_rate(collective: Collective, ranks: int, ratios: list[float]) -> 
 
 def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Rising sizes with mean times in seconds; empty messages and zero times are left out."""
-    by_size: dict[float, list[float]] = defaultdict(list)
-    for size, time_us in points:
-        if size > 0 and time_us > 0:
-            by_size[size].append(time_us * US)
-    if len(by_size) < 2:
+    kept = np.array([point for point in points if min(point) > 0]).reshape(-1, 2)
+    sizes, places, counts = np.unique(kept[:, 0], return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
         refuse("fewer than two sizes with a time")
-    sizes = tuple(sorted(by_size))
-    return sizes, tuple(sum(by_size[s]) / len(by_size[s]) for s in sizes)
+    times_s = US * np.bincount(places, kept[:, 1]) / counts
+    return tuple(sizes.tolist()), tuple(times_s.tolist())
 
 
-class _Device(Loose):
-    hostname: str
-
-
-class _Timing(Loose):
-    time: Annotated[float, Field(strict=False)]
-
-
-class _Result(Loose):
-    size: Annotated[float, Field(strict=False)]
-    out_of_place: _Timing
-
-
-class _JsonLog(Loose):
-    results: list[_Result]
-    devices: list[_Device] | None = None
-    args: Any = ""
-    nccl_version: Any = None
+_Real = Annotated[float, Field(strict=False)]
+_Device: Any = row_schema(hostname=str)
+_Result: Any = row_schema(size=_Real, out_of_place=row_schema(time=_Real))
+_JsonLog: Any = row_schema(
+    results=list[_Result],
+    devices=(list[_Device] | None, None),
+    args=(Any, ""),
+    nccl_version=(Any, None),
+)
 
 
 def _read_json(text: str, path: Path) -> _Log:
@@ -431,23 +390,18 @@ def _read_json(text: str, path: Path) -> _Log:
         hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
         points=[(result.size, result.out_of_place.time) for result in log.results],
     )
-    version = _version_text(log.nccl_version)
-    return _Log(harness="nccl-tests, JSON", tables=[table], version=version)
+    told = {"library": "NCCL", "harness": "nccl-tests, JSON"}
+    return [table], _version_text(log.nccl_version), told
 
 
 def _read_text(text: str) -> _Log:
     lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
-    param = _read_param(lines)
-    if param:
-        return _Log(harness="PARAM comms", tables=param)
+    if param := _read_param(lines):
+        return param, "", {"library": "NCCL", "harness": "PARAM comms"}
     version = _VERSION.search(text)
-    found = version and (version[1] or version[2])
-    return _Log(
-        harness="nccl-tests",
-        tables=_read_tables(lines),
-        library="RCCL" if "rccl" in text.lower() else "NCCL",
-        version=_version_text(found),
-    )
+    library = "RCCL" if "rccl" in text.lower() else "NCCL"
+    told = {"library": library, "harness": "nccl-tests"}
+    return _read_tables(lines), _version_text(version and (version[1] or version[2])), told
 
 
 def _read_tables(lines: list[str]) -> list[_Table]:
@@ -488,11 +442,11 @@ def _read_row(words: list[str], columns: list[str], scale: float, table: _Table)
     if empty > max(time - 3, 0):
         return
     time -= empty
-    size_bytes, time_us = float(words[columns.index("size")]), _time(words[time]) * scale
+    size_bytes, time_us = float(words[columns.index("size")]), float(words[time]) * scale
     table.points.append((size_bytes, time_us))
     rates = columns[time + empty + 1 : time + empty + 3]
     if rates == ["algbw", "busbw"]:
-        algorithm, bus = _time(words[time + 1]), _time(words[time + 2])
+        algorithm, bus = float(words[time + 1]), float(words[time + 2])
         if algorithm >= _LEAST_RATE and bus >= _LEAST_RATE:
             table.ratios.append(bus / algorithm)
 
@@ -512,25 +466,13 @@ def _read_param(lines: list[str]) -> list[_Table]:
         row = _PARAM_ROW.match(words[0])
         program = re.sub(r"_(base|v)$|(?<=all)v$", "", row["name"]) if row else ""
         if program in _NAMES and columns and len(words) > len(columns):
-            size = _column(columns, "size (B)")
-            time = _column(columns, "Latency(us):p50")
-            table = tables.setdefault(program, _Table(program=program))
-            table.points.append((_time(words[1 + size]), _time(words[1 + time])))
+            wanted = ("size (B)", "Latency(us):p50")
+            at = [i for end in wanted for i, c in enumerate(columns) if c.endswith(end)]
+            if len(at) != len(wanted):
+                refuse(f"PARAM header without {' or '.join(wanted)}")
+            size, time_us = (float(words[1 + i]) for i in at)
+            tables.setdefault(program, _Table(program=program)).points.append((size, time_us))
     return list(tables.values())
-
-
-def _column(labels: list[str], wanted: str) -> int:
-    found = [position for position, label in enumerate(labels) if label.endswith(wanted)]
-    if not found:
-        refuse(f"PARAM header without {wanted!r}")
-    return found[0]
-
-
-def _time(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        refuse(f"time {text!r} is not a number")
 
 
 def _program_in(text: str) -> str:

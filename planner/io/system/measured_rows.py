@@ -10,49 +10,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
 from costmodels.workload import Optimizer
-from planner.errors import refuse, refuse_any
+from planner.errors import refuse
 from planner.io.documents import Document, parse_json, read_text
-from planner.io.schemas import Loose, validate
+from planner.io.schemas import Loose, row_schema, validate
 
 _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
-_BLOCKS: Final = ("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)
+_Block: Any = Literal[("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)]
 
-_LARGEST: Final = 10**18
-"""Whole numbers beyond it are not even turned into floats."""
-
-
-def _as_float(value: Any) -> Any:
-    """A whole number as a float, which the fields below want; anything else as it is."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
-        return float(value)
-    return value
-
-
-Real = Annotated[float, BeforeValidator(_as_float)]
-Microseconds = Annotated[Real, Field(gt=0, le=1e10)]
+Microseconds = Annotated[float, Field(gt=0, le=1e10)]
 Whole = Annotated[int, Field(gt=0, le=10**13)]
-Bytes = Annotated[Real, Field(ge=0, le=1e15)]
+Bytes = Annotated[float, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(max_length=400)]
 
 
-class _Environment(Loose):
-    block: Literal["ceilings"]
-    what: Literal["env"]
-    gpu: Text = ""
-    mem: Annotated[Real, Field(gt=0, le=1e15)] | None = None
-    sms: Annotated[int, Field(gt=0, le=10**5)] | None = None
-    nccl: Text = ""
-    cpu: Text = ""
-    torch: Text = ""
-    cuda: Text | None = ""
-    driver: Text = ""
-    fbgemm: Text = ""
-    measured: Text = ""
+_SOFTWARE: Final = ("gpu", "nccl", "cpu", "torch", "driver", "fbgemm", "measured")
+_Environment: Final = row_schema(
+    mem=(Annotated[float, Field(gt=0, le=1e15)] | None, None),
+    sms=(Annotated[int, Field(gt=0, le=10**5)] | None, None),
+    cuda=(Text | None, ""),
+    **dict.fromkeys(_SOFTWARE, (Text, "")),
+)
+
+
+class _Row(Loose):
+    """What every row has."""
+
+    block: _Block
+    what: Text = ""
+    error: Text | None = None
 
 
 class _Lookup(Loose):
@@ -60,7 +50,7 @@ class _Lookup(Loose):
     T: Annotated[int, Field(gt=0, le=10**5)]
     rows: Whole
     dim: Annotated[int, Field(gt=0, le=10**5)]
-    L: Annotated[Real, Field(gt=0, le=1e7)]
+    L: Annotated[float, Field(gt=0, le=1e7)]
     B: Annotated[int, Field(gt=0, le=10**8)]
     law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
     wdtype: Literal["fp32", "fp16"]
@@ -80,22 +70,17 @@ class _Lookup(Loose):
         return self
 
 
-def _row(**keys: Any) -> type[Loose]:
-    """The schema of a row that needs these keys."""
-    fields: dict[str, Any] = {key: (kind, ...) for key, kind in keys.items()}
-    return create_model("_Row", __base__=Loose, **fields)
-
-
-_Timed = _row(us=Microseconds)
-_Gap = _row(us_each=Microseconds)
-_Call = _row(wall_us=Microseconds)
-_Sized = _row(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
+_Named = row_schema(what=Text)
+_Timed = row_schema(us=Microseconds)
+_Gap = row_schema(us_each=Microseconds)
+_Call = row_schema(what=Text, wall_us=Microseconds)
+_Sized = row_schema(us=Microseconds, mb=Annotated[float, Field(gt=0, le=1e7)])
 _Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-_Product = _row(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
+_Product = row_schema(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
 _Size = Annotated[int, Field(gt=0, le=10**8)]
-_Shape = _row(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
-_Kilobytes = Annotated[Real, Field(gt=0, le=1e10)]
-_Linked = _row(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
+_Shape = row_schema(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
+_Kilobytes = Annotated[float, Field(gt=0, le=1e10)]
+_Linked = row_schema(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
 
 
 class _Collective(Loose):
@@ -113,17 +98,17 @@ class _Collective(Loose):
         return self
 
 
-_BLOCK_ROWS: Final[dict[str, type[Loose]]] = {"collectives": _Collective, "codec": _Sized}
-_CEILINGS: Final[dict[str, type[Loose]]] = {
-    "d2d": _Sized,
-    "add": _Sized,
+_ROWS: Final[dict[str, type[Loose]]] = {
+    **dict.fromkeys(LOOKUP_BLOCKS, _Lookup),
+    **dict.fromkeys(("codec", "d2d", "add"), _Sized),
+    **dict.fromkeys((EAGER_CALL, EAGER_PASS), _Call),
+    "collectives": _Collective,
     "gemm": _Product,
     "gemm_shape": _Shape,
     "link": _Linked,
     "add_ and synchronize": _Timed,
-    EAGER_CALL: _Call,
-    EAGER_PASS: _Call,
 }
+"""What rows have to be like, by their block, or by what was measured of the ceilings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,57 +156,31 @@ def read_rows(path: Path) -> MeasuredRows:
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        where = f"{path}:{number}"
         row = parse_json(line, path, line=number)
-        schema = _schema(where, row, is_first=environment is None)
-        if schema is not None:
-            validate(schema, Document(path, row, {(): number}))
+        document = Document(path, row, {(): number})
+        head = validate(_Row, document)
+        if (head.block == "ceilings" and head.what == "env") != (environment is None):
+            refuse(
+                f"{path}:{number}: the first row must describe the machine, and only the first "
+                'row: {"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}'
+            )
         if environment is None:
+            validate(_Environment, document)
             environment = row
-        elif schema is None:
-            failed.append(_failure(where, row))
+        elif head.error is not None:
+            name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
+            failed.append(f"{name[:100]}: {head.error[:200]}")
         else:
+            validate(_schema(head, row), document)
             rows.append(row)
     if environment is None:
         refuse(f"{path}: no rows")
     return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
 
 
-def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
-    """What a row has to be like; None if it says that something could not be measured.
-
-    Raises:
-        InvalidInputError: it is no row, or none that may stand at this place.
-    """
-    known: dict[str, Any] = row if isinstance(row, dict) else {}
-    block: Any = known.get("block")
-    what: Any = known.get("what")
-    failed, is_machine = "error" in known, (block, what) == ("ceilings", "env")
-    rules = {
-        "must be an object with a key 'block', such as {...}": isinstance(row, dict),
-        f"block: must be one of {', '.join(_BLOCKS)}; rows are written by "
-        "'shardplan calibrate --rows FILE'": block in _BLOCKS,
-        "the first row must describe the machine: "
-        '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}': is_machine
-        or not is_first,
-        "only the first row may say what the machine is": is_first or failed or not is_machine,
-        f"what: must say what was measured, got {what!r}": block != "ceilings"
-        or failed
-        or isinstance(what, str),
-    }
-    refuse_any([f"{where}: {rule}" for rule, is_kept in rules.items() if not is_kept][:1])
-    if is_first:
-        return _Environment
-    if failed:
-        return None
-    if block == "ceilings":
-        other = _Call if "wall_us" in row else Loose
-        return _Gap if what.startswith("kernel gap") else _CEILINGS.get(what, other)
-    return _BLOCK_ROWS.get(block, _Lookup if block in LOOKUP_BLOCKS else Loose)
-
-
-def _failure(where: str, row: Row) -> str:
-    if not isinstance(row["error"], str):
-        refuse(f"{where}: error: must be text, got {row['error']!r}")
-    name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
-    return f"{name[:100]}: {row['error'][:200]}"
+def _schema(head: _Row, row: Row) -> type[Loose]:
+    """What a row that holds a measurement has to be like."""
+    if head.block != "ceilings":
+        return _ROWS.get(head.block, Loose)
+    other = _Call if "wall_us" in row else _Named
+    return _Gap if head.what.startswith("kernel gap") else _ROWS.get(head.what, other)

@@ -8,99 +8,72 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import re
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from costmodels import units
-from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, STATES, fabric_link
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
-from costmodels.topology import (
-    Device,
-    FittedFactors,
-    Host,
-    Link,
-    Links,
-    Measurements,
-    Topology,
-    with_host_factor,
-)
+from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topology, with_host_factor
 from costmodels.workload import DataType
-from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.errors import refuse
 from planner.io.documents import Document, Keys, as_yaml, override, read_text
 from planner.io.library import is_file, locate, names
-from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict, validate
-from planner.io.system.collective_curves import load_curves, unknown_sets
+from planner.io.schemas import (
+    Count,
+    Name,
+    Positive,
+    Sourced,
+    Strict,
+    as_noun,
+    made,
+    noun_of,
+    quantity,
+    schema_of,
+    validate,
+)
+from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_files import load_constants
 
-Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
-Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
-Bandwidth = Annotated[Sourced, Quantity(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
-Latency = Annotated[Sourced, Quantity(dimension="s", example="10 us", high=10.0)]
-Rate = Annotated[Sourced, Quantity(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
-Share = Annotated[Sourced, Quantity(dimension=None, example="0.7", low=0.01, high=1.0)]
-Speed = Annotated[Sourced, Quantity(dimension=None, example="0.8", low=0.01, high=100.0)]
-Slowdown = Annotated[Sourced, Quantity(dimension=None, example="0.1", high=1.0)]
-KeysPerSecond = Annotated[Sourced, Quantity(dimension=None, example="5e9", low=1.0)]
-Number = Annotated[Sourced, Quantity(dimension=None, example="132", high=1e6, is_whole=True)]
-Price = Annotated[Sourced, Quantity(dimension="usd_per_hour", example="3.9 USD/h")]
+Capacity: Any = quantity("bytes", "80 GiB", low=1.0)
+Size: Any = quantity("bytes", "32 B")
+Bandwidth: Any = quantity("bytes_per_s", "450 GB/s", low=1.0)
+Latency: Any = quantity("s", "10 us", high=10.0)
+Rate: Any = quantity("flops_per_s", "989 TFLOP/s", low=1.0)
+Share: Any = quantity(None, "0.7", low=0.01, high=1.0)
+Speed: Any = quantity(None, "0.8", low=0.01, high=100.0)
+Slowdown: Any = quantity(None, "0.1", high=1.0)
+KeysPerSecond: Any = quantity(None, "5e9", low=1.0)
+Number: Any = quantity(None, "132", high=1e6, is_whole=True)
+Price: Any = quantity("usd_per_hour", "3.9 USD/h")
 
 
-class DeviceSchema(Strict):
-    """One accelerator."""
+_UNITS: Final = {
+    "bytes": Size,
+    "bytes_per_s": Bandwidth,
+    "s": Latency,
+    "per_s": KeysPerSecond,
+    "ratio": Share,
+}
+_of_units: Final = partial(schema_of, units=_UNITS)
 
-    name: Annotated[
-        Name,
-        Field(description="Device; 'cpu' where ranks are CPU cores, which have fewer kernels."),
-    ]
+
+class _DeviceKeys(Strict):
+    """One accelerator, by the rates that it achieves."""
+
     hbm_capacity: Capacity
-    hbm_bandwidth: Bandwidth
-    l2_capacity: Size
-    l2_bandwidth: Bandwidth
     flops: Annotated[dict[Annotated[DataType, Field(strict=False)], Rate], Field(min_length=1)]
-    flops_efficiency: Share
-    kernel_latency: Latency
-    row_half: Size
-    update_efficiency: Share
-    sort_rate: KeysPerSecond
     overlap_slowdown: Slowdown | None = None
     num_multiprocessors: Number | None = None
-
-
-class HostSchema(Strict):
-    """One machine."""
-
-    ddr_capacity: Size
-    ddr_bandwidth: Bandwidth = Field(
-        description="The rate of TorchRec's topology for CPU ranks; no model of GPUs reads it."
-    )
-    device_link_bandwidth: Bandwidth
-    eager_call: Latency = Field(
-        description="Time of an eager call of a tiny kernel; calibrate --host measures it."
-    )
-    eager_pass: Latency | None = None
-    """Time of a tiny forward and backward pass; 15 eager calls if it is not given."""
-
-
-class LinkSchema(Strict):
-    """One link level, per rank and direction, as achieved."""
-
-    latency: Latency
-    bandwidth: Bandwidth
-
-
-class HostLinkSchema(LinkSchema):
-    """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
-
-    mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
 
 
 class PodsSchema(Strict):
@@ -113,22 +86,28 @@ class PodsSchema(Strict):
     oversubscription: Annotated[float, Field(ge=1, le=1000)]
 
 
-class NetworkLinkSchema(LinkSchema):
+class _HostLinkKeys(Strict):
+    """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
+
+    mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
+
+
+class _NetworkLinkKeys(Strict):
     """The network by rate and latency."""
 
     pods: PodsSchema | None = None
 
 
-def _one_of(known: Iterable[str]) -> tuple[AfterValidator, Any]:
-    """Allows only words that are known."""
-    words = [*known]
-
-    def check(word: str) -> str:
-        if word not in words:
-            refuse(f"must be one of {', '.join(words)}")
-        return word
-
-    return AfterValidator(check), Field(json_schema_extra={"enum": [*words]})
+DeviceSchema: Any = _of_units(Device, "DeviceSchema", base=_DeviceKeys, without=("single_stream",))
+HostSchema: Any = _of_units(Host, "HostSchema", eager_call=(Latency, ...))
+_NOT_WRITTEN: Final = ("half_size_bytes", "fabric", "pod_hosts", "oversubscription_ratio")
+_link: Final = partial(_of_units, Link, without=(*_NOT_WRITTEN, "mesh_ranks"))
+LinkSchema: Any = _link("LinkSchema")
+NetworkLinkSchema: Any = _link("NetworkLinkSchema", base=_NetworkLinkKeys)
+_MESH: Final = {"mesh_ranks": "mesh"}
+HostLinkSchema: Any = _link("HostLinkSchema", base=_HostLinkKeys, keys=_MESH, without=_NOT_WRITTEN)
+_Fabric: Any = Literal[tuple(FABRICS)]
+_State: Any = Literal[tuple(STATES)]
 
 
 class FabricSchema(Strict):
@@ -140,13 +119,13 @@ class FabricSchema(Strict):
     that bytes pass through the memory of the host.
     """
 
-    fabric: Annotated[str, *_one_of(FABRICS)]
+    fabric: _Fabric
     nic: Bandwidth
     nics_per_host: Positive
     latency: Latency | None = None
     efficiency: Share | None = None
     half_size: Size | None = None
-    state: Annotated[str, *_one_of(STATES)] = "tuned"
+    state: _State = "tuned"
     pods: PodsSchema | None = None
 
     @model_validator(mode="after")
@@ -160,11 +139,11 @@ class FabricSchema(Strict):
 def _way(network: Any) -> str:
     """By kind, or by rate and latency; files that give a key of the kind mean the kind."""
     keys = network if isinstance(network, dict) else {}
-    return "fabric" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "link"
+    return "by kind" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "by rate"
 
 
 NetworkSchema = Annotated[
-    Annotated[NetworkLinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
+    Annotated[NetworkLinkSchema, Tag("by rate")] | Annotated[FabricSchema, Tag("by kind")],
     Discriminator(_way),
 ]
 
@@ -221,32 +200,32 @@ class DifferentHostSchema(Strict):
     ddr_capacity: Size
 
 
-LEAST_FACTOR: Final = 0.001
-MOST_FACTOR: Final = 1000.0
-Factor = Annotated[
-    Sourced, Quantity(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
-]
+Factor: Any = quantity(None, "1.08", low=0.001, high=1000.0)
 
 
-class FittedSchema(Strict):
+class _FittedKeys(Strict):
     """Factors on kinds of time, from runs of one's own (``shardplan fit``).
 
     ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
     """
 
-    lookup: Factor
-    collective: Factor
-    dense: Factor
-    host: Factor
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
-Constant = Annotated[Sourced, Quantity(dimension=None, example="1.3e-5")]
-LookupConstants = dict[Annotated[str, *_one_of(MOST)], Constant]
+FittedSchema: Any = schema_of(
+    FittedFactors, "FittedSchema", base=_FittedKeys, units={"ratio": Factor}
+)
+Constant: Any = quantity(None, "1.3e-5")
+_Constant: Any = Literal[tuple(MOST)]
 
 
 class SystemSchema(Strict):
-    """A kind of machine, without its number; keys that are missing are those of ``base``."""
+    """A kind of machine, without its number; keys that are missing are those of ``base``.
+
+    Attributes:
+        lookup: Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are the
+            shipped ones.
+    """
 
     base: Name | None = None
     name: Name
@@ -260,9 +239,7 @@ class SystemSchema(Strict):
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
-    lookup: LookupConstants = Field(default_factory=dict)
-    """Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are the shipped
-    ones."""
+    lookup: dict[_Constant, Constant] = Field(default_factory=dict)
     fitted: FittedSchema | None = None
 
     @model_validator(mode="after")
@@ -316,40 +293,31 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
             f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
             "stands for itself"
         )
-    below = _with_full_paths(system_of(found, read_text(found), (*above, path)))
+    below = system_of(found, read_text(found), (*above, path))
+    values = _with_full_paths(replace(below, path=found.absolute())).value
     own = {key: value for key, value in document.value.items() if key != "base"}
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
-    origins = {k: v for k, v in (lines | below.origins).items() if not _is_own(k, own)}
-    return Document(path, _merged_values(below.value, own, ()), document.lines, origins)
-
-
-def _is_own(keys: Keys, own: Any) -> bool:
-    """Whether a file's own values say what is at a place, so that nothing of its base is there."""
-    for i, key in enumerate(keys):
-        if not isinstance(own, dict) or keys[:i] in _WHOLE:
-            return True
-        if key not in own:
-            return False
-        own = own[key]
-    return True
+    origins = {k: v for k, v in (lines | below.origins).items() if k not in document.lines}
+    return Document(path, _merged_values(values, own, ()), document.lines, origins)
 
 
 def _beside_or_shipped(path: Path, base: str) -> Path:
-    beside = path.parent / base
+    beside = Path(os.path.normpath(path.parent / base))
     return beside if is_file(beside) else locate(base, "systems")
 
 
-def _with_full_paths(base: Document) -> Document:
-    """The base with full paths of the files that it names, because they are beside the base."""
-    value, folder = dict(base.value), base.path.parent.absolute()
-    curves = value.get("collective_curves")
+def _with_full_paths(document: Document) -> Document:
+    """The system with full paths of the files that it names, which are beside it."""
+    value, folder = dict(document.value), document.path.parent
+    curves, calibration = value.get("collective_curves"), value.get("calibration")
     if isinstance(curves, list):
+        is_file = [isinstance(name, str) and name.endswith(".csv") for name in curves]
         value["collective_curves"] = [
-            str(folder / c) if isinstance(c, str) and c.endswith(".csv") else c for c in curves
+            str(folder / name) if own else name for name, own in zip(curves, is_file, strict=True)
         ]
-    if isinstance(value.get("calibration"), str):
-        value["calibration"] = str(folder / value["calibration"])
-    return Document(base.path, value, base.lines, base.origins)
+    if isinstance(calibration, str):
+        value["calibration"] = str(folder / calibration)
+    return replace(document, value=value)
 
 
 def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
@@ -362,8 +330,6 @@ def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
 # ------------------------------------------------------------------ schema to nouns
 
 _MOST_RANKS = 65_536
-_UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
-"""The unit at the end of a field's name, which the key of a file has in its value."""
 
 
 def load_system(
@@ -393,42 +359,30 @@ def load_system(
         2
     """
     path = locate(source, "systems")
-    named = _named_system(path, gpus, gpus_per_host, overrides)
-    try:
-        return with_measurements(named)
-    except InvalidInputError as error:
-        raise InvalidInputError([f"{path}: {text}" for text in error.problems]) from error
-
-
-def _named_system(
-    path: Path,
-    gpus: int | None,
-    gpus_per_host: int | None,
-    overrides: tuple[tuple[str, str], ...] = (),
-) -> Topology:
-    """As :func:`load_system`; what the system names is not read."""
     document = read_system(path)
     for pair in overrides:
         override(document, *pair)
-    schema = validate(SystemSchema, document)
-    problems = [
-        f"{document.where(('collective_curves', i))}: {unknown}"
-        for i, unknown in unknown_sets(schema.collective_curves)
-    ]
-    refuse_any(problems)
+    named = named_system(document, gpus, gpus_per_host)
+    key = "collective_curves" if named.collective_curves else "calibration"
+    return made(document.where((key,)), partial(with_measurements, named))
+
+
+def named_system(
+    document: Document, gpus: int | None = None, gpus_per_host: int | None = None
+) -> Topology:
+    """As :func:`load_system`; what the system names is not read."""
+    schema = validate(SystemSchema, _with_full_paths(document))
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = _domain(document, schema, num_hosts * local, local)
-    try:
-        topology = _uneven(schema, _topology(schema, num_hosts, local, domain))
-        if schema.calibration is not None:
-            topology = replace(topology, device=replace(topology.device, single_stream=True))
-    except CostModelError as error:
-        refuse(f"{path}: {error}")
-    curves = tuple(_beside(name, path) for name in schema.collective_curves)
-    topology = replace(_corrected(schema, path, topology), collective_curves=curves)
-    if schema.calibration is None:
-        return topology
-    return replace(topology, calibration=str(path.parent / schema.calibration))
+    topology = made(
+        str(document.path),
+        lambda: _uneven(schema, _topology(schema, num_hosts, local, domain)),
+    )
+    if schema.fitted is not None:
+        where = document.where(("fitted", "spread"))
+        fitted: FittedFactors = made(where, partial(as_noun, schema.fitted))
+        topology = replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
+    return topology
 
 
 def with_measurements(topology: Topology) -> Topology:
@@ -437,7 +391,8 @@ def with_measurements(topology: Topology) -> Topology:
     Raises:
         InvalidInputError: something that it names cannot be read.
     """
-    measured = Measurements(
+    measured = replace(
+        topology.measurements,
         curves=load_curves(topology),
         curve_links=links_measured(topology),
         cpu=load_constants(topology.calibration) if topology.calibration else None,
@@ -476,7 +431,7 @@ def links_measured(topology: Topology) -> Links | None:
 
 @functools.lru_cache(maxsize=256)
 def _shipped(name: str, local: int) -> Topology:
-    return _named_system(locate(name, "systems"), local, local)
+    return named_system(read_system(locate(name, "systems")), local, local)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:
@@ -500,61 +455,36 @@ def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> To
     return load_system(source, gpus=gpus, gpus_per_host=gpus_per_host)
 
 
-def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:
-    """The topology with fitted factors; the factor of host time changes the calls of the host."""
-    given = schema.fitted
-    if given is None:
-        return topology
-    try:
-        fitted = FittedFactors(
-            **_numbers(FittedFactors, given), spread_ratio=tuple(tuple(row) for row in given.spread)
-        )
-    except CostModelError as error:
-        refuse(f"{path}: fitted.spread: {error}")
-    return replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
-
-
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
     """The topology with those ranks and hosts that differ from the others.
 
     A rank or host that gets the same key from two entries is refused: one would have no effect.
     """
-    memory, speeds, ddr = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
-    sections = (
-        ("different_ranks", "ranks", {"hbm_capacity": memory, "speed": speeds}),
-        ("different_hosts", "hosts", {"ddr_capacity": ddr}),
-    )
-    for section, places, values in sections:
-        given: Counter[tuple[str, int]] = Counter()
-        count = len(next(iter(values.values())))
-        for entry in getattr(schema, section):
-            at = getattr(entry, places)
-            if max(at) >= count:
-                message = (
-                    f"{section}.{places}: value {next(p for p in at if p >= count)}: must be "
-                    f"0..{count - 1} at this size; remove it, or use more GPUs"
-                )
-                raise InvalidValueError(message)
-            for key, numbers in values.items():
-                if (number := getattr(entry, key)) is not None:
-                    numbers[at] = number.value
-                    given.update((key, place) for place in set(at))
-        for (key, place), times in given.items():
-            if times > 1:
-                message = f"{section}: {times} entries give {key} of {place}; keep one"
-                raise InvalidValueError(message)
     own: dict[str, Any] = {}
-    if schema.different_ranks:
-        own["hbm_capacity_by_rank_bytes"] = tuple(memory.tolist())
-        own["speed_by_rank_ratio"] = tuple(speeds.tolist())
-    if schema.different_hosts:
-        own["ddr_capacity_by_host_bytes"] = tuple(ddr.tolist())
+    for section, places, key, field, values in (
+        ("different_ranks", "ranks", "hbm_capacity", "hbm_capacity_by_rank_bytes",
+         topology.hbm_capacities()),
+        ("different_ranks", "ranks", "speed", "speed_by_rank_ratio", topology.speeds()),
+        ("different_hosts", "hosts", "ddr_capacity", "ddr_capacity_by_host_bytes",
+         topology.ddr_capacities()),
+    ):  # fmt: skip
+        entries, given = getattr(schema, section), Counter[int]()
+        for entry in entries:
+            at, number = getattr(entry, places), getattr(entry, key)
+            if max(at) >= len(values):
+                refuse(
+                    f"{section}.{places}: value {next(p for p in at if p >= len(values))}: must be "
+                    f"0..{len(values) - 1} at this size; remove it, or use more GPUs"
+                )
+            if number is not None:
+                values[at] = number.value
+                given.update({*at})
+        for place, times in given.items():
+            if times > 1:
+                refuse(f"{section}: {times} entries give {key} of {place}; keep one")
+        if entries:
+            own[field] = tuple(values.tolist())
     return replace(topology, **own)
-
-
-def _beside(name: str, path: Path) -> str:
-    """The name of a set of curves, or the path of a CSV file beside the system file."""
-    return str(path.parent / name) if name.endswith(".csv") else name
 
 
 def system_json_schema() -> dict[str, Any]:
@@ -609,31 +539,25 @@ def _domain(document: Document, schema: SystemSchema, ranks: int, local: int) ->
 
 
 def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> Topology:
-    links, device = schema.links, schema.device
-    flops = tuple((dtype, rate.value) for dtype, rate in device.flops.items())
+    links = schema.links
     # Constants of FBGEMM's lookups that the file does not give are shipped.
     constants = {name: number.value for name, number in schema.lookup.items()}
-    host_link = Link(**_numbers(Link, links.host), mesh_ranks=links.host.mesh or 0)
     return Topology(
         name=schema.name,
-        device=Device(name=device.name, flops_per_s=flops, **_numbers(Device, device)),
-        host=Host(**_numbers(Host, schema.host)),
+        device=as_noun(schema.device, single_stream=schema.calibration is not None),
+        host=as_noun(schema.host),
         num_hosts=num_hosts,
         local_world_size=local,
         domain_size=domain,
-        host_link=host_link,
-        domain_link=Link(**_numbers(Link, links.domain or links.host)),
+        host_link=as_noun(links.host),
+        domain_link=noun_of(Link, links.domain or links.host, mesh_ranks=0),
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=FbgemmConstants(**constants) if constants else None,
+        collective_curves=tuple(schema.collective_curves),
+        calibration=schema.calibration or "",
         provenance=(*_provenance(schema), *_fabric_provenance(schema, local)),
     )
-
-
-def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -> dict[str, Any]:
-    """The numbers of a section by the fields of a noun: a field is a key and its unit."""
-    given = {f.name: getattr(schema, _UNIT.sub("", f.name), None) for f in fields(noun)}
-    return {name: number.value for name, number in given.items() if isinstance(number, Sourced)}
 
 
 def _network(schema: SystemSchema, local: int) -> Link:
@@ -645,17 +569,17 @@ def _network(schema: SystemSchema, local: int) -> Link:
     """
     network = schema.links.network
     pods = network.pods
-    if isinstance(network, LinkSchema):
-        link = Link(**_numbers(Link, network))
+    if not isinstance(network, FabricSchema):
+        link = noun_of(Link, network)
     else:
         fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
         link = fabric_link(
             network.fabric,
             nic_bytes_per_s=network.nic.value,
             nics_per_gpu=min(network.nics_per_host / local, fed),
-            startup_s=network.latency.value if network.latency else None,
-            efficiency_ratio=network.efficiency.value if network.efficiency else None,
-            half_size_bytes=network.half_size.value if network.half_size else None,
+            startup_s=as_noun(network.latency),
+            efficiency_ratio=as_noun(network.efficiency),
+            half_size_bytes=as_noun(network.half_size),
             state=network.state,
         )
     if pods is None:
@@ -669,31 +593,21 @@ def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]
     if not isinstance(network, FabricSchema):
         return
     link, source = _network(schema, local), FABRICS[network.fabric].source
-    told = (
+    for given, name, value in (
         (network.latency, "latency", units.format_time(link.latency_s)),
         (network.efficiency, "bandwidth", units.format_rate(link.bandwidth_bytes_per_s)),
-    )
-    for given, name, value in told:
+    ):
         if given is None:
-            yield Provenance(
-                name=f"links.network.{name}",
-                value=value,
-                source=Source.CALIBRATED,
-                reference=f"{network.fabric}, {source}",
-            )
+            name, reference = f"links.network.{name}", f"{network.fabric}, {source}"
+            kind = Source.CALIBRATED
+            yield Provenance(name=name, value=value, source=kind, reference=reference)
 
 
-def _provenance(value: object, name: str = "") -> Iterator[Provenance]:
+def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
     """Every number of a file that has a source, with its key path."""
     if isinstance(value, Sourced):
-        yield Provenance(
-            name=name, value=value.text, source=value.source, reference=value.reference
-        )
-        return
-    inner: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Strict):
-        inner = [(key, getattr(value, key)) for key in type(value).model_fields]
-    elif isinstance(value, dict):
-        inner = value.items()
-    for key, item in inner:
+        source, reference = value.source, value.reference
+        yield Provenance(name=name, value=value.text, source=source, reference=reference)
+    inner = dict(value) if isinstance(value, Strict | dict) else {}
+    for key, item in inner.items():
         yield from _provenance(item, f"{name}.{key}".lstrip("."))

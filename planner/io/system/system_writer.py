@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from costmodels.calibration.device import (
     LOOKUP_BLOCKS,
     HostCalls,
     Rates,
+    Row,
     collective_curves,
     fit_rates,
     host_calls_of,
@@ -25,28 +27,19 @@ from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, 
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
-from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
-from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import read_text, yaml_text
+from planner.io.documents import as_yaml, read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
-from planner.io.schemas import validate
+from planner.io.schemas import made, validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
 from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.measured_rows import MeasuredRows
-from planner.io.system.system_file import (
-    LEAST_FACTOR,
-    MOST_FACTOR,
-    DeviceSchema,
-    SystemSchema,
-    load_system,
-    read_system,
-    system_of,
-)
+from planner.io.system.system_file import SystemSchema, named_system, read_system, system_of
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -59,19 +52,18 @@ these that was measured."""
 
 
 _NUMBERS: Final = (
-    ("device", "hbm_capacity", "hbm_capacity_bytes", GIB, ".2f", " GiB", ""),
-    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", GB, ".5g", " GB/s",
+    ("device", "hbm_capacity", "hbm_capacity_bytes", ".2f", ""),
+    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", ".5g",
      "large copies and additions on "),
-    ("device", "num_multiprocessors", "num_multiprocessors", 1, ".0f", "", ""),
-    ("device", "kernel_latency", "kernel_latency_s", US, ".3f", " us",
-     "one tiny kernel to the next on "),
-    ("host", "device_link_bandwidth", "host_link_bytes_per_s", GB, ".2f", " GB/s",
-     "large pinned copies on "),
-    ("links.host", "latency", "exchange_latency_s", US, ".2f", " us", "smallest all-to-all on "),
-    ("links.host", "bandwidth", "exchange_bytes_per_s", GB, ".2f", " GB/s",
-     "largest all-to-all on "),
+    ("device", "num_multiprocessors", "num_multiprocessors", ".0f", ""),
+    ("device", "kernel_latency", "kernel_latency_s", ".3f", "one tiny kernel to the next on "),
+    ("host", "device_link_bandwidth", "host_link_bytes_per_s", ".2f", "large pinned copies on "),
+    ("links.host", "latency", "exchange_latency_s", ".2f", "smallest all-to-all on "),
+    ("links.host", "bandwidth", "exchange_bytes_per_s", ".2f", "largest all-to-all on "),
 )  # fmt: skip
-"""Section and key of a system file, the measured rate, how it is written, and how measured."""
+"""Section and key of a system file, the measured rate, its digits, and how it was measured."""
+_UNITS: Final = {"_per_s": (GB, " GB/s"), "_bytes": (GIB, " GiB"), "_s": (US, " us"), "": (1, "")}
+"""The unit in which a rate is written, by the end of its name."""
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""
 
@@ -106,46 +98,58 @@ def write_fitted_system(
     base = locate(source, "systems")
     _refuse_itself(path, base, "was fitted")
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
-    lines = [
-        f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
-        "base.",
-        f"base: {yaml_text(_base_name(path, base))}",
+    header = [
+        f"Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the base."
     ]
+    values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
     if topology.calibration and read_system(base).value.get("calibration") is None:
-        beside = path.with_suffix(".calibration.json")
-        copies[beside] = read_text(Path(topology.calibration))
-        lines += _other_cores(path.stem, beside.name, topology)
-    lines.append("fitted:")
+        copies[path.with_suffix(".calibration.json")] = read_text(Path(topology.calibration))
+        lines, section = _other_cores(path, topology)
+        header += lines
+        values |= section
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    fitted = values["fitted"] = {}
     for i, kind in enumerate(FITTED_KINDS):
-        ratio = before[i] * found.ratios[i]
-        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
-            refuse(
-                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
-                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
-            )
         origin = "calibrated" if settled_ratio[i] >= _SETTLED else "default"
         told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
-        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
+        fitted[kind] = f"{before[i] * found.ratios[i]:.6g} ({origin}, {told})"
     rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
-    lines.append(f"  spread: {yaml_text(rows)}")
-    write_texts_atomic({**copies, path: "\n".join(lines) + "\n"})
+    fitted["spread"] = yaml_text(rows)
+    blame = "the runs give a number that no system has (are the units of their times right?)"
+    _, text = _checked(path, header, values, blame)
+    write_texts_atomic({**copies, path: text})
     return (path, *copies)
 
 
-def _other_cores(name: str, calibration: str, topology: Topology) -> tuple[str, ...]:
-    """The lines of a system whose cores have the calibration of another machine."""
+def _other_cores(path: Path, topology: Topology) -> tuple[list[str], Sections]:
+    """Comments and keys of a system whose cores have the calibration of another machine."""
     machine = _note(load_constants(topology.calibration).machine)
-    latency_us = 1e6 * topology.device.kernel_latency_s
-    return (
-        f"# By the calibration of another machine ({machine}), which the factors correct;",
-        "# rates of the base that are no memory sizes are not used.",
-        f"name: {yaml_text(name)}",
-        "device:",
-        f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {yaml_text(calibration)}",
-    )
+    latency_us = topology.device.kernel_latency_s / US
+    comments = [
+        f"By the calibration of another machine ({machine}), which the factors correct;",
+        "rates of the base that are no memory sizes are not used.",
+    ]
+    return comments, {
+        "name": yaml_text(path.stem),
+        "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
+        "calibration": yaml_text(path.with_suffix(".calibration.json").name),
+    }
+
+
+def _checked(
+    path: Path, header: Sequence[str], values: Sections, blame: str
+) -> tuple[Topology, str]:
+    """The system of a file with these comments and values, and its text.
+
+    Raises:
+        InvalidInputError: they are no system; the message begins with ``blame``.
+    """
+    text = "\n".join([*(f"# {line}" for line in header), *_lines(values)]) + "\n"
+    try:
+        return named_system(system_of(path, text)), text
+    except InvalidInputError as error:
+        refuse(f"{blame}: {error}")
 
 
 def _refuse_itself(path: Path, base: Path, what: str) -> None:
@@ -199,31 +203,28 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
     return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"
 
 
-_HOST = re.compile(r"^host:[ \t]*(#.*)?$", re.MULTILINE)
-
-
 def write_host_calls(path: Path, calls: HostCalls) -> None:
     """Replace or add ``eager_call`` and ``eager_pass`` in the block ``host`` of a system file.
 
     Raises:
         InvalidInputError: the file cannot be read, or has no such block with a key on each line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        refuse(f"{path}: cannot be read as a system file; -o names one that exists ({error})")
-    block = _HOST.search(text)
-    if block is None:
+    text = read_text(path)
+    lines, places = text.split("\n"), as_yaml(path, text).lines
+    inside = [at for keys, at in places.items() if keys[0:1] == ("host",) and len(keys) > 1]
+    first = min(inside, default=0)
+    if first <= places.get(("host",), 0):
         refuse(f"{path}: no block 'host:' with a key on each line; write these lines into it")
-    indent = re.match(r"(?:\s*\n)*([ \t]+)\S", text[block.end() :])
-    for line in reversed(calls.lines()):
-        old = re.search(rf"^([ \t]+){line.partition(':')[0]}:.*$", text, re.MULTILINE)
-        if old is not None:
-            text = f"{text[: old.start()]}{old[1]}{line}{text[old.end() :]}"
+    indent = lines[first - 1].partition(lines[first - 1].strip())[0]
+    missing = []
+    for line in calls.lines():
+        at = places.get(("host", line.partition(":")[0]))
+        if at is None:
+            missing.append(f"{indent}{line}")
         else:
-            own = f"\n{indent[1] if indent else '  '}{line}"
-            text = text[: block.end()] + own + text[block.end() :]
-    write_text_atomic(path, text)
+            lines[at - 1] = f"{indent}{line}"
+    lines[first - 1 : first - 1] = missing
+    write_text_atomic(path, "\n".join(lines))
 
 
 # ------------------------------------------------------------------ devices that were measured
@@ -269,22 +270,58 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         )
     start = locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
-    schema = validate(SystemSchema, read_system(start))
+    document = read_system(start)
+    schema = validate(SystemSchema, document)
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
-    topology = load_system(start)
-    rates = fit_rates(measured.environment, measured.rows)
-    curves = collective_curves(
-        measured.rows,
-        version=measured.environment.get("nccl", ""),
-        source=f"own measurement on {measured.machine()}",
+    topology, machine = named_system(document), _note(measured.machine())
+    rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
+    values: dict[str, Any] = {
+        "name": yaml_text(path.stem),
+        "base": yaml_text(_base_name(path, start)),
+        "description": yaml_text(f"{topology.device.name}, measured"),
+        **_sections(schema.device, rates, calls, machine),
+    }
+    texts: dict[Path, str] = {}
+    if curves := _curves(path.stem, topology.device.name, measured):
+        beside = path.with_suffix(".curves.csv")
+        texts[beside] = curves
+        sets = topology.collective_curves
+        kept = [_way(path, Path(name)) if name.endswith(".csv") else name for name in sets]
+        values["collective_curves"] = yaml_text([beside.name, *kept])
+    header = (
+        f"Measured by `shardplan calibrate` on {machine}.",
+        "Keys that are not here are those of the base.",
     )
-    lookups = _fit_lookups(topology, rates, measured)
-    calls = _calls(measured)
-    sections = _sections(schema.device, rates, calls, lookups, measured)
-    written = _write(path, start, topology, sections, calls, curves, measured)
-    before = {p.name: p.value for p in topology.provenance}
+    checked = partial(
+        _checked, path, header, blame=f"{measured.path}: the rows give a number that no system has"
+    )
+    (found, text), lookups = checked(values), None
+    if rows := measured.of_block(*LOOKUP_BLOCKS):
+        lookups = made(str(measured.path), partial(_fit_lookups, rows, found))
+        values["lookup"] = _lookup_section(lookups, measured)
+        found, text = checked(values)
+    write_texts_atomic({**texts, path: text})
     uneven = uneven_error(measured.rows)
+    return Written(
+        written=(path, *texts),
+        replaced=_replaced(topology, found),
+        errors=(uneven,) if uneven is not None else (),
+        lookup_errors=lookups.errors if lookups else (),
+        kept=_kept(rates, calls, lookups),
+        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
+    )
+
+
+def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ...]:
+    """Keys whose numbers differ, with both numbers."""
+    before = {p.name: p.value for p in base.provenance}
+    both = ((p.name, before.get(p.name, ""), p.value) for p in found.provenance)
+    return tuple(entry for entry in both if entry[1] != entry[2])
+
+
+def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
+    """What the rows do not say."""
     said = {
         "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
         "rates of matrix products": rates.products_flops or None,
@@ -294,18 +331,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         "lookups": lookups,
         "collectives (they need two ranks)": rates.exchange_bytes_per_s,
     }
-    return Written(
-        written=written,
-        replaced=tuple(
-            (p.name, before.get(p.name, ""), p.value)
-            for p in load_system(path).provenance
-            if before.get(p.name) != p.value
-        ),
-        errors=(uneven,) if uneven is not None else (),
-        lookup_errors=lookups.errors if lookups else (),
-        kept=tuple(what for what, value in said.items() if value is None),
-        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
-    )
+    return tuple(what for what, value in said.items() if value is None)
 
 
 def _other_card(base: Device, rates: Rates, card: str) -> str:
@@ -333,52 +359,30 @@ def _note(text: str) -> str:
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
 
 
-def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
-    """The constants of lookups on a device with the measured rates; None without lookups.
-
-    Raises:
-        InvalidInputError: a row describes a call that no table can have.
-    """
-    found = measured.of_block(*LOOKUP_BLOCKS)
-    if not found:
-        return None
-    device, host = topology.device, topology.host
-    if rates.hbm_bandwidth_bytes_per_s is not None:
-        device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
-    if rates.host_link_bytes_per_s is not None:
-        host = replace(host, device_link_bandwidth_bytes_per_s=rates.host_link_bytes_per_s)
-    try:
-        rows = [LookupRow.of(row) for row in found]
-        return fit_fbgemm(rows, replace(topology, device=device, host=host))
-    except CostModelError as error:
-        refuse(f"{measured.path}: {error}")
+def _fit_lookups(rows: Sequence[Row], topology: Topology) -> FbgemmFit:
+    return fit_fbgemm([LookupRow.of(row) for row in rows], topology)
 
 
-def _sections(
-    base: DeviceSchema,
-    rates: Rates,
-    calls: HostCalls | None,
-    fit: FbgemmFit | None,
-    measured: MeasuredRows,
-) -> Sections:
-    """All sections that have measured numbers."""
-    note = _note(measured.machine())
-    found: dict[str, Any] = {"device": {}, "host": {}, "links": {"host": {}}, "lookup": {}}
-    for section, key, field, size, form, unit, how in _NUMBERS:
-        value = getattr(rates, field)
-        if value:
-            holder = found[section] if section in found else found["links"]["host"]
-            holder[key] = f"{value / size:{form}}{unit} (measured, {how}{note})"
-    found["device"] |= _products(base, rates, note)
+def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
+    how = f"calibrated, {_note(measured.machine('fbgemm'))}"
+    rest = "default, of the base, for these seconds"
+    return {
+        name: f"{value:.6g} ({how if name in FITTED else rest})"
+        for name, value in asdict(fit.constants).items()
+    }
+
+
+def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+    """All sections that have measured numbers, but lookups."""
+    found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
+    for section, key, field, form, how in _NUMBERS:
+        size, unit = next(unit for end, unit in _UNITS.items() if field.endswith(end))
+        if value := getattr(rates, field):
+            found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
+    found["device"] |= _products(base, rates, machine)
     found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
-    if fit is not None:
-        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
-        rest = "default, of the base, for these seconds"
-        found["lookup"] = {
-            name: f"{value:.6g} ({how if name in FITTED else rest})"
-            for name, value in asdict(fit.constants).items()
-        }
-    return found
+    links = {"host": found.pop("links.host")}
+    return {**found, "links": links}
 
 
 def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
@@ -390,59 +394,18 @@ def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
             yield from (f"{indent}{key}:", *inner)
 
 
-def _write(
-    path: Path,
-    base: Path,
-    start: Topology,
-    sections: Sections,
-    calls: HostCalls | None,
-    curves: Sequence[CollectiveCurve],
-    measured: MeasuredRows,
-) -> tuple[Path, ...]:
-    """Write ``path``, and beside it the measured curves of collectives if there are any.
-
-    Raises:
-        InvalidInputError: the rows give no system, or a file cannot be written.
-    """
-    described = yaml_text(f"{start.device.name}, measured")
-    values = {"name": yaml_text(path.stem), "description": described, **sections}
-    texts: dict[Path, str] = {}
-    if curves:
-        beside = path.with_suffix(".curves.csv")
-        texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
-        kept = [_relative(path, name) for name in start.collective_curves]
-        names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
-        values["collective_curves"] = f"[{names}]"
-    try:
-        whole = _lines({**values, "base": yaml_text(str(base.resolve()))})
-        validate(SystemSchema, system_of(path, "\n".join(whole)))
-        if calls is not None:
-            replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
-    except (InvalidInputError, CostModelError) as error:
-        refuse(f"{measured.path}: the rows give a number that no system has: {error}")
-    lines = [
-        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
-        "# Keys that are not here are those of the base.",
-        *_lines({"name": values["name"], "base": yaml_text(_base_name(path, base)), **values}),
-    ]
-    write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
-    return (path, *texts)
-
-
 def _base_name(path: Path, base: Path) -> str:
     """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
     is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
-    return base.stem if is_shipped else os.path.relpath(base.resolve(), path.parent.resolve())
+    return base.stem if is_shipped else _way(path, base)
 
 
-def _relative(path: Path, curves: str) -> str:
-    """The name of a set of curves, or the way from ``path`` to a file of them."""
-    if not curves.endswith(".csv"):
-        return curves
-    return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
+def _way(path: Path, file: Path) -> str:
+    """The way to a file from the folder of ``path``."""
+    return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
+def _products(base: Any, rates: Rates, note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
@@ -465,16 +428,12 @@ def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
     return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
 
 
-def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
-    return [
-        CurveRecord(
-            set_name=name,
-            role="calibrate",
-            nodes=1,
-            curve=curve,
-            device=device,
-            library="NCCL",
-            harness="shardplan calibrate",
-        )
-        for curve in curves
-    ]
+def _curves(name: str, device: str, measured: MeasuredRows) -> str:
+    """The measured curves of collectives as CSV; empty without any."""
+    told = {"role": "calibrate", "library": "NCCL", "harness": "shardplan calibrate"}
+    version, source = measured.environment.get("nccl", ""), measured.machine()
+    curves = collective_curves(
+        measured.rows, version=version, source=f"own measurement on {source}"
+    )
+    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=device, **told) for c in curves]
+    return curves_text(records) if records else ""

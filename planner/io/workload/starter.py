@@ -29,8 +29,7 @@ from planner.io.workload.table_list import (
     named_columns,
     read_table_list,
 )
-from planner.io.workload.workload_file import workload_file_of
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_file_of, workload_text
 
 _KEYS: Final = {
     "num_embeddings": "vocab_size cardinality num_buckets hash_bucket_size zch_size max_capacity",

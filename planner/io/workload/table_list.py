@@ -19,7 +19,7 @@ from typing import Any, Final
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, parse_scalar, read_text, show
 from planner.io.schemas import nearest
-from planner.io.workload.workload_schema import TableSchema
+from planner.io.workload.workload_schema import ASSUMED, TableSchema
 
 LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 KNOWN: Final = (*TableSchema.model_fields, *LAW_COLUMNS)
@@ -53,7 +53,8 @@ _MOST_WHOLE: Final = 2.0**53
 
 def known_column(name: str) -> str:
     """The key of a workload file that a column stands for; the column's own name if none."""
-    return _BY_WORD.get(re.sub(r"[^a-z0-9]", "", name.lower()), name.strip())
+    known: str = _BY_WORD.get(re.sub(r"[^a-z0-9]", "", name.lower()), name.strip())
+    return known
 
 
 def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEEDED) -> list[str]:
@@ -145,12 +146,6 @@ def _factors(entry: Mapping[str, Any]) -> list[Any]:
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
 
 
-ASSUMED: Final = (
-    "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
-    "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
-    "memory.reserve",
-)  # fmt: skip
-"""What a list of tables does not say."""
 _VALUES: Final = {
     "training": {"batch_size_per_rank": 4096},
     "dense": {

@@ -1,54 +1,49 @@
-"""Reads workload files: YAML, or a CSV list of tables."""
+"""Reads and writes workload files: YAML, or a CSV list of tables.
+
+What is written reads back as equal; a note for a key becomes a comment behind it.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from costmodels import units
 from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.topology import refuse_contradictions
+from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
-from planner.errors import InvalidInputError, refuse
-from planner.io.constraints import (
-    TableConstraintSchema,
-    constraints_of,
-    merged,
-    table_constraint,
-    unmatched,
-)
-from planner.io.documents import Document, override, read_yaml, show
+from planner.errors import refuse, refuse_any
+from planner.io.constraints import CHOICES, constraints_of, table_constraint, unmatched
+from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_items, yaml_text
 from planner.io.library import locate
-from planner.io.schemas import as_noun, collect, made, noun_of, validate
+from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
-from planner.io.workload.table_list import (
-    ASSUMED,
-    LIST_ENDINGS,
-    NEEDED,
-    document_of,
-    read_table_list,
-)
+from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
 from planner.io.workload.workload_schema import (
-    LAW_FIELDS,
+    ASSUMED,
+    LAW_KINDS,
     LAWS,
     MAX_TABLES,
     DenseSchema,
-    DistributionSchema,
+    StatsSchema,
     TableSchema,
     TrainingSchema,
     WorkloadSchema,
+    communication_entry,
     communication_of,
     layers_of,
     read_operators,
-    unsummed_remark,
 )
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
 from planner.support.kinds import require_list
 from planner.support.processes import collector_paused
@@ -57,45 +52,6 @@ from planner.support.text import counted
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
 """Keys of ``training`` that are assumed where a file leaves them out; those of the others are
 defaults of the format that hardly change a step."""
-_NEEDED_KEYS: Final = {
-    "uniform": ((), ""),
-    "zipf": (("exponent",), "its exponent, such as exponent: 1.05"),
-    "bins": (("rows", "probability"), "rows and probability, one entry per bin"),
-}
-"""Keys that a kind of law needs, and how messages say so."""
-
-
-def law_of(
-    entry: DistributionSchema | None, num_embeddings: int, stats: TableStats | None
-) -> AbstractIndexDistribution:
-    """The law of a table with ``num_embeddings`` rows; uniform without an entry.
-
-    Raises:
-        InvalidInputError: keys contradict each other.
-        InvalidValueError: a value is outside its range.
-    """
-    if entry is None:
-        return Uniform(num_embeddings=num_embeddings)
-    if stats is not None:
-        return stats.distribution(num_embeddings)
-    if entry.kind is None:
-        refuse("distribution: value None of kind: must be uniform or zipf (or bins), or give stats")
-    known = LAW_FIELDS[entry.kind]
-    given = {key: getattr(entry, key) for key in sorted(entry.model_fields_set - {"kind"})}
-    for key, value in given.items():
-        if key not in known:
-            others = [other for other, keys in LAW_FIELDS.items() if key in keys]
-            refuse(
-                f"distribution.{key}: value {show(value)}: a {entry.kind} law has none; remove it "
-                f"or use kind: {' or '.join(others)}"
-            )
-    needed, told = _NEEDED_KEYS[entry.kind]
-    if any(given.get(key) is None for key in needed):
-        refuse(f"distribution.kind: value {entry.kind!r}: needs {told}")
-    values: dict[str, Any] = {known[key]: as_noun(value) for key, value in given.items()}
-    law: Any = LAWS[entry.kind]
-    found: AbstractIndexDistribution = law(num_embeddings=num_embeddings, **values)
-    return found
 
 
 @lru_cache(maxsize=1024)
@@ -133,22 +89,14 @@ def _repeating(
     return found
 
 
-def stats_of(
-    entry: DistributionSchema | None, table: str, features: tuple[str, ...], folder: Path
-) -> TableStats | None:
+def _stats(entry: object, table: str, features: tuple[str, ...], folder: Path) -> TableStats | None:
     """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
 
     Raises:
-        InvalidInputError: there are other keys beside ``stats``, the file cannot be read, or it has
-            no statistics of the table.
+        InvalidInputError: the file cannot be read, or it has no statistics of the table.
     """
-    if entry is None or entry.stats is None:
+    if not isinstance(entry, StatsSchema):
         return None
-    if entry.model_fields_set != {"stats"}:
-        refuse(
-            f"distribution.stats: value {entry.stats!r}: distribution takes either stats, or kind "
-            "and exponent, not both"
-        )
     path = folder / entry.stats
     try:
         path.stat()
@@ -160,7 +108,6 @@ def stats_of(
 
 _DISTINCT_RATIO: Final = 0.01
 """How far a law may be from the distinct rows that a file gives."""
-_NO_LIMITS: Final = TableConstraintSchema()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,19 +185,19 @@ def load_workload_file(
                     "value, such as ('tables.3.embedding_dim', '64')"
                 )
             override(document, *pair)
-        return workload_file_of(_without_assumed(document, [key for key, _ in overrides]))
+        listed = document.value.get("assumed")
+        if isinstance(listed, list):
+            given = [f"{key}." for key, _ in overrides]
+            keys = [(key, f"{key}.") for key in listed]
+            document.value["assumed"] = [
+                key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
+            ]
+        return workload_file_of(document)
 
 
-def _without_assumed(document: Document, given: Sequence[str]) -> Document:
-    """The document whose list of assumed keys lacks those that a user gave."""
-    listed = document.value.get("assumed")
-    if isinstance(listed, list):
-        document.value["assumed"] = [
-            key
-            for key in listed
-            if not any(f"{g}.".startswith(f"{key}.") or key.startswith(f"{g}.") for g in given)
-        ]
-    return document
+def workload_json_schema() -> dict[str, Any]:
+    """JSON Schema of a workload file, for editors."""
+    return WorkloadSchema.model_json_schema()
 
 
 def workload_file_of(document: Document) -> WorkloadFile:
@@ -259,15 +206,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.
     """
-    return _build(validate(WorkloadSchema, document), document)
-
-
-def workload_json_schema() -> dict[str, Any]:
-    """JSON Schema of a workload file, for editors."""
-    return WorkloadSchema.model_json_schema()
-
-
-def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
+    schema = validate(WorkloadSchema, document)
     total = sum(entry.count for entry in schema.tables)
     if total > MAX_TABLES:
         refuse(
@@ -277,36 +216,34 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
-    counts = Counter(name for entry in schema.tables for name in _names(entry))
-    twice: list[str] = []
-    for index, entry in enumerate(schema.tables):
-        where = document.where(("tables", index))
-        for name in _names(entry):
-            build = partial(_table, entry, name, schema.training, document.path.parent, measured)
-            table = collect(problems, where, build)
-            tables += [table] if table is not None else []
-            if entry.constraints != _NO_LIMITS:
-                limits.append(table_constraint(_literal(name), entry.constraints))
-            if counts[name] > 1:
-                place = document.where(("tables", index, "name"))
-                told = f"{counts[name]} tables have this name; give each its own"
-                twice.append(f"{place}: value {name!r}: {told}")
-    problems += [*twice, *unmatched(schema.constraints, document, list(counts))]
+    every = [(i, name, e) for i, e in enumerate(schema.tables) for name in _names(e)]
+    counts = Counter(name for _, name, _ in every)
+    for index, name, entry in every:
+        build = partial(_table, entry, name, schema.training, document.path.parent, measured)
+        table = collect(problems, document.where(("tables", index)), build)
+        tables += [table] if table is not None else []
+        if entry.constraints.model_fields_set:
+            limits.append(table_constraint(_literal(name), entry.constraints))
+    problems += [
+        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
+        "this name; give each its own"
+        for index, name, _ in every
+        if counts[name] > 1
+    ]
+    problems += unmatched(schema.constraints, document, list(counts))
     layers = layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
-    if problems:
-        raise InvalidInputError(list(dict.fromkeys(problems)))
-    both, where = {"layers": layers, "operators": operators}, str(document.path)
+    refuse_any(list(dict.fromkeys(problems)))
+    both = {"layers": layers, "operators": operators}
     dense = made(place, lambda: noun_of(DenseArch, schema.dense, **both))
-    workload = made(where, lambda: _workload(schema, tables, dense))
-    made(where, partial(refuse_contradictions, workload))
+    workload = made(str(document.path), lambda: _workload(schema, tables, dense))
     made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
-        constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
-        warnings=_left_open(schema, measured),
-        assumed=_assumed(schema, measured),
+        constraints=constraints_of(schema.constraints, limits),
+        warnings=_left_open(schema, workload, measured),
+        assumed=_assumed(schema, [(n, e) for _, n, e in every if n not in measured]),
     )
 
 
@@ -322,13 +259,13 @@ def _names(entry: TableSchema) -> Iterator[str]:
 
 
 def _assumed(
-    schema: WorkloadSchema, measured: Mapping[str, TableStats]
+    schema: WorkloadSchema, unmeasured: Sequence[tuple[str, TableSchema]]
 ) -> dict[str, tuple[str, ...]]:
     """The assumed keys: those that the file lists and did not change, and those it leaves out.
 
     A section ``dense`` that is missing means that there is no dense part.
     """
-    bare = {**dict.fromkeys(NEEDED, 1), "name": "any"}
+    bare = {"name": "any", "num_embeddings": 1, "embedding_dim": 1}
     listed = validate(WorkloadSchema, document_of(Path("list"), [bare], {}))
     says_type = {"output_dtype"} if schema.training.communication else set()
     found: dict[str, tuple[str, ...]] = {}
@@ -340,39 +277,32 @@ def _assumed(
         if (key in schema.assumed and is_same) or (name in _WORTH_SAYING and name not in said):
             found[key] = ()
     for key in ("pooling_factor", "distribution"):
-        names = tuple(
-            name
-            for entry in schema.tables
-            if key not in entry.model_fields_set
-            for name in _names(entry)
-            if name not in measured
-        )
-        if names:
-            found[f"tables.{key}"] = names
+        names = tuple(name for name, entry in unmeasured if key not in entry.model_fields_set)
+        found |= {f"tables.{key}": names} if names else {}
     return found
 
 
-def _left_open(schema: WorkloadSchema, measured: Mapping[str, TableStats]) -> tuple[str, ...]:
+def _left_open(
+    schema: WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
+) -> tuple[str, ...]:
     undersampled = undersampled_remark(measured)
-    warnings = [] if undersampled is None else [undersampled]
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
-    if bare:
-        have = "has" if bare == 1 else "have"
-        warnings.append(
-            f"{counted(bare, 'table')} {have} no distribution: every row is taken as equally likely"
-        )
-    if schema.memory.reserve == 0:
-        warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
-    every = [schema.training.communication, *(t.communication for t in schema.tables)]
-    unsummed = {unsummed_remark(communication_of(c)) for c in every if c is not None} - {None}
-    warnings += [remark for remark in unsummed if remark]
-    pooled = sum(entry.count for entry in schema.tables if entry.pooling is not Pooling.NONE)
-    if schema.training.deduplicate_indices and pooled:
-        warnings.append(
-            f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
-            "exchange all of their indices"
-        )
-    return tuple(warnings)
+    pooled = sum(table.pooling is not Pooling.NONE for table in workload.tables)
+    remarks = {
+        undersampled: undersampled is not None,
+        f"{counted(bare, 'table')} {'has' if bare == 1 else 'have'} no distribution: every row is "
+        "taken as equally likely": bare,
+        "no memory.reserve: nothing is kept for framework, allocator and NCCL": (
+            workload.reserved_bytes == 0
+        ),
+        "communication: fp8, int8 and mx4 cannot be summed, so pooled tables are not cut by rows; "
+        "give reduce_scatter fp16 or bf16 to allow it": (
+            not all(table.codecs.sums_rows for table in workload.tables)
+        ),
+        f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
+        "exchange all of their indices": schema.training.deduplicate_indices and pooled,
+    }
+    return tuple(str(remark) for remark, is_open in remarks.items() if is_open)
 
 
 # ------------------------------------------------------------------ schema to nouns
@@ -387,20 +317,13 @@ def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
 
 
 def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
-    training, shares = schema.training, schema.training.batch_shares
+    training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
-    return noun_of(
-        Workload,
-        training,
-        name=schema.name,
-        tables=tuple(tables),
-        dense=dense,
-        between_steps_s=training.between_steps,
-        reserved_bytes=schema.memory.reserve,
-        lookahead_batches=training.lookahead or 0,
-        batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
-    )
+    reserved_bytes, both = schema.memory.reserve, {"tables": tuple(tables), "dense": dense}
+    found = noun_of(Workload, training, name=schema.name, reserved_bytes=reserved_bytes, **both)
+    refuse_contradictions(found)
+    return found
 
 
 def _table(
@@ -412,7 +335,7 @@ def _table(
 ) -> Table:
     """Make the table; its statistics, if it has any, are added to ``measured``."""
     features = _feature_names(entry, name)
-    stats = stats_of(entry.distribution, name, features, folder)
+    stats = _stats(entry.distribution, name, features, folder)
     if stats is not None:
         measured[name] = stats
     factors = entry.pooling_factor
@@ -425,7 +348,8 @@ def _table(
             f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
             "features; give one for each, or a single number"
         )
-    law = law_of(entry.distribution, entry.num_embeddings, stats)
+    rows, law = entry.num_embeddings, entry.distribution or LAWS["uniform"](kind="uniform")
+    law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
             indices = training.batch_size_per_rank * float(sum(factors))
@@ -499,3 +423,180 @@ def load_problem(
         topology=load_system(system, gpus=gpus, gpus_per_host=gpus_per_host),
         constraints=file.constraints,
     )
+
+
+# ------------------------------------------------------------------ writing
+
+_WIDTH: Final = 100
+_ALWAYS: Final = (
+    "batch_size_per_rank", "optimizer", "output_dtype", "gradient_dtype", "pipeline", "index_bytes",
+)  # fmt: skip
+_DLRM: Final = ("dtype", "num_dense_features", "bottom_mlp", "top_mlp", "interaction")
+
+Notes = Mapping[str, str]
+"""Comments by key, such as ``training.batch_size_per_rank``, ``dense``, ``tables``, or ``tables.``
+with the name of a table."""
+
+
+def workload_text(
+    workload: Workload,
+    constraints: Constraints = NO_CONSTRAINTS,
+    *,
+    header: Sequence[str] = (),
+    notes: Notes | None = None,
+    law_is_known: bool = True,
+    assumed: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """A workload as YAML; :func:`planner.io.load_workload` reads an equal workload from it.
+
+    Args:
+        workload: the workload to write.
+        constraints: rules to write below it. Types and kernels that no table may have become a rule
+            for all tables.
+        header: lines of comment at the top.
+        notes: comments for keys.
+        law_is_known: False to leave plain uniform laws out, so that a reader of the file is warned
+            that they are assumed.
+        assumed: the assumed keys, as in :class:`planner.io.WorkloadFile`: sections are listed under
+            ``assumed``, and pooling factors are left out.
+
+    Raises:
+        InvalidInputError: a file cannot hold some value, such as a name that begins with a space,
+            or the pipeline ``lookahead`` with 0 batches.
+    """
+    given, beside = assumed or {}, {"assumed": "until you put other values there", **(notes or {})}
+    found = {table.communication for table in workload.tables}
+    shared = found.pop() if len(found) == 1 else None
+    bare, reserved = {*given.get("tables.pooling_factor", ())}, workload.reserved_bytes
+    sections: dict[str, Any] = {
+        "assumed": [key for key in given if not key.startswith("tables.")],
+        "training": _training(workload, shared),
+        "dense": {} if workload.dense == DenseArch() else _dense(workload.dense),
+        "memory": {"reserve": bytes_text(reserved)} if reserved else {},
+        "tables": list(_tables(workload, shared, bare, law_is_known=law_is_known)),
+        "constraints": _rules(constraints),
+    }
+    try:
+        lines = [*comment_lines(header), f"name: {yaml_text(workload.name)}"]
+        for key, value in sections.items():
+            if value:
+                lines += _block(key, value, beside)
+            elif key == "dense" and key in beside:
+                lines += comment_lines([f"dense: {beside[key]}"])
+        text = "\n".join(lines) + "\n"
+        read = workload_file_of(as_yaml(Path(f"workload {workload.name!r} as a file"), text))
+    except UnicodeEncodeError as error:
+        refuse(f"{error.object!r} holds half of a surrogate pair, which no file can hold")
+    if read.workload != workload:
+        refuse(f"workload {workload.name!r}: a file has no key for one of its values")
+    return text
+
+
+def _block(key: str, value: Any, notes: Notes, above: str = "") -> Iterator[str]:
+    """The lines of a key with its value and its comment.
+
+    At the top, several values in a list or mapping have a line each; below it, if they hold others.
+    """
+    indent, path = "  " * bool(above), f"{above}.{key}" if above else key
+    held = value.values() if isinstance(value, dict) else value
+    is_long = isinstance(value, dict | list) and (
+        not (above or len(held) < 2) or any(isinstance(item, dict) for item in held)
+    )
+    text = "" if is_long else f" {yaml_text(value, f'{indent}  ')}"
+    yield f"{indent}{key}:{text}{_note(notes.get(path))}"
+    if is_long and isinstance(value, dict):
+        for inner, item in value.items():
+            yield from (f"{indent}{line}" for line in _block(inner, item, notes, path))
+    elif is_long:
+        for item, text in zip(value, yaml_items(value), strict=True):
+            name = item.get("name") if isinstance(item, dict) else None
+            text = text.replace("\n", f"\n{indent}  ")
+            yield f"{indent}  {text}{_note(notes.get(f'{path}.{name}'))}"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes as text, in the largest unit in which they are a whole number."""
+    for unit, size in (("GiB", units.GIB), ("MiB", units.MIB)):
+        if value and value % size == 0:
+            return f"{value / size:.0f} {unit}"
+    return f"{yaml_text(float(value))} B"
+
+
+def _note(text: str | None) -> str:
+    """A comment to write behind a value; empty for no text."""
+    return f" # {_on_one_line(text)}" if text else ""
+
+
+def comment_lines(lines: Iterable[str]) -> list[str]:
+    """Wrapped lines of a comment."""
+    wrapped = []
+    for line in lines:
+        wrapped += textwrap.wrap(_on_one_line(line), _WIDTH - 2, subsequent_indent="  ") or [""]
+    return [f"# {line}".rstrip() for line in wrapped]
+
+
+def _on_one_line(text: str) -> str:
+    """The text on one line, so that it cannot end a comment early."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _training(workload: Workload, shared: Communication | None) -> dict[str, Any]:
+    found = entry_of(workload, always=_ALWAYS)
+    if shared is not None:
+        found["communication"] = communication_entry(shared)
+    if "between_steps" in found:
+        found["between_steps"] = f"{workload.between_steps_s!r} s"
+    return found
+
+
+def _dense(dense: DenseArch) -> dict[str, Any]:
+    is_listed = dense.layers or dense.operators
+    return entry_of(dense, always=("dtype",) if is_listed else _DLRM)
+
+
+def _tables(
+    workload: Workload, shared: Communication | None, bare: Collection[str], *, law_is_known: bool
+) -> Iterator[dict[str, Any]]:
+    """The entries of the tables; those in ``bare`` have no pooling factor."""
+    first = ("name", "num_embeddings", "embedding_dim", "features", "pooling_factor")
+    bins: dict[Empirical, dict[str, Any]] = {}
+    for table in workload.tables:
+        names, law = [f.name for f in table.features], table.distribution
+        factors = [f.pooling_factor for f in table.features]
+        entry = entry_of(table, always=("dtype",))
+        kind = LAW_KINDS.get(type(law), type(law).__name__)
+        written = {"kind": kind, **entry["distribution"]}
+        is_left_out = not law_is_known and law == Uniform(num_embeddings=table.num_embeddings)
+        codecs = None if table.communication == shared else table.communication
+        entry |= {
+            "features": None if names == [table.name] else names,
+            "pooling_factor": factors[0] if len({*factors}) == 1 else factors,
+            "distribution": None if is_left_out else written,
+            "communication": codecs and communication_entry(codecs),
+        }
+        if isinstance(law, Empirical):
+            entry["distribution"] = bins.setdefault(law, written)
+        if table.name in bare:
+            entry["pooling_factor"] = None
+        ordered = {key: entry[key] for key in (*first, *entry)}
+        yield {key: value for key, value in ordered.items() if value is not None}
+
+
+def _rules(constraints: Constraints) -> list[dict[str, Any]]:
+    """Constraints as entries of a list, in the order in which they are read back."""
+    listed = entry_of(constraints, always=CHOICES)
+    everywhere = {k: listed[k] for k, kind in CHOICES.items() if {*listed[k]} != {*kind}}
+    rules: list[dict[str, Any]] = [{"tables": "*", **everywhere}] if everywhere else []
+    for rule in constraints.tables:
+        entry = entry_of(rule, always=("min_column_width",))
+        rules.append({"tables": entry.pop("pattern"), **entry})
+    for key, groups in (("together", constraints.together), ("apart", constraints.apart)):
+        rules += [{key: list(g.patterns), "on": g.level.value} for g in groups]
+    for count in constraints.counts:
+        what = "shards" if count.counts_shards else "tables"
+        rules.append({"tables": list(count.patterns), f"max_{what}_per_{count.level}": count.most})
+    for limit in constraints.memory:
+        what, at = ("device", "ranks") if limit.level is Level.RANK else ("host", "hosts")
+        places = {at: list(limit.places)} if limit.places else {}
+        rules.append({f"{what}_memory": bytes_text(limit.most_bytes), **places})
+    return rules

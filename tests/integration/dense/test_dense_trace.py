@@ -21,9 +21,8 @@ from costmodels.layers.transformer import Transformer as TransformerLayer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense import kinds
-from planner.integrations.dense.lookups import lookups_of
-from planner.integrations.dense.trace import DenseTrace, folded, trace_dense
+from planner.integrations.dense import recorder
+from planner.integrations.dense.trace import DenseTrace, folded, lookups_of, trace_dense
 from planner.integrations.torchrec_workload import describe_model
 from tests.integration.dense.counting import Counted, total
 from tests.integration.dense.dense_modules import BATCH, LARGE, PLAIN, WITH_TABLES
@@ -234,7 +233,7 @@ class Odd(nn.Module):
 
 
 def test_unknown_operators_and_unused_parameters_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "CONVOLUTION", "none")
+    monkeypatch.setattr(recorder, "CONVOLUTION", "none")
     trace = trace_dense(Odd(), torch.zeros(2, 4, 10), batch_size=2)
     words = "; ".join(trace.remarks)
     assert "aten.convolution is not known: it counts as the bytes it moves" in words

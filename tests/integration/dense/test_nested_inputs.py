@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import synchronized
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.dense.trace import DenseTrace, synchronized, trace_dense
 from tests.integration.dense.counting import total
 from tests.integration.dense.dense_modules import dlrm, indices
 

@@ -28,7 +28,7 @@ from torchrec.optim import RowWiseAdagrad
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
-from planner.integrations.drop_in.search import uneven_outputs
+from planner.integrations.drop_in import uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.torchrec_rules import module_problem
 from tests.integration.builders import make_table, placed

@@ -29,12 +29,13 @@ from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.api import solve
 from planner.errors import InvalidInputError
-from planner.integrations.drop_in import search as torchrec_search
-from planner.integrations.drop_in.others import ended, quiet
-from planner.integrations.drop_in.search import (
+from planner.integrations import drop_in as torchrec_search
+from planner.integrations.drop_in import (
     emptier,
+    ended,
     fullest_ratio,
     planning_work_s,
+    quiet,
     roomiest,
 )
 from planner.integrations.torchrec_planner import ShardPlanner
@@ -235,7 +236,7 @@ def test_one_block_tells_all(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_model_too_large_to_compare_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.integrations.drop_in.others.MOST_SHARDS", 1)
+    monkeypatch.setattr(torchrec_search, "MOST_COMPARED", 1)
     with caplog.at_level(logging.INFO, logger="planner"):
         hasty(2).plan(bags(TABLES), SHARDERS)
     assert "not asked for: more than 1 tables times ranks" in caplog.text

@@ -37,10 +37,10 @@ from costmodels.memory import device_limits
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.integrations import drop_in as rival
+from planner.integrations import drop_in as sound_plans
 from planner.integrations import torchrec_planner
-from planner.integrations.drop_in import others as rival
-from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import Job
+from planner.integrations.drop_in import Job
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints
@@ -62,13 +62,14 @@ class Search:
     asked: dict[str, Any] | None = None
 
     def __call__(self, job: Job) -> Any:
-        workload, topology = job.workload, job.ledger
+        workload, topology, _ = job.ours
         self.asked = {
             "workload": workload,
             "topology": topology,
             "constraints": job.limits,
             "time_limit_s": job.settings.time_limit_s,
-            **job.search,
+            **{k: getattr(job.search, k) for k in ("strategy", "objective", "seed")},
+            "max_evaluations": job.search.max_evaluations,
         }
         ratio = 0.3 if self.kernel is ComputeKernel.FUSED_UVM_CACHING else None
         placements = tuple(
@@ -247,7 +248,7 @@ def test_a_planner_forgets_the_options_of_the_model_before(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a stored plan of the first model would be taken for one of the second."""
-    monkeypatch.setattr(rival, "MOST_SHARDS", 8)
+    monkeypatch.setattr(rival, "MOST_COMPARED", 8)
     many = [(f"t{i}", 100 + i, 8) for i in range(6)]
     first, second = bags(many[:-1]), bags(many)
     reused, fresh = (make() for _ in range(2))

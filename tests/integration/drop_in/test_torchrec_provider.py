@@ -35,13 +35,14 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations import torchrec_dry_run
 from planner.integrations.torchrec_dry_run import dry_run
+from planner.integrations.torchrec_planner import TIME_LIMIT_S
 from planner.integrations.torchrec_provider import (
-    REPLACED,
+    USED,
     ShardplanProvider,
     SystemPlanner,
     requested_system,
 )
-from planner.integrations.translate.module_factory import built_model
+from planner.integrations.torchrec_workload import built_model
 from tests.integration import contract
 from tests.integration.models import Model, bags
 from tests.integration.read_back import from_sharding_plan
@@ -276,7 +277,7 @@ def test_pipeline_debug_and_limit_of_a_configuration_are_obeyed() -> None:
     assert (planner._debug, planner._limit_s) == (True, 7.0)
     assert planner._hints.pipeline is Pipeline.NONE
     assert built(request())._hints.pipeline is Pipeline.SPARSE_DIST
-    assert (built(request())._debug, built(request())._limit_s) == (False, None)
+    assert (built(request())._debug, built(request())._limit_s) == (False, TIME_LIMIT_S)
 
 
 def test_labels_of_a_request_reach_the_result() -> None:
@@ -297,8 +298,8 @@ def test_labels_of_a_request_reach_the_result() -> None:
 )
 def test_every_field_has_a_row(place: str, kind: type[Any]) -> None:
     assert {f.name for f in fields(kind)} == {r.name for r in contract.rows() if r.place == place}
-    assert set(REPLACED) == {
-        r.name for r in contract.rows() if r.place == contract.CONFIG and r.verdict == "warned"
+    assert set(USED) == {
+        r.name for r in contract.rows() if r.place == contract.CONFIG and r.verdict != "warned"
     }
 
 

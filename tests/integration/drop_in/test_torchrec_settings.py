@@ -29,9 +29,9 @@ from torchrec.modules.mc_modules import ManagedCollisionCollection
 from costmodels.sharding import ShardingType
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
-from planner.integrations.drop_in.remarks import topology_warnings
 from planner.integrations.torchrec_cache import DistributionStatistics
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_topology import topology_warnings
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
 from planner.integrations.translate.constraints import offered_pairs
 from planner.integrations.translate.settings import ShardPlannerError
@@ -251,10 +251,10 @@ def test_the_widest_output_type_is_priced_and_said() -> None:
     model = bags([("a", 50, 64), ("b", 50, 64)])
     found = described(model, {"a": half})
     assert found.workload.output_dtype is DataType.FP32
-    assert "outputs of types ['fp16', 'fp32']: all are priced as fp32" in text_of(found)
+    assert "outputs of several types, all are priced as fp32: ['fp16', 'fp32']" in text_of(found)
     found = described(model, {"a": half, "b": half})
     assert found.workload.output_dtype is DataType.FP16
-    assert "outputs of types" not in text_of(found)
+    assert "outputs of several types" not in text_of(found)
 
 
 def test_the_output_type_of_a_sharder_is_priced() -> None:

@@ -142,7 +142,7 @@ def test_a_codec_of_unknown_type_is_warned_of() -> None:
     used = EmbeddingBagCollectionSharder(
         qcomm_codecs_registry={"POOLED_EMBEDDINGS_ALL_TO_ALL": codecs}
     )
-    assert "cannot be priced: ['torch.float64']" in warnings_of(used)
+    assert "cannot be priced, priced as fp32: ['torch.float64']" in warnings_of(used)
 
 
 # ------------------------------------------------------------------ TorchRec's rating

@@ -37,7 +37,7 @@ from torchrec.modules.mc_modules import (
 )
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
-from planner.integrations.drop_in.remarks import MULTIPLIERS
+from planner.integrations.torchrec_topology import MULTIPLIERS
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate.reading import table_configs
 

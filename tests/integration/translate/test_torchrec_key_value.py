@@ -32,8 +32,7 @@ from costmodels.distribution.uniform import Uniform
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_2d import group_choices
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_workload import WorkloadHints, describe_model
-from planner.integrations.translate.module_factory import import_module
+from planner.integrations.torchrec_workload import WorkloadHints, describe_model, import_module
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.io import save_plan
 from tests.integration.builders import make_topology

@@ -23,7 +23,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "no name": ("name: tiny\n", "", ("'name' is missing", "add it")),
     "no batch": (f"  {BATCH}\n", "", (":2: training: key 'batch_size_per_rank' is missing",)),
     "no rows": (f"    {ROWS}\n", "", ("tables[0]: key 'num_embeddings' is missing",)),
-    "no kind": (LAW, "{exponent: 1}", ("tables[0]", "must be uniform or zipf")),
+    "no kind": (LAW, "{exponent: 1}", ("tables[0].distribution", "'kind' is missing")),
     "unknown key": (USER, f"{USER}\n    rows: 5", ("tables[0].rows", "value 5", "unknown key")),
     "misspelt key": (
         ROWS,
@@ -32,7 +32,11 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "misspelt section": ("memory:", "memry:", ("memry", "did you mean 'memory'?", "known here")),
     "unknown key of dense": ("interaction: cat", "depth: 3", ("dense.depth", "3", "bottom_mlp")),
-    "unknown key of a law": (LAW, "{kind: uniform, alpha: 1}", ("distribution.alpha", "exponent")),
+    "unknown key of a law": (
+        LAW,
+        "{kind: uniform, alpha: 1}",
+        ("distribution.alpha", "unknown key", "scattered"),
+    ),
     "key twice": (USER, f"{USER}\n    {USER}", ("tables[0].name", "given twice")),
     # whole numbers
     "batch as text": (BATCH, "batch_size_per_rank: '512'", ("'512'", "whole number")),
@@ -75,8 +79,16 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "exponent negative": (LAW, "{kind: zipf, exponent: -1}", ("exponent", "-1", "at least 0")),
     "exponent large": (LAW, "{kind: zipf, exponent: 11}", ("exponent", "11", "at most 10")),
     "exponent overflows": (LAW, "{kind: zipf, exponent: 1e999}", ("exponent", "inf")),
-    "exponent missing": (LAW, "{kind: zipf}", ("tables[0]", "zipf", "exponent")),
-    "exponent of uniform": (LAW, "{kind: uniform, exponent: 1}", ("exponent", "value 1.0")),
+    "exponent missing": (
+        LAW,
+        "{kind: zipf}",
+        (":12: tables[0].distribution", "'exponent' is missing"),
+    ),
+    "exponent of uniform": (
+        LAW,
+        "{kind: uniform, exponent: 1}",
+        ("distribution.exponent", "value 1", "unknown key"),
+    ),
     "shift negative": (LAW, "{kind: zipf, exponent: 1, shift: -1}", ("shift", "-1")),
     "scattered as text": (LAW, "{kind: uniform, scattered: no}", ("scattered", "'no'", "true or")),
     "input rate zero": (BATCH, f"{BATCH}\n  input_samples_per_s: 0", ("value 0", "above 0")),
@@ -133,7 +145,11 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("memory", "'none'", "keys and values"),
     ),
     "stats missing": (LAW, "{stats: none.json}", ("tables[0]", "'none.json'", "cannot be read")),
-    "stats and law": (LAW, "{stats: a.json, kind: zipf}", ("'a.json'", "not both")),
+    "stats and law": (
+        LAW,
+        "{stats: a.json, kind: zipf}",
+        ("distribution.kind", "'zipf'", "unknown key", "stats"),
+    ),
     "tab": ("  optimizer", "\toptimizer", (":4", "spaces, not tabs")),
     "colon in text": ("name: tiny", "name: my: model", (":1", "quotes")),
     "bracket open": ("[16, 8]", "[16, 8", (":6", "bracket")),

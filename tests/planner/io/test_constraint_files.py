@@ -65,9 +65,12 @@ def test_memory_rules_limit_the_topology(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("{together: [user, item], apart: [user, item]}", ("two rules", "one entry for each")),
+        (
+            "{together: [user, item], apart: [user, item]}",
+            ("apart does not go with together", "one entry for each"),
+        ),
         ("{together: [user, item], ranks: [1]}", ("ranks does not go with together", "on")),
-        ("{tables: user, on: host, ranks: [1]}", ("'on' goes with together or apart",)),
+        ("{tables: user, on: host, ranks: [1]}", ("on does not go with tables", "remove it")),
         ("{tables: user}", ("says no rule", "together")),
         ("{ranks: [1]}", ("says no rule",)),
         (

@@ -12,7 +12,7 @@ from costmodels.layers.mlp import Mlp
 from costmodels.workload import Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 
 HEAD = """
 name: w

@@ -189,10 +189,8 @@ def test_the_document_follows_its_schema(result: PlanningResult) -> None:
     document = PlanSchema.model_validate(data)
     assert document.predicted is not None
     assert document.solver is not None
-    assert document.solver.gap_ratio == 0
     assert set(data) - {"assumed"} == set(PlanSchema.model_fields)
-    assert set(data["predicted"]) == set(type(document.predicted).model_fields)
-    assert {*data["solver"]} - {"progress"} == set(type(document.solver).model_fields)
+    assert data["solver"]["gap_ratio"] == 0
     assert data["memory"]["per_rank"][0]["used_bytes"] == 41 * 2**30
     assert data["provenance"][0]["source"] == "datasheet"
 

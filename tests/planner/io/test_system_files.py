@@ -157,8 +157,8 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "share above one": ("update_efficiency: 0.6", "update_efficiency: 60", ("0.01..1", "60")),
     "share in percent": ("0.6", "60 %", ("device.update_efficiency", "'60 %'")),
     "share as bool": ("update_efficiency: 0.6", "update_efficiency: true", ("value True",)),
-    "share infinite": ("update_efficiency: 0.6", "update_efficiency: .inf", ("finite",)),
-    "share not a number": ("update_efficiency: 0.6", "update_efficiency: .nan", ("finite",)),
+    "share infinite": ("update_efficiency: 0.6", "update_efficiency: .inf", ("0.01..1", "inf")),
+    "share not a number": ("update_efficiency: 0.6", "update_efficiency: .nan", ("0.01..1", "nan")),
     "no rate by type": (
         "{fp32: 20 TFLOP/s, bf16: 300 TFLOP/s}",
         "{}",

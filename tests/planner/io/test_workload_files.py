@@ -17,7 +17,7 @@ from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.errors import InvalidInputError
 from planner.io import load_workload, load_workload_file
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.options.torchrec_rules import legal_types_and_kernels
 from tests.planner.io.files import WORKLOAD, changed, refused, write
 

@@ -82,7 +82,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.io.documents.MAX_NODES", 10)
+    monkeypatch.setattr("planner.io.documents.MAX_VALUES", 10)
     with pytest.raises(InvalidInputError, match="more than 10 values"):
         parse_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]", "f")
 

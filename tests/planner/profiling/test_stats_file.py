@@ -146,7 +146,10 @@ def test_a_workload_takes_its_laws_from_the_file(stats_file: Path) -> None:
         ({"table": "other"}, "no statistics of table 'other'"),
         ({"rows": 10}, "--max-ind-range 10"),
         ({"distribution": "{stats: none.json}"}, "none.json"),
-        ({"distribution": "{stats: stats.json, kind: zipf, exponent: 1.0}"}, "not both"),
+        (
+            {"distribution": "{stats: stats.json, kind: zipf, exponent: 1.0}"},
+            "unknown key; known here: stats",
+        ),
     ],
 )
 def test_workloads_that_do_not_fit_the_file(
@@ -209,9 +212,9 @@ def test_a_table_map_reads_a_workload_as_a_plan_does(tmp_path: Path) -> None:
 
 
 BAD_MAPS = [
-    ("[1, 2]", "needs lines 'feature: table'"),
+    ("[1, 2]", "must hold keys and values"),
     ("a: [", "not valid YAML"),
-    ("a: 3", "needs lines 'feature: table'"),
+    ("a: 3", "'tables' is missing"),
     ("tables: [{features: [a]}]", r"tables\[0\]: key 'name' is missing"),
     ("tables: [{name: a, features: b}]", r"tables\[0\]\.features: value 'b': must be a list"),
     (

@@ -53,7 +53,7 @@ def test_calls_replace_those_of_a_system_file(tmp_path: Path) -> None:
 
 def test_a_file_without_a_host_block_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    with pytest.raises(InvalidInputError, match="cannot be read as a system file"):
+    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
         write_host_calls(path, CALLS)
     path.write_text("host: {ddr_capacity: 1 TB}\n")
     with pytest.raises(InvalidInputError, match="no block 'host:'"):

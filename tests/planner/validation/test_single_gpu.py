@@ -11,7 +11,7 @@ import pytest
 from costmodels.workload import HostProfile
 from planner import io
 from planner.io.library import configs_folder
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.validation import single_gpu
 from planner.validation.cases import AS_SHIPPED, Prediction, summarize
 from planner.validation.single_gpu import LEFT_OUT, SingleGpuCase

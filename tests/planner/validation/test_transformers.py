@@ -11,7 +11,7 @@ import pytest
 from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
-from planner.io.workload.workload_schema import workload_text
+from planner.io.workload.workload_file import workload_text
 from planner.validation import transformers
 from planner.validation.cases import AS_SHIPPED, Prediction, summarize
 from planner.validation.transformers import (

@@ -293,4 +293,4 @@ def test_calls_of_the_host_are_printed_and_written(
     assert io.load_system(path).host.eager_call_s == pytest.approx(2e-5)
     assert io.load_system(path).host.eager_pass_s == pytest.approx(3e-4)
     lost = run("calibrate", "--host", "-o", tmp_path / "none.yaml")
-    assert (lost.code, "one that exists" in lost.err) == (2, True)
+    assert (lost.code, "cannot be read: No such file" in lost.err) == (2, True)

@@ -73,11 +73,11 @@ def test_rows_of_the_h200_are_read() -> None:
     ("row", "said"),
     [
         ("{", "not well-formed JSON"),
-        ("[1]", "must be an object"),
+        ("[1]", "must hold keys and values"),
         ('{"block": "hbm", "block": "seq"}', "given twice"),
         ("[" * 100_000, "not well-formed JSON"),
-        (lookup(block="lookups"), "block: must be one of"),
-        ({"block": "ceilings"}, "what: must say"),
+        (lookup(block="lookups"), "block: value 'lookups': must be one of"),
+        ({"block": "ceilings"}, "key 'what' is missing"),
         (ENVIRONMENT, "only the first row"),
         (lookup(fwd_us=0.0), "fwd_us: value 0.0: must be above 0"),
         (lookup(bwd_us=float("nan")), "NaN is not a number"),
@@ -92,7 +92,7 @@ def test_rows_of_the_h200_are_read() -> None:
         ({k: v for k, v in lookup().items() if k != "loc"}, "key 'loc' is missing"),
         (lookup(loc="ssd"), "loc"),
         ({"block": "ceilings", "what": "gemm", "prec": "fp4", "n": 64, "us": 1.0}, "prec"),
-        ({"block": "hbm", "error": 3}, "error: must be text"),
+        ({"block": "hbm", "error": 3}, "error: value 3: must be text"),
         (
             {
                 "block": "collectives",
@@ -120,7 +120,7 @@ def test_a_wrong_row_is_refused_by_its_line(tmp_path: Path, row: object, said: s
     [
         ((), "no rows"),
         ((lookup(),), ":1: the first row must describe the machine"),
-        (({"system": "h100_sxm", "gpus": 2},), ":1: block: must be one of"),
+        (({"system": "h100_sxm", "gpus": 2},), ":1: key 'block' is missing"),
         (({**ENVIRONMENT, "mem": -1},), ":1: mem"),
     ],
 )

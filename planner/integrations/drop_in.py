@@ -21,17 +21,25 @@ than one without. :func:`roomiest` moves such tables.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from torchrec.distributed.planner.types import PlannerErrorType, StorageReservation
+from torch import nn
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.types import PlannerErrorType, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ShardingType as TorchrecShardingType
 
 from costmodels.datatypes import FloatArray
 from costmodels.errors import CostModelError
@@ -40,21 +48,21 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
-from planner import api
+from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
-from planner.integrations.drop_in.others import NO_RIVAL, Rival
-from planner.integrations.drop_in.remarks import RIVAL, narrow_outputs
-from planner.integrations.torchrec_topology import torchrec_machine
-from planner.integrations.translate.pricing import (
-    KeyValuePipeline,
-    TorchrecMemoryPipeline,
-    described,
-    is_shortage,
-)
-from planner.integrations.translate.settings import ShardPlannerError
+from planner.integrations.torchrec_plan import plan_of
+from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.integrations.translate.private_names import last_options, proposers_of
+from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
-from planner.options.torchrec_rules import runtime_warnings
+from planner.options.table_limits import broken_constraints
+from planner.options.torchrec_rules import (
+    layout_problems,
+    pooling_problems,
+    runtime_warnings,
+    width_problems,
+)
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -65,7 +73,7 @@ from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_terms import TorchrecPipeline
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ModelDescription
@@ -120,24 +128,46 @@ _LEAST_SEARCH_RATIO: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is
+    TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
+    """
+
+    plan: Plan | None = None
+    rating_ms: float | None = None
+    reason: str = ""
+
+
+NO_RIVAL: Final = Rival()
+
+RIVAL: Final = "torchrec"
+"""The name of TorchRec's own plan among the baselines of a result."""
+
+
+class Count(NamedTuple):
+    """One count of memory: what is counted, the memory that is left, and what prices plans."""
+
+    workload: Workload
+    topology: Topology
+    make_pipeline: MakePipeline
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A model to plan, the memory that is left for its tables by both counts, and how to search.
 
     Attributes:
         model: the tables, and what is known of them.
-        workload: that of the model; without its dense part, if a reservation keeps room for that.
         limits: limits of the search, one rule for each table.
         topology: TorchRec's topology.
-        reservation: TorchRec's storage reservation.
-        ledger: the system for our count of memory, with room for everything that it counts.
-        torchrec: the system for TorchRec's count; None if its reservation leaves nothing.
-        whole: the system before TorchRec's default reservation, which its objectives take off
-            themselves; None if the user chose a reservation, which is already taken off then.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
-        headroom_ratio: share of the memory for tables that stays free; it is already taken off.
-        search: strategy, objective, seed and ``max_evaluations``. Without the latter a search has a
-            budget of work that follows from the problem's size, so that it ends at the same point
-            every time.
+        ours: our count of memory, of all that is not a table too.
+        theirs: TorchRec's count of the tables, in the memory that its reservation leaves; None if
+            that is nothing.
+        left_by: in words, what keeps memory free.
+        search: how to search. Without ``max_evaluations`` a search has a budget of work that
+            follows from the problem's size, so that it ends at the same point every time.
         limit_s: most seconds of the planning, which is only a safety.
         ends_s: when they are over, by ``time.perf_counter``.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
@@ -145,53 +175,26 @@ class Job:
     """
 
     model: ModelDescription
-    workload: Workload
     limits: Constraints
     topology: TorchrecTopology
-    reservation: StorageReservation
-    ledger: Topology
-    torchrec: Topology | None
-    whole: Topology | None
-    kept_bytes: float
-    headroom_ratio: float
-    search: Mapping[str, Any] = field(default_factory=dict)
+    ours: Count
+    theirs: Count | None
+    left_by: str
+    search: SearchSettings
     limit_s: float
     ends_s: float
     rival: Rival = NO_RIVAL
 
     @property
-    def make_pipeline(self) -> partial[KeyValuePipeline]:
-        """Makes what prices plans by our count of memory."""
-        model = self.model
-        told: dict[str, Any] = {"knows_optimizer": model.knows_optimizer}
-        return partial(KeyValuePipeline, key_values=model.key_values, **told)
-
-    @property
-    def rating(self) -> TorchrecPricing:
-        """Makes the pipeline for one of TorchRec's objectives."""
-        return TorchrecPricing(machine=torchrec_machine(self.topology), inputs=self.model.inputs)
-
-    @property
-    def by_torchrecs_count(self) -> partial[TorchrecMemoryPipeline]:
-        """Makes what prices plans by our times and TorchRec's count of memory."""
-        told = self.make_pipeline.keywords
-        return partial(TorchrecMemoryPipeline, rating=self.rating, **told)
-
-    @property
-    def lighter(self) -> Workload:
-        """The workload where TorchRec counts memory, whose reservation has the dense part."""
-        return replace(self.workload, reserved_bytes=self.kept_bytes)
-
-    @property
     def settings(self) -> SearchSettings:
         """The settings of a search that begins now."""
         left_s = max(self.ends_s - time.perf_counter(), _LEAST_SEARCH_RATIO * self.limit_s)
-        return SearchSettings(time_limit_s=left_s, **self.search)
+        return replace(self.search, time_limit_s=left_s)
 
-    def uneven_outputs(self, plan: Plan) -> list[str]:
-        """Modules in which ranks expect different output types in one exchange."""
-        outputs = narrow_outputs(self.model.tables)
-        return uneven_outputs(plan, self.workload, outputs, self.ledger.world_size)
+
+def rates_by_torchrec(objective: str) -> bool:
+    """Whether an objective is one of TorchRec's ratings."""
+    return objective.startswith("torchrec")
 
 
 def best_plan(job: Job) -> PlanningResult:
@@ -203,45 +206,40 @@ def best_plan(job: Job) -> PlanningResult:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether all memory is
             too small, or only under these constraints.
     """
-    if str(job.search["objective"]).startswith("torchrec"):
+    counts = [job.ours, job.theirs]
+    if rates_by_torchrec(job.search.objective):
+        counts = [job.theirs]
         if job.model.key_values:
             message = (
-                f"objective {job.search['objective']!r} cannot rate key-value tables "
+                f"objective {job.search.objective!r} cannot rate key-value tables "
                 f"({[*job.model.key_values][:5]}); use objective 'iteration'"
             )
             raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
-        pricing = replace(job.rating, is_reserved=job.whole is None)
+    failed: list[tuple[Count, InfeasibleError]] = []
+    for count in filter(None, counts):
         try:
-            return _roomiest(job, job.lighter, job.whole or job.torchrec or job.ledger, pricing)
+            result = _roomiest(job, count)
         except InfeasibleError as error:
-            raise _nothing_fits(error, job, job.lighter, job.ledger) from error
-    try:
-        return _roomiest(job, job.workload, job.ledger, job.make_pipeline)
-    except InfeasibleError as error:
-        strict = error
-    if job.torchrec is None:
-        raise _nothing_fits(strict, job, job.workload, job.ledger) from strict
-    try:
-        result = _roomiest(job, job.lighter, job.torchrec, job.by_torchrecs_count)
-    except InfeasibleError as error:
-        raise _nothing_fits(error, job, job.lighter, job.torchrec) from error
-    logger.warning(
-        "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
-        "inputs, gradients of outputs, received embeddings and the state of optimizers among "
-        "fused_params, and counts outputs of narrow weights as narrow: it may run out of memory",
-        strict,
-    )
-    return result
+            failed.append((count, error))
+            continue
+        if failed:
+            logger.warning(
+                "by our count %s; the plan fits by TorchRec's count, which leaves out a second "
+                "batch of inputs, gradients of outputs, received embeddings and the state of "
+                "optimizers among fused_params, and counts outputs of narrow weights as narrow: it "
+                "may run out of memory",
+                failed[0][1],
+            )
+        return result
+    raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
 
 
-def _roomiest(
-    job: Job, workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> PlanningResult:
+def _roomiest(job: Job, count: Count) -> PlanningResult:
     """The best plan by one count of memory, moved to emptier memory where that costs little.
 
     The search has the user's budget of work, or one that follows from the size.
     """
-    search = replace(job.settings, with_baselines=False)
+    search, (workload, topology, make_pipeline) = job.settings, count
     problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
     if search.max_evaluations is None:
         work_s = planning_work_s(len(workload.tables), topology.world_size)
@@ -277,25 +275,25 @@ def _against(
     return replace(result, best=theirs, solver=replace(solver, value=value))
 
 
-def _nothing_fits(
-    error: InfeasibleError, job: Job, workload: Workload, topology: Topology
-) -> ShardPlannerError:
-    pipeline = job.by_torchrecs_count(workload, topology)
-    short = is_shortage(pipeline)
-    kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
-    left = format_bytes(float(pipeline.device_limits.min()))
-    lines = [
-        str(error),
-        f"left for tables: {left} on each of {topology.world_size} ranks, after "
-        f"{described(job.reservation)}",
-        *(f"would help: {line}" for line in error.advice),
-    ]
-    if job.headroom_ratio:
-        share = f"memory_headroom={job.headroom_ratio:g}"
-        lines.append(f"{share} keeps that share of it free: lower it")
-    if not short:
-        lines.append("all devices together have room: widen the constraints or sharding types")
-    return ShardPlannerError("\n".join(lines), kind)
+def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlannerError:
+    """The error with the memory that was left, and with TorchRec's reason.
+
+    TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
+    or only some rank or table has (``STRICT_CONSTRAINTS``).
+    """
+    workload = count.workload
+    problem = PlanningProblem(workload=workload, topology=count.topology)
+    limits = pipeline_of(problem, count.make_pipeline).device_limits
+    ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
+    needed = sum(workload.trained_bytes(t) for t in ordinary)
+    short = needed > float(np.maximum(limits, 0.0).sum())
+    left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
+    lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
+    lines += [f"would help: {line}" for line in error.advice]
+    if short:
+        return ShardPlannerError("\n".join(lines), PlannerErrorType.INSUFFICIENT_STORAGE)
+    lines.append("all devices together have room: widen the constraints or sharding types")
+    return ShardPlannerError("\n".join(lines), PlannerErrorType.STRICT_CONSTRAINTS)
 
 
 def soundest_plan(job: Job) -> PlanningResult:
@@ -306,13 +304,15 @@ def soundest_plan(job: Job) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
+    workload, world_size = job.ours.workload, job.ours.topology.world_size
+    outputs = {f.table.name: f.output_dtype for f in job.model.tables}
     best = best_plan(job)
-    uneven = job.uneven_outputs(best.plan)
-    everywhere = _on_every_rank(job.workload, job.limits, uneven)
+    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    everywhere = _on_every_rank(workload, job.limits, uneven)
     if everywhere != job.limits:
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
-            uneven = job.uneven_outputs(best.plan)
+            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     if uneven:
         logger.warning(
             "training may fail: tables of modules %s have outputs that are not fp32, and not every "
@@ -320,7 +320,7 @@ def soundest_plan(job: Job) -> PlanningResult:
             "fp32",
             uneven[:5],
         )
-    for line in runtime_warnings(best.plan, job.workload):
+    for line in runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best
@@ -334,27 +334,22 @@ def uneven_outputs(
     Args:
         plan: a plan of the workload.
         workload: the tables, with the module of each.
-        outputs: the output types that are not fp32, by table.
+        outputs: the output type of each table; fp32 for those that are not named.
         world_size: number of ranks.
     """
-    if not outputs:
-        return []
     modules = {t.name: t.module for t in workload.tables}
     seen: dict[tuple[str, ShardingType], list[set[DataType]]] = {}
     for placed in plan.placements:
-        if placed.sharding_type is ShardingType.DATA_PARALLEL:
-            continue
-        key = modules[placed.table], placed.sharding_type
-        ranks = seen.setdefault(key, [set() for _ in range(world_size)])
-        for rank in placed.ranks:
-            ranks[rank].add(outputs.get(placed.table, DataType.FP32))
-    return sorted(
-        {
-            module
-            for (module, _), ranks in seen.items()
-            if len({min(types) if len(types) == 1 else DataType.FP32 for types in ranks}) > 1
-        }
-    )
+        if placed.sharding_type is not ShardingType.DATA_PARALLEL:
+            key = modules[placed.table], placed.sharding_type
+            ranks = seen.setdefault(key, [set() for _ in range(world_size)])
+            for rank in placed.ranks:
+                ranks[rank].add(outputs.get(placed.table, DataType.FP32))
+    expected = {
+        key: {min(types) if len(types) == 1 else DataType.FP32 for types in ranks}
+        for key, ranks in seen.items()
+    }
+    return sorted({module for (module, _), types in expected.items() if len(types) > 1})
 
 
 def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:
@@ -389,17 +384,6 @@ _MOST_LOOKING_S: Final = 1.0
 """Nominal seconds after which no further table is moved."""
 
 
-def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0.0) -> Topology:
-    """The topology with a share of the memory of its devices, and so many bytes more on each."""
-    capacity = topology.device.hbm_capacity_bytes * ratio + more_bytes
-    by_rank = tuple(c * ratio + more_bytes for c in topology.hbm_capacity_by_rank_bytes)
-    return replace(
-        topology,
-        device=replace(topology.device, hbm_capacity_bytes=capacity),
-        hbm_capacity_by_rank_bytes=by_rank,
-    )
-
-
 def host_bytes(pipeline: CostPipeline, plan: Plan) -> float:
     """Bytes of tables in host memory, over all hosts."""
     return float(pipeline.host_bytes(pipeline.plan_work(plan)).sum())
@@ -430,9 +414,10 @@ class _Fullness(Evaluator):
     than ``least``, which are not priced.
     """
 
-    def __init__(self, space: SearchSpace, most_s: float) -> None:
+    def __init__(self, space: SearchSpace, start: Assignment, most_s: float) -> None:
         super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
         self._most_s, self.least = most_s, math.inf
+        self.least = float(self.values(space.work(start)[None])[0])
 
     def values(self, work: FloatArray) -> FloatArray:
         """``[n]`` how full memories are under plans with work ``[n, W, F]``."""
@@ -462,22 +447,19 @@ def emptier(
     for every_kernel in (False, True):
         space = search_space(problem, make_pipeline, every_kernel=every_kernel)
         with contextlib.suppress(InvalidInputError):
-            return space.plan(_moved(space, space.assignment(plan), most_s))
+            start = space.assignment(plan)
+            evaluate, most = _Fullness(space, start, most_s), _MOST_LOOKING_S
+            if math.isfinite(evaluate.least):
+                can_run = partial(_can_run, space)
+                start = single_changes(
+                    space, evaluate, start, lambda: False, most_s=most, runs=can_run
+                )
+            return space.plan(start)
     return plan
 
 
-def _moved(space: SearchSpace, start: Assignment, most_s: float) -> Assignment:
-    """The plan after changes of single tables."""
-    evaluate = _Fullness(space, most_s)
-    evaluate.least = float(evaluate.values(space.work(start)[None])[0])
-    if not math.isfinite(evaluate.least):
-        return start
-
-    def can_run(changed: Assignment) -> bool:
-        return runs(space.plan(changed), space.problem.workload)
-
-    most = _MOST_LOOKING_S
-    return single_changes(space, evaluate, start, lambda: False, most_s=most, runs=can_run)
+def _can_run(space: SearchSpace, changed: Assignment) -> bool:
+    return runs(space.plan(changed), space.problem.workload)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
@@ -521,3 +503,166 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
             f"a plan predicted {pace} than the fastest one was taken, because {why}",
         ),
     )
+
+
+# ------------------------------------------------------------------ plans that are given
+
+MOST_COMPARED: Final = 512
+"""TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
+
+_MOST_WORK: Final = 60_000
+"""TorchRec's planner may try proposals up to this many tables times ranks times proposals, which
+takes about 1 s. A limit by the clock would make the result depend on how busy the machine is."""
+
+_WHOLE_LIMIT_S: Final = 5.0
+"""TorchRec's planner gets all of this with a time limit of so many seconds; with less, a share."""
+
+
+def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator:
+    """A copy of an enumerator that sorts the options of each table by type and kernel.
+
+    TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
+    next, and its planner keeps the first of several options with the same cost.
+    """
+    made, types = copy.copy(enumerator), [kind.value for kind in TorchrecShardingType]
+
+    def enumerate_in_order(module: nn.Module, sharders: Sharders) -> list[ShardingOption]:
+        found = type(enumerator).enumerate(made, module, sharders)
+        tables = list(dict.fromkeys(o.fqn for o in found))
+        places = {name: i for i, name in enumerate((*tables, *types))}
+        last = len(places)
+        return sorted(
+            found,
+            key=lambda o: (places[o.fqn], places.get(o.sharding_type, last), o.compute_kernel),
+        )
+
+    made.enumerate = enumerate_in_order
+    return made
+
+
+def ended(proposer: torchrec_types.Proposer, most: int) -> torchrec_types.Proposer:
+    """The proposer, which from now on ends after ``most`` proposals."""
+    propose, left = proposer.propose, iter(range(most))
+    proposer.propose = lambda: None if next(left, None) is None else propose()
+    return proposer
+
+
+def rival_plan(
+    theirs: EmbeddingShardingPlanner, job: Job, module: nn.Module, sharders: Sharders
+) -> Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    There is none for models for which it takes long, if it fails, if we cannot express its plan, or
+    if the plan breaks a rule of TorchRec's runtime. With a short time limit it gets less work.
+
+    Args:
+        theirs: TorchRec's planner with these arguments; the number of proposals of each of its
+            proposers is limited here.
+        job: the model, and the limits of the search. If the rule of a table names only one cache
+            load factor, TorchRec's runtime uses this one for a plan without any.
+        module: the model.
+        sharders: its sharders.
+    """
+    topology, workload, share = (
+        job.topology,
+        job.ours.workload,
+        min(job.limit_s / _WHOLE_LIMIT_S, 1.0),
+    )
+    num_tables, most = len(workload.tables), int(share * MOST_COMPARED)
+    if num_tables * topology.world_size > most:
+        within = f" within {job.limit_s:g} s" if share < 1.0 else ""
+        return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
+    rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
+    factors = {n: r.cache_load_factors for n, r in rules.items()}
+    try:
+        work = share * _MOST_WORK / (num_tables * topology.world_size)
+        for proposer in proposers_of(theirs):
+            ended(proposer, max(int(work) // 2, 1))
+        with quiet():
+            theirs.plan(module, sharders)
+        options = last_options(theirs)
+        plan = plan_of(options, {n: f[0] for n, f in factors.items() if len(f) == 1})
+        rating_ms = float(NoopPerfModel(topology).rate(options))
+    except Exception as error:  # an error in this comparison must not stop the job
+        logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
+    device = topology.compute_device
+    wrong = [
+        *runtime_problems(plan, workload, job.ours.topology, device),
+        *(
+            f"table {placed.table!r} as {placed.sharding_type} on {device}"
+            for placed in plan.placements
+            if placed.sharding_type not in rules[placed.table].sharding_types
+        ),
+    ]
+    if wrong:
+        return Rival(reason=f"cannot run: {wrong[0]}")
+    if problems := pooling_problems(plan, workload):
+        return Rival(reason=f"changes the model: {problems[0]}")
+    return Rival(plan=plan, rating_ms=rating_ms)
+
+
+def runtime_problems(
+    plan: Plan, workload: Workload, topology: Topology, compute_device: str
+) -> list[str]:
+    """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
+    device = OUR_DEVICE.get(compute_device, compute_device)
+    layout = layout_problems(plan, workload, topology, device=device)
+    return [*layout, *width_problems(plan, workload).values()]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for ")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A context without logs of TorchRec's planner, which writes lines for each proposal.
+
+    To the root logger it writes that each replicated table has no sharding spec, as it should.
+    """
+    noisy = logging.getLogger("torchrec.distributed.planner")
+    before = noisy.level
+    noisy.setLevel(logging.CRITICAL + 1)
+    logging.root.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(_is_news)
+        noisy.setLevel(before)
+
+
+def load_for_model(path: Path, job: Job) -> Plan:
+    """Load a plan; it has to be one for exactly this model on this many ranks.
+
+    A plan that breaks constraints, or does not fit in memory, is used with a warning.
+
+    Args:
+        path: a ``plan.json``, ours or TorchRec's.
+        job: the model, and the memory that is left for its tables.
+
+    Raises:
+        ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
+            for other tables (there is a line for each that differs); or TorchRec cannot run it.
+    """
+    workload, topology, _ = job.ours
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+    try:
+        plan = io.load_plan(path, workload, topology).plan
+        problems = runtime_problems(plan, workload, topology, job.topology.compute_device)
+    except InvalidInputError as error:
+        plan, problems = Plan(placements=()), list(error.problems)
+    if problems:
+        message = "\n".join([f"the plan {path} does not fit this job:", *problems])
+        raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+    lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
+    fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
+    if fullest.headroom_bytes < 0:
+        lines.append(
+            f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "
+            "by our count than the storage reservation and memory_headroom leave"
+        )
+    for line in lines:
+        logger.warning("the plan %s is used, although %s", path, line)
+    return plan

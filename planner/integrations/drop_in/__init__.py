@@ -1,1 +1,0 @@
-"""The parts of ``ShardPlanner``: search, TorchRec's own plan, memory, log."""
