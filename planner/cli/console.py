@@ -57,9 +57,8 @@ def _console(file: TextIO) -> Console:
     from rich.console import Console
 
     # Without a height, rich uses 80 columns if TERM is dumb.
-    height = shutil.get_terminal_size((MAX_WIDTH, 24)).lines
-    plain = bool(os.environ.get("NO_COLOR"))
-    return Console(file=file, width=_width(), height=height, no_color=plain, highlight=False)
+    plain, size = bool(os.environ.get("NO_COLOR")), shutil.get_terminal_size((MAX_WIDTH, 24))
+    return Console(file=file, width=_width(), height=size.lines, no_color=plain, highlight=False)
 
 
 def _echo(text: str) -> None:
@@ -68,8 +67,11 @@ def _echo(text: str) -> None:
 
 
 def write_json(data: object) -> None:
-    """Write one JSON document to stdout."""
-    _echo(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    """Write one JSON document to stdout; dataclasses have their fields, infinite numbers null."""
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(data, inf_nan_mode="null")
+    _echo(json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def write_data(text: str) -> None:
@@ -95,12 +97,10 @@ def say(text: str) -> None:
     """Print words as a result on stdout; long lines are wrapped on a terminal, not in a pipe."""
     from planner.report.terminal import wrap
 
-    text = printable_lines(text)
-    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-        _echo(f"{text}\n")
-        return
-    for line in text.splitlines():
-        _echo("\n".join(wrap(line, _width()) if line.strip() else [""]) + "\n")
+    lines = printable_lines(text).splitlines() or [""]
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        lines = [part for line in lines for part in wrap(line, _width())]
+    _echo("\n".join(lines) + "\n")
 
 
 def complain(text: str) -> None:
@@ -143,12 +143,8 @@ def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
 
 
 def _width() -> int:
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and float(columns) > 0:
-        return int(min(float(columns), MAX_WIDTH))
-    if sys.stdout.isatty():
-        return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
-    return MAX_WIDTH
+    """What COLUMNS says, or the terminal behind stdout; 100 columns in a pipe."""
+    return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
 
 
 def repair_streams() -> None:

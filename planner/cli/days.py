@@ -34,11 +34,6 @@ class DayFile:
         """The file, or all of the folder."""
         return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
 
-    @property
-    def name(self) -> str:
-        """The file and day as given, for messages."""
-        return str(self.path)
-
 
 def day_file(text: str) -> DayFile:
     """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``.
@@ -69,7 +64,7 @@ def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
             or some have dates and others numbers.
     """
     for file in files if len(files) > 1 else ():
-        needs = f"--stats {file.name}: several statistics need their days, such as --stats 1=FILE"
+        needs = f"--stats {file.path}: several statistics need their days, such as --stats 1=FILE"
         refuse(file.day is None, needs)
     mixed = "--stats: some days are dates and others numbers; give all days in one way"
     refuse(len({f.is_date for f in files}) > 1, mixed)

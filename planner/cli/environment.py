@@ -1,31 +1,25 @@
 """Checks the environment from package metadata, without importing packages.
 
-Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
-other version. CONTRIBUTING.md has the versions with which this project is tested.
+CONTRIBUTING.md has the versions with which this project is tested.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
+import platform
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
-from costmodels import units
 from planner.cli.types import shipped
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET: Final = 5
-MIN_PYTHON: Final = (3, 11)
-MIN_MEMORY_BYTES: Final = 2 * units.GIB
 DISTRIBUTION: Final = "shardplan"
 PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
 NEWEST_FBGEMM_MINOR: Final = 9
@@ -44,6 +38,9 @@ class CheckLevel(StrEnum):
     FAIL = "fail"
 
 
+OK, WARN, FAIL = CheckLevel
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line on the environment: the result, what was checked, and how to repair it."""
@@ -56,17 +53,17 @@ class Check:
 
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
-    found = shipped("systems")
-    configs = Check(CheckLevel.OK, "configs", f"{len(found)} systems shipped")
-    if not found:
-        missing = "the files of the shipped systems are missing"
-        fix = "install shardplan again: pip install --force-reinstall shardplan"
-        configs = Check(CheckLevel.FAIL, "configs", missing, fix)
-    stack = (*check_torch_stack(), *check_torch_traps())
-    return [check_python(), *check_packages(), *stack, *check_machine(), configs]
+    systems = len(shipped("systems"))
+    return [
+        Check(OK, "python", platform.python_version()),
+        *check_packages(),
+        *check_torch(),
+        Check(OK, "cores", f"{usable_cores()} usable"),
+        Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
+    ]
 
 
-# ------------------------------------------------------------------ Python, packages, machine
+# ------------------------------------------------------------------ packages
 
 
 def installed_version(name: str) -> str | None:
@@ -95,15 +92,6 @@ def has_nvml() -> bool:
     return True
 
 
-def check_python() -> Check:
-    """Check that Python is new enough."""
-    version, needed = (".".join(map(str, n)) for n in (sys.version_info[:3], MIN_PYTHON))
-    if sys.version_info[:3] >= MIN_PYTHON:
-        return Check(CheckLevel.OK, "python", version)
-    finding = f"{version}; {needed} or newer is needed"
-    return Check(CheckLevel.FAIL, "python", finding, f"make an environment with Python {needed}")
-
-
 def check_packages(
     version_of: Versions = installed_version, requirements: list[str] | None = None
 ) -> list[Check]:
@@ -113,20 +101,17 @@ def check_packages(
     found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
     for name, limits in (match.groups() for match in found if match is not None):
         version = version_of(name)
-        if version is not None and satisfies(version, limits):
-            checks.append(Check(CheckLevel.OK, name, version))
-            continue
+        fits = version is not None and satisfies(version, limits)
         told = "not installed" if version is None else f"{version} installed, {limits} needed"
         fix = f"pip install '{name}{limits.strip()}'"
-        checks.append(Check(CheckLevel.FAIL, name, told, fix))
+        checks.append(Check(OK, name, str(version)) if fits else Check(FAIL, name, told, fix))
     return checks
 
 
 def satisfies(version: str, limits: str) -> bool:
     """Whether a version meets limits such as ``>=1.2,<3``; other operators are ignored."""
     found = _numbers(version)
-    limit = re.compile(r"\s*(>=|<)\s*(.+)")
-    pairs = [match.groups() for part in limits.split(",") if (match := limit.match(part))]
+    pairs = re.findall(r"(>=|<)\s*([\d.]+)", limits)
     return all((found >= _numbers(bound)) is (sign == ">=") for sign, bound in pairs)
 
 
@@ -135,130 +120,80 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def check_machine() -> list[Check]:
-    """Check the cores and the memory for a search."""
-    checks = [Check(CheckLevel.OK, "cores", f"{usable_cores()} usable")]
-    memory = available_memory_bytes()
-    if memory is not None:
-        told, fix = f"{units.format_bytes(memory)} available", ""
-        level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
-        if level is CheckLevel.WARN:
-            fix = "large workloads may need more; close other programs"
-        checks.append(Check(level, "memory", told, fix))
-    return checks
-
-
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
-    """Memory that a new program can use, as the kernel estimates it; None if it does not."""
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if match is None else float(match.group(1)) * units.KIB
-
-
 # ------------------------------------------------------------------ torch, fbgemm, TorchRec
 
 
-def check_torch_stack(
+def check_torch(
     version_of: Versions = installed_version,
     owns_files: Callable[[str], bool] = owns_fbgemm_files,
     nvml: Callable[[], bool] = has_nvml,
 ) -> list[Check]:
-    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them."""
+    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them.
+
+    Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
+    other version. pip does not see that TorchRec 1.X wants fbgemm 1.X, because TorchRec takes any.
+    """
     torch, torchrec = version_of("torch"), version_of("torchrec")
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
     if torch is None and torchrec is None and not builds:
         told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
-        return [Check(CheckLevel.OK, "torchrec", told)]
-    checks = [Check(CheckLevel.OK, "torchrec", torchrec or "")]
-    if torchrec is None:
-        told = "not installed, though parts of its stack are"
-        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-        checks = [Check(CheckLevel.WARN, "torchrec", told, fix)]
-    checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
-    if torchrec is not None and not builds:
-        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
-        fix = f"pip install 'fbgemm-gpu=={_minor(torchrec)}.*' (or fbgemm-gpu-cpu without a GPU)"
-        checks.append(Check(CheckLevel.FAIL, "fbgemm", told, fix))
+        return [Check(OK, "torchrec", told)]
+    checks = [_check_pair(torch, name, version_of(name)) for name in builds]
     if len(builds) == 2:
         told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
-        checks.append(Check(CheckLevel.WARN, "fbgemm", told, fix))
+        checks.append(Check(WARN, "fbgemm", told, fix))
     if "fbgemm-gpu" in builds and not nvml():
         told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
         fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
-        checks.append(Check(CheckLevel.FAIL, "nvidia driver", told, fix))
+        checks.append(Check(FAIL, "nvidia driver", told, fix))
+    if torchrec is None:
+        told = "not installed, though parts of its stack are"
+        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+        return [Check(WARN, "torchrec", told, fix), *checks]
+    minor, checks = _minor(torchrec), [Check(OK, "torchrec", torchrec), *checks]
+    if not builds:
+        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
+        fix = f"pip install 'fbgemm-gpu=={minor}.*' (or fbgemm-gpu-cpu without a GPU)"
+        checks.append(Check(FAIL, "fbgemm", told, fix))
+    if minor not in GENERATIONS:
+        newest = max(GENERATIONS)
+        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
+        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
+        checks.append(Check(WARN, "torchrec version", told, fix))
+    cuda = version_of("fbgemm-gpu")
+    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec
+    if _minor(fbgemm) != minor:
+        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
+        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
+        checks.append(Check(WARN, "torchrec / fbgemm", told, fix))
+    if cuda is not None and "fbgemm-gpu" not in builds and nvml():
+        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
+        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
+        checks.append(Check(WARN, "fbgemm-gpu", told, fix))
     return checks
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
     subject = f"torch / {name}"
     if torch is None:
-        return Check(CheckLevel.FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
+        return Check(FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
     ours, theirs = _numbers(torch), _numbers(fbgemm or "")
     if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
         told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
-        return Check(CheckLevel.WARN, subject, told)
+        return Check(WARN, subject, told)
     wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
     if ours[1] == wanted:
-        return Check(CheckLevel.OK, subject, f"{torch} / {fbgemm} match")
-    choices = [f"pip install 'torch==2.{wanted}.*'"]
+        return Check(OK, subject, f"{torch} / {fbgemm} match")
+    fix = f"pip install 'torch==2.{wanted}.*'"
     if 0 <= other <= NEWEST_FBGEMM_MINOR:
-        choices.append(f"pip install '{name}==1.{other}.*'")
+        fix += f" or pip install '{name}==1.{other}.*'"
     told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
-    return Check(CheckLevel.FAIL, subject, told, " or ".join(choices))
-
-
-def check_torch_traps(
-    version_of: Versions = installed_version,
-    owns_files: Callable[[str], bool] = owns_fbgemm_files,
-    nvml: Callable[[], bool] = has_nvml,
-    environ: Mapping[str, str] = os.environ,
-) -> list[Check]:
-    """Warnings on TorchRec's installation and job; often there are none."""
-    torchrec = version_of("torchrec")
-    if torchrec is None:
-        return []
-    checks, minor = [], _minor(torchrec)
-    if minor not in GENERATIONS:
-        newest = max(GENERATIONS)
-        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
-        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
-        checks.append(Check(CheckLevel.WARN, "torchrec version", told, fix))
-    fbgemm = version_of("fbgemm-gpu-cpu") or version_of("fbgemm-gpu")
-    if fbgemm is not None and _minor(fbgemm) != minor:  # pip allows it: TorchRec takes any fbgemm
-        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
-        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
-        checks.append(Check(CheckLevel.WARN, "torchrec / fbgemm", told, fix))
-    if version_of("fbgemm-gpu") is not None and not owns_files("fbgemm-gpu") and nvml():
-        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
-        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
-        checks.append(Check(CheckLevel.WARN, "fbgemm-gpu", told, fix))
-    return [*checks, *_job(environ)]
+    return Check(FAIL, subject, told, fix)
 
 
 def _minor(version: str) -> str:
     return ".".join(map(str, _numbers(version)[:2])) or version
-
-
-def _job(environ: Mapping[str, str]) -> list[Check]:
-    """Checks of the variables of a launched job; empty outside of one."""
-    if "WORLD_SIZE" not in environ:
-        return []
-    checks = []
-    if "LOCAL_WORLD_SIZE" not in environ:
-        told = "not set: TorchRec then assumes 8 ranks per host"
-        fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
-        checks.append(Check(CheckLevel.WARN, "LOCAL_WORLD_SIZE", told, fix))
-    ours, theirs = "TOPOLOGY_DOMAIN_MULTIPLE", "TORCHREC_RESOLVED_POD_SIZE"
-    planned, run = (environ.get(name, "1") for name in (ours, theirs))
-    if planned != run:
-        differ = "plan and runtime would group ranks differently"
-        told = f"{ours} is {planned} but {theirs} is {run}: {differ}"
-        fix = f"export {theirs}={planned} on every rank"
-        checks.append(Check(CheckLevel.WARN, "pod size", told, fix))
-    return checks
 
 
 # ------------------------------------------------------------------ commands that train here
@@ -274,11 +209,10 @@ def require_torchrec(
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        message = (
+        refuse(
             f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
             "'shardplan check' checks the versions"
         )
-        raise InvalidInputError(message)
 
 
 def refuse_launcher(command: str) -> None:
@@ -291,8 +225,7 @@ def refuse_launcher(command: str) -> None:
 
     launch = launch_of()
     if launch is not None and launch.world_size > 1:
-        message = (
+        refuse(
             f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
             f"{launch.world_size} times: run it by itself, without torchrun"
         )
-        raise InvalidInputError(message)

@@ -67,7 +67,7 @@ class Flags:
 def command(
     short_help: str,
     group: click.Group | None = None,
-    headings: Mapping[str, tuple[str, ...]] | None = None,
+    headings: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., int]], StrictCommand]:
     """Make a command of a function, whose first parameter gets the output flags.
 
@@ -148,7 +148,7 @@ def is_given(parameter: str) -> bool:
 class StrictCommand(click.Command):
     """A command that refuses a flag given twice, of which click would drop the first in silence."""
 
-    headings: Mapping[str, tuple[str, ...]] = {}
+    headings: Mapping[str, str] = {}
     """The long names of the flags under each heading of the help; those not named come first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -167,7 +167,9 @@ class StrictCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, each under its heading."""
-        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
+        under = {
+            flag: heading for heading, flags in self.headings.items() for flag in flags.split()
+        }
         names = ("Options", *self.headings)
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
         for param in self.get_params(ctx):

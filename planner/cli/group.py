@@ -13,6 +13,11 @@ import planner.cli.commands as commands_package
 from costmodels import discovery
 
 
+def _files() -> dict[str, str]:
+    """The file of each command."""
+    return {name.rstrip("_"): name for name in discovery.names(commands_package)}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
@@ -30,17 +35,16 @@ class LazyGroup(click.Group):
 
     def _named(self) -> dict[str, list[str]]:
         """The names of the commands that there are, under their headings."""
-        left = [name.rstrip("_") for name in discovery.names(commands_package)]
-        found: dict[str, list[str]] = {}
-        for heading, names in self.sections.items():
-            found[heading] = [name for name in names if name in left]
-            left = [name for name in left if name not in names]
-        return found | {"Others": left}
+        there = _files()
+        known = {name for names in self.sections.values() for name in names}
+        others = tuple(name for name in there if name not in known)
+        headed = {**self.sections, "Others": others}
+        return {heading: [n for n in names if n in there] for heading, names in headed.items()}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""
         del ctx
-        files = {name.rstrip("_"): name for name in discovery.names(commands_package)}
+        files = _files()
         if cmd_name not in files:
             return None
         module = importlib.import_module(f"{commands_package.__name__}.{files[cmd_name]}")
@@ -53,26 +57,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands under headings."""
         for heading, names in self._named().items():
-            shown = [(name, self.get_command(ctx, name)) for name in names]
-            lines = [(n, c.get_short_help_str(70)) for n, c in shown if c and not c.hidden]
-            if lines:
+            shown = ((name, self.get_command(ctx, name)) for name in names)
+            if lines := [(name, c.get_short_help_str(70)) for name, c in shown if c]:
                 with formatter.section(heading):
                     formatter.write_dl(lines)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Like click's method, but the error for a misspelt command names the most similar one."""
-        name = args[0] if args else ""
-        known = self.list_commands(ctx)
-        is_command = not name or name in known or name.startswith("-")
-        if not is_command and not ctx.resilient_parsing:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-            ctx.fail(f"no command {name!r}; {hint}")
-        return super().resolve_command(ctx, args)
 
 
 EPILOG = """\b
@@ -89,6 +77,7 @@ bug in shardplan."""
 
 @click.group(
     cls=LazyGroup,
+    commands=dict.fromkeys(_files(), click.Command(None)),  # for the hint at a misspelt one
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner import io
+from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
-from planner.errors import InvalidInputError
 from planner.io.constraints import merged
 from planner.options.cuts import rank_batch
 from planner.options.table_limits import broken_constraints
@@ -97,8 +97,8 @@ def load_plans(
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
     warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
     for path, plan in zip(paths, saved, strict=True):
-        warnings += _made_otherwise(path, plan, (paths[0], made_for.system), problem, flags)
-        if not other_data and not flags.overrides and _made_of_others(plan, problem.workload):
+        warnings += _made_otherwise(path, plan, made_for.system, problem, flags)
+        if not other_data and not flags.overrides and made_of_others(plan, problem.workload):
             warnings.append(
                 f"{path}: was made for other index laws, tables or training than {source} has "
                 "now; the file has changed since, or the plan was made with --stats, --set or by "
@@ -147,8 +147,8 @@ def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
             whole, per_host = made_for.whole, made_for.local_world_size
         system, gpus = system or made_for.system, gpus or made_for.world_size
     if system is None:
-        message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
-        raise InvalidInputError(message)
+        known = "such as h100_sxm ('shardplan systems' lists them)"
+        errors.refuse(f"no system named; add --system, {known}")
     if whole is not None:
         gpus, per_host = whole
     price = flags.price_usd_per_hour
@@ -156,11 +156,11 @@ def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
     try:
         found = io.load_system(system, gpus=gpus, gpus_per_host=per_host, overrides=priced)
         return found if made_for is None or whole is None else _group(found, made_for)
-    except InvalidInputError as error:
+    except errors.InvalidInputError as error:
         if flags.system is not None:
             raise
         hint = f"the plan was made for system {system!r}; name a file or another with --system"
-        raise InvalidInputError([*error.problems, hint]) from error
+        raise errors.InvalidInputError([*error.problems, hint]) from error
 
 
 def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
@@ -181,7 +181,7 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
         f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
         f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
     )
-    raise InvalidInputError(message)
+    raise errors.InvalidInputError(message)
 
 
 def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
@@ -238,8 +238,7 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
     wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
-    if wrong:
-        raise InvalidInputError([f"{flag} {text!r}: write {form}" for text in wrong])
+    errors.refuse_any([f"{flag} {text!r}: write {form}" for text in wrong])
     return tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
 
 
@@ -253,46 +252,50 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
     return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
 
 
+_SAYS: Final = {
+    "system": "--system",
+    "ranks per host": "--gpus-per-host",
+    "samples per rank": "--batch-size",
+    "pipeline": "--set training.pipeline",
+}
+"""What a plan's file says that it was made for, and the flag that asks for another value."""
+
+
 def _made_otherwise(
     path: Path,
     plan: io.SavedPlan,
-    first: tuple[Path, str | None],
+    first: str | None,
     problem: PlanningProblem,
     flags: ProblemFlags,
 ) -> list[str]:
-    """That a plan was made for another system, batch or pipeline, where no flag asks for one."""
+    """That a plan was made for another system, batch or pipeline, where no flag asks for one.
+
+    ``first`` is the system of the first plan.
+    """
     workload, topology = problem.workload, problem.topology
-    set_keys = {text.partition("=")[0] for text in flags.overrides}
-    told = []
-    is_other = plan.system_hash not in (None, io.system_hash(topology))
-    if flags.system is None and plan.system not in (None, first[1]):
-        told.append(
-            f"{path}: was made for {plan.system} and is priced on {first[1]}, as {first[0]} is; "
-            "--system says otherwise"
+    keys = {text.partition("=")[0] for text in flags.overrides}
+    is_batch = (flags.batch_size or flags.global_batch_size) is not None
+    batch = is_batch or "training.batch_size_per_rank" in keys
+    asked = (flags.system, flags.gpus_per_host, batch, "training.pipeline" in keys)
+    made = (plan.system, plan.local_world_size, plan.batch_size_per_rank, plan.pipeline)
+    sizes = topology.local_world_size, workload.batch_size_per_rank
+    told = [
+        f"{path}: was made for {what} {old}, and is priced for {now}; {flag} says otherwise"
+        for (what, flag), is_asked, old, now in zip(
+            _SAYS.items(), asked, made, (first, *sizes, workload.pipeline.value), strict=True
         )
-    elif flags.system is None and flags.gpus_per_host is None and is_other:
+        if not is_asked and old not in (None, now)
+    ]
+    is_first = not (flags.system or flags.gpus_per_host) and plan.system in (None, first)
+    if is_first and plan.system_hash not in (None, io.system_hash(topology)):
         told.append(
             f"{path}: was made for another {plan.system} than the shipped one, on which it is "
             "priced; name its file with --system"
         )
-    batch = flags.batch_size or flags.global_batch_size
-    made = (
-        (flags.gpus_per_host or "", plan.local_world_size, topology.local_world_size,
-         "{} ranks per host", "with {}; --gpus-per-host says otherwise"),
-        (batch or set_keys & {"training.batch_size_per_rank"}, plan.batch_size_per_rank,
-         workload.batch_size_per_rank, "{:,} samples per rank",
-         "at {:,}, the workload's; --batch-size says otherwise"),
-        (set_keys & {"training.pipeline"}, plan.pipeline, workload.pipeline.value, "pipeline {}",
-         f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
-    )  # fmt: skip
-    return told + [
-        f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
-        for is_asked, old, now, was, instead in made
-        if not is_asked and old not in (None, now)
-    ]
+    return told
 
 
-def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
+def made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
     """Whether a plan was made for other tables, laws or training.
 
     Operators that were traced for one batch size go with it, so that nothing is said of them.

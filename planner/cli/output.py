@@ -6,19 +6,12 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.support.files import (
-    PLAN_FILE,
-    RUN_FILES,
-    TRACE_FOLDER,
-    behind_links,
-    is_stream,
-    write_files,
-)
+from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
@@ -45,21 +38,38 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
     Raises:
         InvalidInputError: there is such content; the message says what it is.
     """
-    if not folder.exists():
-        _check_parent(behind_links(folder))
-        return
-    _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
-    names = {path.name for path in folder.iterdir()}
-    _check_kinds(folder, RUN_FILES & names)
-    refuse_own_input((folder / name for name in names if name in RUN_FILES), inputs)
-    holds_run = PLAN_FILE in names and names <= RUN_FILES
-    shown = ", ".join(sorted(names - RUN_FILES or names)[:3])
+    names = _names_in(folder, support.RUN_FILES)
+    refuse_own_input((folder / name for name in names & support.RUN_FILES), inputs)
+    holds_run = support.PLAN_FILE in names and names <= support.RUN_FILES
+    shown = ", ".join(sorted(names - support.RUN_FILES or names)[:3])
     _refuse(
         names and not holds_run and not force,
         f"--output {folder} is not empty and not an earlier run (it holds {shown}); choose another "
         "folder or add --force",
     )
+
+
+def _names_in(folder: Path, made: Set[str]) -> set[str]:
+    """What is in an output folder, where files are to be made; empty if there is none.
+
+    Raises:
+        InvalidInputError: it is a file, cannot be written, or has folders in the place of files.
+    """
+    if not folder.exists():
+        _check_parent(support.behind_links(folder))
+        return set()
+    _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
+    names = {path.name for path in folder.iterdir()}
+    for name in sorted(made & names):
+        is_folder = (folder / name).is_dir()
+        there, new = ("a folder", "a file") if is_folder else ("a file", "a folder")
+        _refuse(
+            is_folder is not (name == support.TRACE_FOLDER),
+            f"--output {folder}: {name} in it is {there}, where {new} is to be written; choose "
+            "another folder",
+        )
     _check_writable(folder, folder)
+    return names
 
 
 def refuse_other_run(folder: Path, workload: Workload) -> None:
@@ -70,7 +80,7 @@ def refuse_other_run(folder: Path, workload: Workload) -> None:
             tables.
     """
     try:
-        saved = json.loads((folder / PLAN_FILE).read_bytes())
+        saved = json.loads((folder / support.PLAN_FILE).read_bytes())
         name, modules = saved["workload"], saved["plan"].values()
         tables = {table for module in modules for table in module}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -89,12 +99,10 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     Raises:
         InvalidInputError: an output is also an input; the message names it.
     """
-    there = [path for path in outputs if path.is_file()]
-    if not there:
-        return
     from planner.io.documents import with_named_files
 
-    read = with_named_files(inputs)
+    there = [path for path in outputs if path.is_file()]
+    read = with_named_files(inputs) if there else ()
     for path in there:
         lost = f"{path}: is read by this command and would be lost; name another output"
         _refuse(path.resolve() in read, lost)
@@ -136,9 +144,9 @@ def check_file(path: Path) -> None:
         InvalidInputError: the file cannot be written; the message says why.
     """
     _refuse(path.is_dir(), f"--output {path} is a folder; name a file")
-    if not is_stream(path):
-        _check_parent(behind_links(path))
-    _refuse(behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
+    if not support.is_stream(path):
+        _check_parent(support.behind_links(path))
+    _refuse(support.behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -147,25 +155,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         InvalidInputError: the folder is a file, or has other files in it.
     """
-    if folder.exists():
-        _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
-        other = sorted({p.name for p in folder.iterdir()} - set(files))[:3]
-        _refuse(other, f"--output {folder} holds {', '.join(other)}; name a new or an empty folder")
-        _check_kinds(folder, (name for name in files if (folder / name).exists()))
-    _check_parent(behind_links(folder))
-    write_files(folder, files)
-
-
-def _check_kinds(folder: Path, names: Iterable[str]) -> None:
-    """Refuse folders where files are to be written: some files would be replaced, then it fails."""
-    for name in sorted(names):
-        is_folder = (folder / name).is_dir()
-        there, made = ("a folder", "a file") if is_folder else ("a file", "a folder")
-        _refuse(
-            is_folder is not (name == TRACE_FOLDER),
-            f"--output {folder}: {name} in it is {there}, where {made} is to be written; choose "
-            "another folder",
-        )
+    other = sorted(_names_in(folder, set(files)) - set(files))[:3]
+    _refuse(other, f"--output {folder} holds {', '.join(other)}; name a new or an empty folder")
+    support.write_files(folder, files)
 
 
 def _check_parent(path: Path) -> None:

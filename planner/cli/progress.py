@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -42,26 +43,14 @@ def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]
 
 @contextmanager
 def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
-    """Bars of work; a callback takes the name of a bar, what is done of it, and the whole."""
-    if not settings.shows_progress:
-        yield lambda *_: None
-        return
-    from rich.progress import Progress, TaskID
-
-    with Progress(console=stderr_console(), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def show(what: str, done: float, total: float) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(printable(what), total=total)
-            progress.update(tasks[what], completed=done, total=max(total, done))
-
-        yield show
+    """A callback that takes the name of some work, what is done of it, and the whole."""
+    with status_line(settings, "working") as show:
+        yield lambda what, done, total: show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
 
 
 @contextmanager
 def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
     """Progress over at least ``total`` items; call it with the name of each finished item."""
-    with bars(settings) as show:
-        done = iter(range(1, 10**9))
-        yield lambda _: show(what, next(done), total)
+    done = itertools.count(1)
+    with status_line(settings, what) as show:
+        yield lambda name: show(f"{next(done)} of {total}, {name}")

@@ -10,17 +10,9 @@ from collections.abc import Sequence
 import click
 
 from costmodels.errors import CostModelError
+from planner.cli import interrupt
 from planner.cli.console import Settings, abandon, complain, flush_failure, repair_streams
 from planner.cli.group import cli
-from planner.cli.interrupt import (
-    EXIT_GAVE_UP,
-    EXIT_STOPPED,
-    GaveUp,
-    Interrupted,
-    interrupt_in,
-    signals_interrupt,
-    stop_words,
-)
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
 EXIT_BAD_INPUT = 2
@@ -35,7 +27,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run one command line, and return its exit code; it never raises."""
     settings = Settings()
     repair_streams()
-    with signals_interrupt():
+    with interrupt.signals_interrupt():
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
@@ -59,13 +51,14 @@ def _ended(error: BaseException, settings: Settings, models: Sequence[str]) -> i
         if isinstance(error.__context__, BrokenPipeError) or not models:
             return 0  # rich has met a reader that has ended, or click has completed words
     elif isinstance(error, click.Abort):  # click makes one of an interrupt, and of the end of input
-        error = error.__cause__ or Interrupted("Ctrl-C")
-    stopped = None if isinstance(error, SystemExit | EOFError) else interrupt_in(error)
+        error = error.__cause__ or interrupt.Interrupted("Ctrl-C")
+    stopped = None if isinstance(error, SystemExit | EOFError) else interrupt.interrupt_in(error)
     if stopped is not None:
-        again = " twice; what was not written before is lost" if isinstance(stopped, GaveUp) else ""
+        gave_up = isinstance(stopped, interrupt.GaveUp)
+        again = " twice; what was not written before is lost" if gave_up else ""
         detail = "".join(f"; {line}" for line in getattr(stopped, "__notes__", ()))
-        complain(f"shardplan: stopped by {stop_words(stopped)}{again}{detail}")
-        return EXIT_GAVE_UP if isinstance(stopped, GaveUp) else EXIT_STOPPED
+        complain(f"shardplan: stopped by {interrupt.stop_words(stopped)}{again}{detail}")
+        return interrupt.EXIT_GAVE_UP if gave_up else interrupt.EXIT_STOPPED
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)
         return 0  # the reader of the output has ended, as ``head`` does
@@ -78,9 +71,9 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
     """Print an error for people, and return its exit code."""
     if settings.debug:
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
+    code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, click.ClickException):
         return _report_usage(error)
-    code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, InfeasibleError):
         code, text = EXIT_INFEASIBLE, "\n".join((text, *(f"try: {line}" for line in error.advice)))
     elif isinstance(error, NoPlanFoundError):
@@ -91,8 +84,7 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
         text = f"out of memory: {' '.join(text.split()) or 'no more can be had'}; {more}"
     elif isinstance(error, OSError):
         unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
-        where = str(error.filename or unnamed)
-        text = ": ".join(filter(None, [where, error.strerror or text]))
+        text = ": ".join(filter(None, [str(error.filename or unnamed), error.strerror or text]))
     elif not isinstance(error, PlannerError | CostModelError):
         again = "" if settings.debug else "; run again with --debug for the traceback"
         text = f"{type(error).__name__}: {' '.join(text.split())}"
@@ -100,17 +92,16 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
             complain(f"shardplan: bug: {text}. Please report it with the command line{again}.")
             return EXIT_BUG
         text += f"; code of yours was run ({', '.join(models)}), which may be the cause{again}"
-    first, *rest = text.splitlines() or [""]
-    complain("\n  ".join((f"shardplan: error: {first}", *rest)))
+    complain("\n  ".join(f"shardplan: error: {text}".splitlines()))
     return code
 
 
 def _report_usage(error: click.ClickException) -> int:
-    context = getattr(error, "ctx", None)
-    name = context.command_path if context is not None else "shardplan"
-    message = " ".join(error.format_message().split())
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        complain(error.format_message())
-    else:
-        complain(f"{name}: error: {message} (see '{name} --help')")
+    name = (
+        error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "shardplan"
+    )
+    message = error.format_message()
+    if not isinstance(error, click.exceptions.NoArgsIsHelpError):
+        message = f"{name}: error: {' '.join(message.split())} (see '{name} --help')"
+    complain(message)
     return EXIT_BAD_INPUT

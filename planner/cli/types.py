@@ -172,12 +172,6 @@ def name_of(known: Names) -> Parsed:
     return Parsed("name", read, known)
 
 
-def _objectives() -> tuple[str, ...]:
-    from planner.objectives import objective_names
-
-    return objective_names()
-
-
 class Several(click.ParamType[tuple[Any, ...]]):
     """Values with commas between them, each of which another type reads."""
 
@@ -257,7 +251,7 @@ FILE: Final = AnyFile()
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
 SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
-OBJECTIVE: Final = name_of(_objectives)
+OBJECTIVE: Final = name_of(lambda: import_module("planner.objectives").objective_names())
 _BATCH: Final = Parsed("samples", _batch)
 
 

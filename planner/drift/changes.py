@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,12 +14,12 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, TablePlacement
 from costmodels.workload import Table, Workload
 from planner import api
-from planner.errors import InvalidInputError, PlannerError, StoppedError
-from planner.explain import Explainer
+from planner.errors import PlannerError, StoppedError, refuse
+from planner.explain.explainer import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, some_names, stats_key, with_stats
-from planner.result import Blocked, Candidate, MovePoint, PlanningResult
+from planner.result import Blocked, Candidate, MovePoint, PlanningResult, Reshard
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
@@ -86,19 +85,11 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
     samples = before.batch_size_per_rank * world_size
     found = []
     for old, new in zip(before.tables, now.tables, strict=True):
-        figures = [_figures(t, samples) for t in (old, new)]
-        if figures[0] == figures[1]:
-            continue
+        then, today = (_figures(t, samples) for t in (old, new))
         indices = samples * abs(new.pooling_factor - old.pooling_factor)
-        unique = abs(figures[1].num_unique_rows - figures[0].num_unique_rows)
-        found.append(
-            TableChange(
-                table=old.name,
-                before=figures[0],
-                now=figures[1],
-                changed_bytes=(indices + unique) * old.row_bytes,
-            )
-        )
+        changed = (indices + abs(today.num_unique_rows - then.num_unique_rows)) * old.row_bytes
+        if then != today:
+            found.append(TableChange(table=old.name, before=then, now=today, changed_bytes=changed))
     return tuple(sorted(found, key=lambda c: -c.changed_bytes))
 
 
@@ -174,6 +165,7 @@ class Assessment:
         fits: whether the plan in use still fits in the memory that constraints leave.
         result: the best plan found for the day's data, with the move to it. It is never slower than
             the plan in use, if that fits.
+        rows: the rows that the data need in each measured table.
     """
 
     changes: tuple[TableChange, ...]
@@ -181,6 +173,7 @@ class Assessment:
     now_s: float
     fits: bool
     result: PlanningResult
+    rows: tuple[TableRows, ...] = ()
 
     @property
     def new_s(self) -> float:
@@ -197,6 +190,16 @@ class Assessment:
         """Seconds of training until the new plan has saved the time of the move; None for never."""
         move = self.result.reshard
         return None if move is None else move.payback_s
+
+    @property
+    def pays(self) -> bool:
+        """Whether the new plan is faster."""
+        return self.payback_s is not None and self.saved_ratio > 0
+
+    @property
+    def move(self) -> Reshard | None:
+        """The move to the new plan; None where that is only another one as slow."""
+        return None if self.fits and not self.pays else self.result.reshard
 
 
 def assess(
@@ -225,8 +228,7 @@ def assess(
     """
     names = [[t.name for t in w.tables] for w in (problem.workload, now)]
     if names[0] != names[1]:
-        message = "the two workloads of a drift must have the same tables in the same order"
-        raise InvalidInputError(message)
+        refuse("the two workloads of a drift must have the same tables in the same order")
     system = problem.topology
     before, today = (_priced(problem, w, limit.start) for w in (problem.workload, now))
     result = api.solve(
@@ -253,8 +255,6 @@ def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candida
 # ------------------ trend
 #
 # A line through the values of several days, for forecasts such as when a table will be full.
-
-_FEWEST_FOR_SPREAD: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,20 +293,15 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
         days: when each value was measured, in days from any origin.
         values: one value for each entry of ``days``.
     """
+    from scipy.stats import linregress
+
     if len(set(days)) < 2:
         return None
-    x, y = np.array(days, dtype=float), np.array(values, dtype=float)
-    away, middle = x - x.mean(), float(y.mean())
-    square = float((away**2).sum())
-    slope = float((away * (y - middle)).sum() / square)
-    spread = math.inf
-    if len(days) >= _FEWEST_FOR_SPREAD:
-        rest = y - middle - slope * away
-        spread = math.sqrt(float((rest**2).sum()) / (len(days) - 2) / square)
+    line = linregress(days, values)
     return Trend(
-        slope_per_day=slope,
-        spread_per_day=spread,
-        at_last_day=middle + slope * float(away.max()),
+        slope_per_day=float(line.slope),
+        spread_per_day=float(line.stderr) if len(days) > 2 else math.inf,
+        at_last_day=float(line.intercept + line.slope * max(days)),
     )
 
 
@@ -418,25 +413,24 @@ def with_curve(
     """
     problem, limit = result.problem, result.problem.move_limit
     if limit is None:
-        message = "a curve of moves needs a plan in use: set the move limit of the problem"
-        raise InvalidInputError(message)
+        refuse("a curve of moves needs a plan in use: set the move limit of the problem")
     every = len(problem.workload.tables)
     most = every if limit.max_tables is None else min(every, limit.max_tables)
     best: PlanningResult | None = None
     points = []
-    solve = partial(
-        api.solve,
-        search=replace(search, with_baselines=False),
-        make_pipeline=make_pipeline,
-        should_stop=should_stop,
-    )
+    bare = replace(search, with_baselines=False)
     for count in (0, *(c for c in counts if c < most)):
         less = replace(limit, max_tables=count)
         if count == 0:
             less = replace(limit, max_tables=None, max_bytes=0.0)
         found: PlanningResult | None = None
         with suppress(PlannerError):  # none fits
-            found = solve(replace(problem, move_limit=less))
+            found = api.solve(
+                replace(problem, move_limit=less),
+                search=bare,
+                make_pipeline=make_pipeline,
+                should_stop=should_stop,
+            )
         if should_stop():
             break
         if found is not None and (best is None or found.solver.value < best.solver.value):
@@ -461,8 +455,7 @@ def _bound_s(result: PlanningResult | None) -> float | None:
 
 def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
     if result.reshard is None:
-        message = "a point of the curve needs the price of its move"
-        raise InvalidInputError(message)
+        refuse("a point of the curve needs the price of its move")
     time_s = result.estimate.time.time_s
     return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,19 +21,11 @@ from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, place
 from costmodels.topology import Topology
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
+from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.profiling.stats import some_names
+from planner.rules import placement_rules
 from planner.rules.moved_bytes import MoveBudget, received_bytes
-from planner.rules.placement_rules import (
-    Usage,
-    apart_words,
-    count_words,
-    general_words,
-    memory_words,
-    rules_on,
-    table_words,
-    together_words,
-)
 from planner.scenarios import ScenarioRule
 from planner.search.improve.best_place import BestPlace, Placed
 from planner.settings import SearchSettings
@@ -52,8 +46,8 @@ class OptionCost:
         lookup_forward_s, lookup_backward_s: seconds to look up its largest shard alone.
         exchanged_bytes: bytes of vectors and indices that all ranks exchange for it, forward.
         device_bytes: bytes on the rank that holds most of the table.
-        plan_time_s: seconds per iteration of the whole plan with this option; None if it does not
-            fit in memory, or if TorchRec cannot run its pieces on these places.
+        plan_time_s: seconds per iteration of the whole plan with this option; infinite if it does
+            not fit in memory, or if TorchRec cannot run its pieces on these places.
         is_chosen: whether the plan has this option.
     """
 
@@ -62,7 +56,7 @@ class OptionCost:
     lookup_backward_s: float
     exchanged_bytes: float
     device_bytes: float
-    plan_time_s: float | None
+    plan_time_s: float = math.inf
     is_chosen: bool = False
 
 
@@ -125,7 +119,7 @@ class Explainer:
         self._work = self._pipeline.plan_work(plan)
         self.plan_time_s = float(self._pipeline.iteration_times(self._work))
         self._placements = {p.table: p for p in plan.placements}
-        usage = Usage(self.space.rules, [None] * self.space.num_tables)
+        usage = placement_rules.Usage(self.space.rules, [None] * self.space.num_tables)
         for index, table in enumerate(self.space.tables):
             ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
@@ -162,17 +156,17 @@ class Explainer:
                 known = kept.setdefault(_cut(cost.placement), cost)
                 if _is_faster(cost.plan_time_s, known.plan_time_s):
                     kept[_cut(cost.placement)] = cost
-        ranked = sorted([own, *kept.values()], key=lambda c: _seconds(c.plan_time_s))
+        ranked = sorted([own, *kept.values()], key=lambda c: c.plan_time_s)
         return TableExplanation(
             table=name,
             plan_time_s=self.plan_time_s,
             options=tuple(ranked),
-            rules=rules_on(name, self.problem.constraints),
+            rules=placement_rules.rules_on(name, self.problem.constraints),
             num_stuck=stuck,
         )
 
     def changes(
-        self, *, limit: int = 10, progress: Callable[[str], None] | None = None
+        self, *, limit: int = 10, progress: Callable[[str], None] = lambda _: None
     ) -> tuple[Change, ...]:
         """The best change of each table on a critical rank; the fastest plan comes first.
 
@@ -185,33 +179,27 @@ class Explainer:
             limit: how many changes to return at most.
             progress: called with the name of each table that has been looked at.
         """
-        found = []
+        found, workload = [], self.problem.workload
         for name in self.critical_tables():
             own = self._placements[name]
-            options = [
+            ways = (
                 (o.plan_time_s, o.placement)
                 for o in self.table(name).options
-                if not o.is_chosen and o.plan_time_s is not None
-            ]
-            if progress is not None:
-                progress(name)
-            if options:
-                time_s, placement = options[0]
+                if not o.is_chosen and o.plan_time_s < math.inf
+            )
+            for time_s, placement in itertools.islice(ways, 1):
                 after = least_moved(placement, self.problem, self._counted_from)
+                received = received_bytes(own, after, workload.table(name), workload)
                 found.append(
                     Change(
                         table=name,
                         before=own,
                         after=after,
                         plan_time_s=time_s,
-                        moved_bytes=received_bytes(
-                            own,
-                            after,
-                            self.problem.workload.table(name),
-                            self.problem.workload,
-                        ),
+                        moved_bytes=received,
                     )
                 )
+            progress(name)
         return tuple(sorted(found, key=lambda c: c.plan_time_s)[:limit])
 
     def critical_tables(self) -> tuple[str, ...]:
@@ -229,14 +217,10 @@ class Explainer:
         """
         names = [t.table for t in self.space.tables]
         if name not in names:
-            from difflib import get_close_matches
-
             near = get_close_matches(name, names, n=1)
-            some = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
-            hint = f"tables are {some}" if names else "the workload has no tables"
-            hint = f"did you mean {near[0]!r}?" if near else hint
-            message = f"--table {name!r}: no such table; {hint}"
-            raise InvalidInputError(message)
+            hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
+            hint = hint if names else "the workload has no tables"
+            refuse(f"--table {name!r}: no such table; {hint}")
         return names.index(name)
 
     def _without(self, name: str) -> FloatArray:
@@ -271,7 +255,7 @@ class Explainer:
             local_world_size=topology.local_world_size,
         )
         figures = self._figures(placement, placed.work - rest)
-        return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
+        return replace(figures, plan_time_s=float(placed.value))
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
@@ -281,9 +265,8 @@ class Explainer:
             return []
         index, places = located
         ways = self._placer.moved((table, index), places, rest)
-        fitting = (placed for placed in ways if np.isfinite(placed.value))
-        best = min(fitting, key=lambda placed: placed.value, default=None)
-        return [] if best is None else [self._told(best, rest)]
+        best = min(ways, key=lambda placed: placed.value, default=None)
+        return [] if best is None or best.value == math.inf else [self._told(best, rest)]
 
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
         """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
@@ -301,7 +284,6 @@ class Explainer:
             lookup_backward_s=float(alone[1].max()),
             exchanged_bytes=exchanged,
             device_bytes=float(pipeline.device_bytes(work).max()),
-            plan_time_s=None,
         )
 
 
@@ -346,14 +328,9 @@ def _held(placement: TablePlacement) -> tuple[object, ...]:
     return _cut(placement), frozenset(shards.items())
 
 
-def _is_faster(one_s: float | None, other_s: float | None) -> bool:
-    """Whether one time is shorter by more than rounding; None stands for no plan that fits."""
-    return _seconds(one_s) < _seconds(other_s) * (1 - _ROUNDING)
-
-
-def _seconds(time_s: float | None) -> float:
-    """A time that can be compared; no plan that fits is later than all others."""
-    return math.inf if time_s is None else time_s
+def _is_faster(one_s: float, other_s: float) -> bool:
+    """Whether one time is shorter by more than rounding."""
+    return one_s < other_s * (1 - _ROUNDING)
 
 
 # ------------------------------------------------------------------ what constraints cost
@@ -373,22 +350,25 @@ class ConstraintCost:
         constraint: the constraint in words.
         kept_s: seconds per iteration of the best plan with all constraints; None if none fits.
         time_s: seconds per iteration of the best plan without this one; None if none fits.
-        gain_s: the first minus the second; None if one of them is missing.
         is_cut: whether the clock ended one of the two searches.
     """
 
     constraint: str
     kept_s: float | None
     time_s: float | None
-    gain_s: float | None
     is_cut: bool = False
+
+    @property
+    def gain_s(self) -> float | None:
+        """The first minus the second; None if one of them is missing."""
+        return None if self.kept_s is None or self.time_s is None else self.kept_s - self.time_s
 
 
 def constraint_costs(
     problem: PlanningProblem,
     *,
     time_limit_s: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, found by planning again without it; the costliest first.
@@ -430,34 +410,27 @@ def constraint_costs(
     questions = [(name, without, topology) for name, without in relaxed(given)]
     costs = []
     for name, without, there in (*questions, (MORE_MEMORY, *roomier)):
-        if progress is not None:
-            progress(name)
+        progress(name)
         time_s, is_cut = searched(without, there, name)
-        costs.append(
-            ConstraintCost(
-                constraint=name,
-                kept_s=kept_s,
-                time_s=time_s,
-                gain_s=None if kept_s is None or time_s is None else kept_s - time_s,
-                is_cut=kept_is_cut or is_cut,
-            )
-        )
+        is_cut = is_cut or kept_is_cut
+        costs.append(ConstraintCost(constraint=name, kept_s=kept_s, time_s=time_s, is_cut=is_cut))
     return tuple(sorted(costs, key=lambda c: -(c.gain_s or 0.0)))
 
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
-    found: list[tuple[str, Constraints]] = []
-    for field, told in general_words(given).items():
-        found.append((told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)})))
-    words: tuple[tuple[str, Callable[[Any], str]], ...] = (
-        ("tables", table_words),
-        ("together", together_words),
-        ("apart", apart_words),
-        ("counts", count_words),
-        ("memory", memory_words),
-    )
-    for field, say in words:
+    found = [
+        (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
+        for field, told in placement_rules.general_words(given).items()
+    ]
+    words: dict[str, Callable[[Any], str]] = {
+        "tables": placement_rules.table_words,
+        "together": placement_rules.together_words,
+        "apart": placement_rules.apart_words,
+        "counts": placement_rules.count_words,
+        "memory": placement_rules.memory_words,
+    }
+    for field, say in words.items():
         rules = getattr(given, field)
         for index, rule in enumerate(rules):
             left = rules[:index] + rules[index + 1 :]

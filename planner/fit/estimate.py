@@ -41,26 +41,19 @@ from planner.io.system.measured_files import load_constants
 from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
+from planner.trace import reading
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import (
-    COLLECTIVES,
-    DENSE_STAGES,
-    OTHER,
-    TraceTimes,
-    check_ranks,
-    stage_of_name,
-)
 
 COLLECTIVE: Final = "collective"
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lookup": (LOOKUP_FORWARD, LOOKUP_BACKWARD),
-    COLLECTIVE: COLLECTIVES,
-    "dense": (*DENSE_STAGES, OTHER),
+    COLLECTIVE: reading.COLLECTIVES,
+    "dense": (*reading.DENSE_STAGES, reading.OTHER),
 }
 """For each factor the stages of a trace whose kernels tell it. The factor of the host is told by
 the host's own time."""
 HOST: Final = "host"
-_KINDS_ON_CPU: Final = ("lookup",)
+_KIND_ON_CPU: Final = "lookup"
 """On a CPU only lookups are used: other operators are so short that profiling slows them down."""
 
 
@@ -78,7 +71,7 @@ class Run:
     name: str
     plan: Plan
     iteration_s: float
-    traces: tuple[TraceTimes, ...] = ()
+    traces: tuple[reading.TraceTimes, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the time is a positive number."""
@@ -126,8 +119,7 @@ class Predictor:
             InvalidInputError: there is no run, or a plan or trace does not belong to the problem.
         """
         if not runs:
-            message = "a fit needs one run at least"
-            raise InvalidInputError(message)
+            refuse("a fit needs one run at least")
         self.problem, self.runs = problem, tuple(runs)
         self._models = models_of(problem)
         base = self._pipeline(np.zeros(len(FITTED_KINDS)))
@@ -138,14 +130,15 @@ class Predictor:
             except InvalidValueError as error:
                 message = f"run {run.name}: {error}"
                 raise InvalidInputError(message) from error
-            check_ranks(run.traces, world, f"run {run.name}: ")
+            reading.check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]
-        self.absent = tuple(
-            kind for kind in FITTED_KINDS if not any(times[kind] for times in found)
-        )
+        self.absent = tuple(k for k in FITTED_KINDS if not any(times[k] for times in found))
         self.observations = tuple(
-            o for i, run in enumerate(runs) for o in _observed(i, run) if o.kind not in self.absent
+            Observation(run=i, kind=kind, measured_s=seconds)
+            for i, run in enumerate(runs)
+            for kind, seconds in _observed(run).items()
+            if kind not in self.absent
         )
 
     def iterations_s(self, logs: FloatArray) -> FloatArray:
@@ -155,17 +148,11 @@ class Predictor:
     def log_times(self, logs: FloatArray) -> FloatArray:
         """``[observations]`` ln of predicted seconds under factors ``exp(logs)``, ``[4]``."""
         pipeline = self._pipeline(logs)
-        iterations_s = pipeline.iteration_times(self._work)
-        kinds = {
-            i: _kinds_s(pipeline, self._work[i], [t.rank for t in run.traces])
-            for i, run in enumerate(self.runs)
-            if run.traces
-        }
-        found = [
-            iterations_s[o.run] if o.kind == ITERATION else kinds[o.run][o.kind]
-            for o in self.observations
-        ]
-        return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
+        times = [{ITERATION: float(s)} for s in pipeline.iteration_times(self._work)]
+        for told, work, run in zip(times, self._work, self.runs, strict=True):
+            told |= _kinds_s(pipeline, work, [t.rank for t in run.traces])
+        found = [times[o.run][o.kind] for o in self.observations]
+        return np.asarray(np.log(np.maximum(found, 1e-12)))
 
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
         """The pipeline whose times are multiplied by factors ``exp(logs)``, ``[4]``."""
@@ -178,17 +165,17 @@ _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
 """The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
-def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
+def mean_iteration_s(traces: Sequence[reading.TraceTimes]) -> float:
     """Mean seconds per iteration of the profiled ranks."""
     return float(np.mean([t.iteration_s for t in traces]))
 
 
-def _observed(index: int, run: Run) -> list[Observation]:
-    """The measured times of the run with this index."""
+def _observed(run: Run) -> dict[str, float]:
+    """The measured times of a run by their kinds."""
     measured = {ITERATION: run.iteration_s}
     on_cpu = any(t.on_cpu for t in run.traces)
     for kind, kernels in MEASURED_KINDS.items():
-        if on_cpu and kind not in _KINDS_ON_CPU:
+        if on_cpu and kind != _KIND_ON_CPU:
             continue
         seconds = sum(t.kinds_s.get(k, 0.0) for t in run.traces for k in kernels)
         if kind == COLLECTIVE:
@@ -200,19 +187,19 @@ def _observed(index: int, run: Run) -> list[Observation]:
         # A time without the profiler shows by how much its work makes the host slower.
         slower_ratio = max(1.0, mean_iteration_s(run.traces) / run.iteration_s)
         measured[HOST] = sum(hosts) / slower_ratio
-    return [
-        Observation(run=index, kind=kind, measured_s=seconds) for kind, seconds in measured.items()
-    ]
+    return measured
 
 
 def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> dict[str, float]:
     """Predicted seconds of each kind, summed over some ranks; waits count as collectives."""
+    if not ranks:
+        return {}
     program, _ = pipeline.scheduled(pipeline.stage_times(work), work.shape[:-1])
     simulation = traced(program, work.shape[-2])
     at = list(ranks)
     totals = dict.fromkeys(FITTED_KINDS, 0.0)
     for index, step in enumerate(program.steps):
-        kind = stage_of_name(kernel_name(step))
+        kind = reading.stage_of_name(kernel_name(step))
         totals[HOST] += float(np.broadcast_to(step.host_s, work.shape[-2:-1])[at].sum())
         for name, kernels in MEASURED_KINDS.items():
             if kind in kernels:

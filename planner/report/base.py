@@ -5,40 +5,92 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
+from enum import Enum, member
+from typing import Any, TypeVar
 
 from costmodels import units
 from planner.support.text import format_gap, printable, significant, unsigned_zero
 
 _NOTHING = 1e-8
-"""A difference of fewer seconds (or bytes) is written as 0."""
+"""A difference of fewer seconds is written as 0."""
 
 Cell = str | int | float | None
 Item = TypeVar("Item")
 
 
-class Kind(StrEnum):
-    """The kind of the values of a column, which decides how they are written.
+def _signed(value: float) -> str:
+    """A difference with ``+`` or a minus sign; ``0`` if it is below ``_NOTHING``."""
+    if abs(value) < _NOTHING:
+        return "0"
+    sign = "+" if value > 0 else "\N{MINUS SIGN}"
+    return sign + units.format_time(abs(value))
 
-    Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a number of GiB without
-    unit, for columns whose title has the unit. ``gap`` writes a share with two digits, ``factor``
-    writes ``1.34x``, ``delta`` a time with its sign.
+
+def format_gib(num_bytes: float) -> str:
+    """Bytes as a number of GiB: ``41.2``."""
+    gib = num_bytes / units.GIB
+    return f"{gib:.1f}" if abs(gib) >= 0.05 or gib == 0 else significant(gib, 1)
+
+
+def format_share(ratio: float) -> str:
+    """A ratio 0..1 in percent: ``38 %``; below 10 % with one decimal."""
+    percent = 100 * ratio
+    if not math.isfinite(percent):
+        return "-"
+    whole = abs(percent) >= 9.95 or percent == 0
+    decimals = 0 if whole else 1
+    return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
+
+
+def format_confidence(ratio: float) -> str:
+    """A probability in percent; some hundred samples tell no more than ``over 99 %``."""
+    return "over 99 %" if ratio > 0.99 else format_share(ratio)
+
+
+def format_factor(ratio: float) -> str:
+    """A ratio of two times: ``1.34x``."""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+
+
+def format_interval(time_s: float, low_s: float, high_s: float) -> tuple[str, str]:
+    """A time and its interval in one unit: ``("3.10 ms", "[2.90 .. 3.40]")``."""
+    steps = (("s", 1.0), ("ms", units.MS))
+    unit, scale = next(((u, s) for u, s in steps if time_s >= 0.9995 * s), ("us", units.US))
+    time, low, high = (_three_digits(t / scale) for t in (time_s, low_s, high_s))
+    return f"{time} {unit}", f"[{low} .. {high}]"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:,.0f}"
+
+
+class Kind(Enum):
+    """The kind of the values of a column, which writes them for people.
+
+    Values are raw: seconds, bytes, shares 0..1. ``GIB`` writes bytes as a number of GiB without
+    unit, for columns whose title has the unit. ``GAP`` writes a share with two digits, ``FACTOR``
+    writes ``1.34x``, ``DELTA`` a time with its sign.
     """
 
-    TEXT = "text"
-    COUNT = "count"
-    NUMBER = "number"
-    TIME = "time"
-    BYTES = "bytes"
-    GIB = "gib"
-    SHARE = "share"
-    GAP = "gap"
-    FACTOR = "factor"
-    RATE = "rate"
-    DELTA = "delta"
-    DELTA_BYTES = "delta_bytes"
-    USD = "usd"
+    TEXT = member(str)
+    COUNT = member(lambda v: f"{v:,.0f}")
+    NUMBER = member(lambda v: significant(v, 4))
+    TIME = member(units.format_time)
+    BYTES = member(units.format_bytes)
+    GIB = member(format_gib)
+    SHARE = member(format_share)
+    GAP = member(format_gap)
+    FACTOR = member(format_factor)
+    RATE = member(lambda v: f"{units.format_count(v)}/s")
+    DELTA = member(_signed)
+    USD = member(lambda v: f"{significant(v)} USD")
+
+
+def format_cell(kind: Kind, value: Cell) -> str:
+    """One value as people read it; ``-`` for a missing one."""
+    if value is None:
+        return "-"
+    return printable(value) if isinstance(value, str) else str(kind.value(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +138,18 @@ class Section:
     rows: tuple[tuple[Cell, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[Item],
+        cells: Sequence[tuple[Column, Callable[[Item], Cell]]],
+        **more: Any,
+    ) -> Section:
+        """A section with a row for each item, as :func:`laid_out` makes them."""
+        columns, rows = laid_out(items, cells)
+        return cls(title=title, columns=columns, rows=rows, **more)
+
 
 def laid_out(
     items: Iterable[Item], cells: Sequence[tuple[Column, Callable[[Item], Cell]]]
@@ -93,73 +157,3 @@ def laid_out(
     """Columns and rows: a row for each item, and beside each column what makes its cell."""
     columns = tuple(column for column, _ in cells)
     return columns, tuple(tuple(make(item) for _, make in cells) for item in items)
-
-
-def format_cell(kind: Kind, value: Cell) -> str:
-    """One value as people read it; ``-`` for a missing one."""
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return printable(value)
-    writers: dict[Kind, Callable[[float], str]] = {
-        Kind.TEXT: str,
-        Kind.COUNT: lambda v: f"{v:,.0f}",
-        Kind.TIME: units.format_time,
-        Kind.BYTES: units.format_bytes,
-        Kind.GIB: format_gib,
-        Kind.SHARE: format_share,
-        Kind.GAP: format_gap,
-        Kind.FACTOR: format_factor,
-        Kind.RATE: lambda v: f"{units.format_count(v)}/s",
-        Kind.NUMBER: lambda v: significant(v, 4),
-        Kind.DELTA: lambda v: _signed(v, units.format_time),
-        Kind.DELTA_BYTES: lambda v: _signed(v, units.format_bytes),
-        Kind.USD: lambda v: f"{significant(v)} USD",
-    }
-    return writers[kind](value)
-
-
-def _signed(value: float, write: Callable[[float], str]) -> str:
-    """A difference with ``+`` or a minus sign; ``0`` if it is below ``_NOTHING``."""
-    if abs(value) < _NOTHING:
-        return "0"
-    sign = "+" if value > 0 else "\N{MINUS SIGN}"
-    return sign + write(abs(value))
-
-
-def format_gib(num_bytes: float) -> str:
-    """Bytes as a number of GiB: ``41.2``."""
-    gib = num_bytes / units.GIB
-    return f"{gib:.1f}" if abs(gib) >= 0.05 or gib == 0 else significant(gib, 1)
-
-
-def format_share(ratio: float) -> str:
-    """A ratio 0..1 in percent: ``38 %``; below 10 % with one decimal."""
-    percent = 100 * ratio
-    if not math.isfinite(percent):
-        return "-"
-    whole = abs(percent) >= 9.95 or percent == 0
-    decimals = 0 if whole else 1
-    return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
-
-
-def format_confidence(ratio: float) -> str:
-    """A probability in percent; some hundred samples tell no more than ``over 99 %``."""
-    return "over 99 %" if ratio > 0.99 else format_share(ratio)
-
-
-def format_factor(ratio: float) -> str:
-    """A ratio of two times: ``1.34x``."""
-    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
-
-
-def format_interval(time_s: float, low_s: float, high_s: float) -> tuple[str, str]:
-    """A time and its interval in one unit: ``("3.10 ms", "[2.90 .. 3.40]")``."""
-    steps = (("s", 1.0), ("ms", units.MS))
-    unit, scale = next(((u, s) for u, s in steps if time_s >= 0.9995 * s), ("us", units.US))
-    time, low, high = (_three_digits(t / scale) for t in (time_s, low_s, high_s))
-    return f"{time} {unit}", f"[{low} .. {high}]"
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:,.0f}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +11,10 @@ from markupsafe import Markup
 
 from costmodels import units
 from costmodels.topology import Topology
-from planner.report.page import fill
+from planner.report.page import block
 from planner.support.text import significant
+
+_MOST_TICKS: Final = 7
 
 # ------------------------------------------------------------------ bars in lanes
 
@@ -44,6 +45,11 @@ class Bar:
     labels: tuple[str, ...] = ()
     strong: bool = False
 
+    def label(self, chart_width: float) -> str:
+        """The first label that fits into the bar; empty if none does."""
+        letters = (self.width_ratio * chart_width - 8) / _CHARACTER
+        return next((words for words in self.labels if len(words) <= letters), "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
@@ -55,23 +61,8 @@ class Lane:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """A mark on the axis; ``css`` is ``axis`` for a grid line, or ``limit`` for a limit."""
-
-    at_ratio: float
-    label: str
-    css: str = "axis"
-
-    @property
-    def x(self) -> str:
-        """The place as a width."""
-        return f"{100 * self.at_ratio:.2f}%"
-
-    @property
-    def anchor(self) -> str:
-        """How the label stands to the mark, so that it stays inside the chart."""
-        return "start" if self.at_ratio < 0.03 else "end" if self.at_ratio > 0.97 else "middle"
+Tick = tuple[float, str, str]
+"""A mark on the axis: its place 0..1, its label, and ``axis`` for a grid line, or ``limit``."""
 
 
 def lanes_chart(
@@ -86,34 +77,22 @@ def lanes_chart(
     top, placed = 0, []
     for lane in lanes:
         top += _GROUP if lane.group else 0
-        bars = [
-            (
-                f"{100 * bar.start_ratio:.2f}",
-                f"{100 * bar.width_ratio:.2f}",
-                bar,
-                _fitting(bar.labels, room * bar.width_ratio),
-            )
-            for bar in lane.bars
-        ]
-        placed.append((top, lane, bars))
+        placed.append((top, lane, [(bar, bar.label(room)) for bar in lane.bars]))
         top += _LANE
-    chart = {
-        "label": label,
-        "lanes": placed,
-        "ticks": axis,
-        "height": top + _AXIS,
-        "line": _LANE,
-        "gutter": _GUTTER,
-        "value_width": value_width,
-        "min_width": min_width,
-        "goes_on": min_width > _NARROW,
-    }
-    return fill("{{ blocks.lanes(chart) }}", chart=chart)
-
-
-def _fitting(labels: tuple[str, ...], width: float) -> str:
-    """The first label that fits into ``width`` pixels; empty if none does."""
-    return next((words for words in labels if len(words) * _CHARACTER + 8 <= width), "")
+    return block(
+        "lanes",
+        c={
+            "label": label,
+            "lanes": placed,
+            "ticks": axis,
+            "height": top + _AXIS,
+            "line": _LANE,
+            "gutter": _GUTTER,
+            "value_width": value_width,
+            "min_width": min_width,
+            "goes_on": min_width > _NARROW,
+        },
+    )
 
 
 def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
@@ -135,51 +114,36 @@ def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, valu
     return Lane(label=name, bars=tuple(bars), value=value)
 
 
-def axis_s(end_s: float) -> tuple[Tick, ...]:
-    """Round times from 0 to ``end_s``."""
-    return axis(end_s, units.format_time)
-
-
-def axis(end: float, write: Callable[[float], str], *, most: int = 7) -> tuple[Tick, ...]:
-    """Round numbers from 0 to ``end``."""
+def axis(end: float, write: Callable[[float], str] = units.format_time) -> tuple[Tick, ...]:
+    """Round numbers from 0 to ``end``, by default times."""
     if end <= 0:
         return ()
-    power = 10.0 ** math.floor(math.log10(end / most))
-    step = next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * end / most)
-    ticks = itertools.takewhile(lambda v: v <= end * 1.0001, (i * step for i in itertools.count()))
-    return tuple(Tick(at_ratio=v / end, label=write(v) if v else "0") for v in ticks)
+    step = _round_step(end / _MOST_TICKS)
+    ticks = (i * step for i in range(int(end / step * 1.0001) + 1))
+    return tuple((v / end, write(v) if v else "0", "axis") for v in ticks)
+
+
+def _round_step(least: float) -> float:
+    """The next number above ``least`` that is 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * least)
 
 
 # ------------------------------------------------------------------ many ranks
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarGroup:
-    """Some neighbouring ranks under one name."""
-
-    name: str
-    ranks: range
-
-    @property
-    def is_rank(self) -> bool:
-        """Whether it is a single rank."""
-        return len(self.ranks) == 1
-
-
 MOST_GROUPS: Final = 32
 
 
-def rank_groups(topology: Topology) -> tuple[BarGroup, ...]:
-    """At most ``MOST_GROUPS``: ranks, or else hosts, or else groups of equally many hosts."""
+def rank_groups(topology: Topology) -> dict[str, range]:
+    """At most ``MOST_GROUPS`` names and ranks: of ranks, or hosts, or groups of as many hosts."""
     world, local = topology.world_size, topology.local_world_size
     if world <= MOST_GROUPS:
-        return tuple(BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
-    hosts = math.ceil(topology.num_hosts / MOST_GROUPS)
-    size = hosts * local
+        return {f"rank {r}": range(r, r + 1) for r in range(world)}
+    size = math.ceil(topology.num_hosts / MOST_GROUPS) * local
     found = [range(start, min(start + size, world)) for start in range(0, world, size)]
-    if hosts == 1 and local > 1:
-        return tuple(BarGroup(name=f"host {i}", ranks=ranks) for i, ranks in enumerate(found))
-    return tuple(BarGroup(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
+    if size == local > 1:
+        return {f"host {i}": ranks for i, ranks in enumerate(found)}
+    return {f"ranks {r[0]}-{r[-1]}": r for r in found}
 
 
 VALUE_WIDTH: Final = 92
@@ -190,11 +154,10 @@ VALUE_WIDTH: Final = 92
 
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
+_MARGIN: Final = 1.15
+"""Factor by which the axes go on beyond the points."""
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 16, 46
-_MOST_TICKS: Final = 8
-_LETTER, _LINE = 6.6, 13.0
-"""Width of a letter and height of a line of labels, in units of the chart."""
 
 Place = tuple[float, float]
 """A position (across, up), in the values of the axes or in units of the chart."""
@@ -202,33 +165,21 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartDot:
-    """A point: its position, the name that gives its colour, and its text.
-
-    ``label`` is written beside it if there is room.
-    """
+    """A point: its position, the name that gives its colour, and its text."""
 
     x: float
     y: float
     name: str
     told: str
     is_best: bool = True
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """What an axis shows: its title, and the factor from values to labels."""
-
-    title: str
-    factor: float = 1.0
 
 
 class ChartScale:
     """A logarithmic axis that covers some values, with a margin around them."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float, margin: float = 1.15):
-        self.low = min(values) / margin
-        self.high = max(max(values) * margin, self.low * (1 + 3 * (margin - 1)))
+    def __init__(self, values: Sequence[float], start: float, end: float):
+        self.low = min(values) / _MARGIN
+        self.high = max(max(values) * _MARGIN, self.low * (3 * _MARGIN - 2))
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
@@ -239,121 +190,62 @@ class ChartScale:
     def ticks(self, factor: float = 1.0) -> list[float]:
         """Values for labels, which are round after multiplication by the factor.
 
-        They are 1, 2 and 5 times the powers of ten; fewer or more of them, depending on the room.
-        If the axis covers too little for that, they are equal steps.
+        They are 1, 2 and 5 times the powers of ten; fewer of them if the axis covers much. If it
+        covers too little for that, they are equal steps.
         """
         low, high = self.low * factor, self.high * factor
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        for steps in ((1,), (1, 3), (1, 2, 5)):
             found = [s * 10.0**e for e in range(first, last + 1) for s in steps]
             found = [t / factor for t in found if low <= t <= high]
             if len(found) >= 4:
                 return found
-        step = 10.0 ** math.floor(math.log10(high - low))
-        step = next(
-            s for s in (step / 5, step / 2, step, 2 * step) if (high - low) / s <= _MOST_TICKS
-        )
-        start = math.ceil(low / step)
-        return [i * step / factor for i in range(start, math.floor(high / step) + 1)]
+        step = _round_step((high - low) / _MOST_TICKS)
+        return [i * step / factor for i in range(math.ceil(low / step), int(high / step) + 1)]
 
 
 def legend(names: Sequence[str]) -> Markup:
     """Each name with a dot of its colour before it."""
     keys = [(_colour(names, name), name) for name in names]
-    return fill("{{ blocks.dots(keys) }}", keys=keys)
+    return block("dots", keys=keys)
 
 
 def _colour(names: Sequence[str], name: str) -> str:
-    if name not in names:
-        return "var(--soft)"
     return _COLOURS[names.index(name) % len(_COLOURS)]
 
 
 def scatter(
-    label: str,
     dots: Sequence[ChartDot],
     names: Sequence[str],
-    across: Figure,
-    up: Figure,
-    *,
-    lines: Mapping[str, Sequence[Place]] | None = None,
-    margin: float = 1.15,
+    across: tuple[str, float],
+    up: tuple[str, float],
+    line: Sequence[Place] = (),
 ) -> Markup:
-    """A chart of points on log scales; the best are filled, and lines may join some.
+    """A chart of points on log scales; the best are filled, and a grey line may join some.
 
     Args:
-        label: what the chart shows, for people who cannot see it.
         dots: at least one point; later ones are drawn over earlier ones.
         names: the names that have a colour, in the order of the legend.
-        across: the axis to the right.
-        up: the axis upwards.
-        lines: the points of a line in the colour of a name, grey for others, in the values of the
-            axes.
-        margin: factor by which the axis upwards goes on beyond the points.
+        across: the title of the axis to the right, and the factor from values to its labels.
+        up: the same of the axis upwards.
+        line: the points of a line, in the values of the axes.
     """
-    places = [(d.x, d.y) for d in dots]
-    x = ChartScale([a for a, _ in places], LEFT, WIDTH - RIGHT)
-    y = ChartScale([b for _, b in places], HEIGHT - BOTTOM, TOP, margin)
-    taken = [(x(a), y(b)) for a, b in places]
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    rows = [(f"{x(t):.1f}", significant(t * across.factor, 6)) for t in x.ticks(across.factor)]
-    cols = [(y(t), significant(t * up.factor, 6)) for t in y.ticks(up.factor)]
+    x = ChartScale([d.x for d in dots], LEFT, WIDTH - RIGHT)
+    y = ChartScale([d.y for d in dots], HEIGHT - BOTTOM, TOP)
+    taken = [(x(d.x), y(d.y)) for d in dots]
     chart = {
-        "label": label,
+        "label": f"{up[0]} against {across[0]}",
         "width": WIDTH,
         "height": HEIGHT,
-        "across": across.title,
-        "up": up.title,
-        "grid": [
-            *((a, TOP, a, bottom) for a, _ in rows),
-            *((LEFT, f"{b:.1f}", right, f"{b:.1f}") for b, _ in cols),
-        ],
-        "ticks": [
-            *((a, bottom + 18, "middle", words) for a, words in rows),
-            *((LEFT - 8, f"{b + 4:.1f}", "end", words) for b, words in cols),
-        ],
-        "lines": [
-            (_colour(names, name), " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in joined))
-            for name, joined in (lines or {}).items()
-        ],
-        "dots": [
-            (f"{a:.1f}", f"{b:.1f}", _colour(names, dot.name), dot)
-            for (a, b), dot in zip(taken, dots, strict=True)
-        ],
-        "labels": list(
-            written([(place, d.label) for place, d in zip(taken, dots, strict=True)], taken)
-        ),
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "top": TOP,
+        "bottom": HEIGHT - BOTTOM,
+        "across": across[0],
+        "up": up[0],
+        "rows": [(x(t), significant(t * across[1], 6)) for t in x.ticks(across[1])],
+        "cols": [(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
+        "line": [(x(a), y(b)) for a, b in line],
+        "dots": [(*at, _colour(names, d.name), d) for at, d in zip(taken, dots, strict=True)],
     }
-    return fill("{{ blocks.scatter(chart) }}", chart=chart)
-
-
-def written(
-    labels: Sequence[tuple[Place, str]], dots: Sequence[Place]
-) -> Iterator[tuple[float, float, str]]:
-    """Left end, baseline and text of each label that has room beside its place.
-
-    No other label and no dot is in the way of those that are written.
-
-    Args:
-        labels: places in units of the chart, and the texts to write there.
-        dots: places that have to stay visible.
-    """
-    boxes = [(a - 6, b - 6, a + 6, b + 6) for a, b in dots]
-    for (a, b), text in labels:
-        wide = _LETTER * len(text)
-        for left, up in (
-            *((a + 10, b + 4), (a + 8, b - 8), (a - 10 - wide, b + 4), (a - 8 - wide, b - 8)),
-            *((a + 8, b + 18), (a - 8 - wide, b + 18)),
-        ):
-            box = (left, up - _LINE + 3, left + wide, up + 3)
-            across = box[0] >= LEFT and box[2] <= WIDTH - 2
-            inside = text and across and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
-            if inside and not any(_meet(box, other) for other in boxes):
-                boxes.append(box)
-                yield round(left, 1), round(up, 1), text
-                break
-
-
-def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether two boxes (left, top, right, bottom) have a part in common."""
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    return block("scatter", c=chart)

@@ -6,30 +6,19 @@ each plan.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.workload import Workload
+from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
-from planner.report import figures
-from planner.report.base import (
-    Column,
-    Fact,
-    Kind,
-    Section,
-    format_confidence,
-    format_factor,
-    format_interval,
-    format_share,
-    laid_out,
-)
-from planner.report.evidence import durations_s, view_of
-from planner.report.page import Block, fill, plain_body, render_page
+from planner.report import base, figures
+from planner.report.base import Column, Fact, Kind, Section, laid_out
+from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
-from planner.report.sections.stages import length_s
-from planner.result import Candidate
+from planner.report.sections.one_plan import length_s
+from planner.result import Candidate, Reshard
 from planner.rules.moved_bytes import received_bytes
 from planner.support.result_frames import ranks_held
 
@@ -45,19 +34,19 @@ _SAME_RATIO = 5e-5
 class PlacementChange:
     """One table that two plans treat differently.
 
-    ``received_bytes`` is what ranks have to receive to go from the first plan to the second one:
-    weights and optimizer state of the cells that a rank holds under the second plan only.
+    Attributes:
+        table: its name.
+        before, after: how it is placed, in words.
+        changed_type: whether the type, kernel or cache has changed, and not only the place.
+        received_bytes: what ranks have to receive to go from the first plan to the second one:
+            weights and optimizer state of the cells that a rank holds under the second plan only.
     """
 
     table: str
-    before: TablePlacement
-    after: TablePlacement
+    before: str
+    after: str
+    changed_type: bool
     received_bytes: float
-
-    @property
-    def changed_type(self) -> bool:
-        """Whether the type, kernel or cache has changed, and not only the place."""
-        return _kind(self.before) != _kind(self.after)
 
 
 def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementChange, ...]:
@@ -65,19 +54,42 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementCha
     found = []
     for table in workload.tables:
         old, new = before.placement(table.name), after.placement(table.name)
-        if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
-            continue
-        received = received_bytes(old, new, table, workload)
-        found.append(
-            PlacementChange(table=table.name, before=old, after=new, received_bytes=received)
-        )
+        changed_type = _kind(old) != _kind(new)
+        if changed_type or set(old.shards) != set(new.shards):
+            words = _describe(old), _describe(new)
+            if words[0] == words[1] and old.sharding_type is not new.sharding_type:
+                words = (
+                    f"{words[0]}, run as {old.sharding_type}",
+                    f"{words[1]}, run as {new.sharding_type}",
+                )
+            found.append(
+                PlacementChange(
+                    table=table.name,
+                    before=words[0],
+                    after=words[1],
+                    changed_type=changed_type,
+                    received_bytes=received_bytes(old, new, table, workload),
+                )
+            )
     return tuple(sorted(found, key=lambda c: (-c.received_bytes, c.table)))
 
 
-def regression_ratio(base: Candidate, other: Candidate) -> float:
-    """How much longer ``other`` takes than ``base``: 0.03 is 3 % slower, below 0 faster."""
-    before = base.estimate.time.time_s
-    return other.estimate.time.time_s / before - 1.0 if before > 0 else 0.0
+def _kind(placement: TablePlacement) -> tuple[object, ...]:
+    return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
+
+
+def _describe(placement: TablePlacement) -> str:
+    short = figures.short_name(placement)
+    kernel = placement.kernel.value.removeprefix("fused_")
+    suffix = "" if kernel in ("fused", "dense") else f" {kernel}"
+    if placement.sharding_type is ShardingType.DATA_PARALLEL:
+        return f"{short}{suffix}"
+    return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
+
+
+def regression_ratio(first: Candidate, other: Candidate) -> float:
+    """How much longer ``other`` takes than ``first``: 0.03 is 3 % slower, below 0 faster."""
+    return figures.speedup(first, other) - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,144 +103,144 @@ class Comparison:
     plans: tuple[Candidate, ...]
     confidences: tuple[float, ...]
 
+    def moved(self, other: Candidate) -> tuple[PlacementChange, ...]:
+        """The tables that the reference and another plan treat differently."""
+        return changes(self.pipeline.workload, self.plans[0].plan, other.plan)
 
-def difference_sections(comparison: Comparison) -> tuple[Section, ...]:
-    """The first plan beside each other one, the time per stage, what moved, and the moves."""
-    plans, workload = comparison.plans, comparison.pipeline.workload
-    moved = (moves_section(workload, plans[0], other) for other in plans[1:])
-    overview = _overview(plans, comparison.confidences)
-    return (overview, _stages(plans), *moved, _reshards(comparison))
+    def move(self, other: Candidate) -> Reshard:
+        """The move from the reference to another plan."""
+        first, pipeline = self.plans[0], self.pipeline
+        before_s, after_s = (p.estimate.time.time_s for p in (first, other))
+        systems = pipeline.workload, pipeline.topology
+        return reshard(first.plan, other.plan, *systems, before_s=before_s, after_s=after_s)
+
+
+def difference_sections(
+    comparison: Comparison, most: int | None = _MOST_ROWS
+) -> tuple[Section, ...]:
+    """The first plan beside each other one, the time per stage, what moved, and the moves.
+
+    ``most`` is how many tables are listed for each move; None for all.
+    """
+    moved = (_moves(comparison, other, most) for other in comparison.plans[1:])
+    return (_overview(comparison), _stages(comparison.plans), *moved, _reshards(comparison))
 
 
 def difference_data(comparison: Comparison) -> dict[str, object]:
     """The comparison as plain values for JSON: seconds, bytes, ratios."""
-    workload, plans = comparison.pipeline.workload, comparison.plans
-    base = plans[0]
-    sure = dict(zip((plan.name for plan in plans[1:]), comparison.confidences, strict=False))
+    first, *others = comparison.plans
+    sure = (None, *comparison.confidences)
     return {
         "plans": [
             {
                 "name": plan.name,
-                "iteration_time_s": plan.estimate.time.time_s,
-                "low_s": plan.estimate.time.low_s,
-                "high_s": plan.estimate.time.high_s,
-                "samples_per_s": plan.estimate.samples_per_s,
-                "change_ratio": regression_ratio(base, plan),
-                "confidence_faster_ratio": sure.get(plan.name),
-                "exposed_communication_s": plan.estimate.exposed_communication_s,
+                **predicted_json(plan.estimate),
+                "change_ratio": regression_ratio(first, plan),
+                "confidence_faster_ratio": faster,
                 "fullest_rank_bytes": plan.memory.fullest.used_bytes,
                 "fits": plan.memory.fits,
                 "stages_s": {s.name: max(s.duration_s, default=0.0) for s in plan.estimate.stages},
             }
-            for plan in plans
+            for plan, faster in zip(comparison.plans, sure, strict=True)
         ],
         "moves": [
-            {
-                "from": base.name,
-                "to": other.name,
-                "reshard_bytes": sum(change.received_bytes for change in moved),
-                "tables": [
-                    {
-                        "table": c.table,
-                        **dict(zip(("before", "after"), _described(c), strict=True)),
-                        "changed_type": c.changed_type,
-                        "received_bytes": c.received_bytes,
-                    }
-                    for c in moved
-                ],
-            }
-            for other in plans[1:]
-            for moved in (changes(workload, base.plan, other.plan),)
+            {"to": p.name, "reshard": comparison.move(p), "tables": comparison.moved(p)}
+            for p in others
         ],
     }
 
 
-def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> Section:
-    base = plans[0]
-    columns, rows = laid_out(
-        plans,
+def _overview(comparison: Comparison) -> Section:
+    first, *others = comparison.plans
+    facts = tuple(
+        Fact(label="Verdict", parts=verdict(first, other, sure))
+        for other, sure in zip(others, comparison.confidences, strict=True)
+    )
+    plans = comparison.plans
+    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
+    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    return Section.of(
+        "Plans",
+        comparison.plans,
         (
             (Column("plan"), lambda p: p.name),
             (
                 Column("change", Kind.SHARE),
-                lambda p: None if p is base else regression_ratio(base, p),
+                lambda p: None if p is first else regression_ratio(first, p),
             ),
             *figures.PLAN_CELLS,
         ),
+        facts=facts,
+        notes=notes,
     )
-    known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
-    facts = tuple(
-        Fact(label="Verdict", parts=_verdict(base, other, confidence))
-        for other, confidence in zip(plans[1:], known, strict=True)
-    )
-    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
-    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
-    return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 
-def _change(ratio: float, base: str) -> str:
-    """A difference in time in words; a large one as a factor, which is the same from both sides."""
-    factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
-    if factor >= _FACTOR:
-        shown = format_factor(factor)
-        return f"takes {shown} as long as {base}" if ratio > 0 else f"is {shown} as fast as {base}"
-    return f"is {format_share(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than {base}"
+def verdict(first: Candidate, other: Candidate, faster: float) -> tuple[str, ...]:
+    """How another plan compares with the first; a large difference as a factor.
 
-
-def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
-    ratio = regression_ratio(base, other)
-    times = (base.estimate.time, other.estimate.time)
-    (before, _), (after, _) = (format_interval(t.time_s, t.low_s, t.high_s) for t in times)
+    A factor is the same from both sides. ``faster`` is the probability that the other one is.
+    """
+    ratio = regression_ratio(first, other)
+    times = (first.estimate.time, other.estimate.time)
+    (before, _), (after, _) = (base.format_interval(t.time_s, t.low_s, t.high_s) for t in times)
     if abs(ratio) < _SAME_RATIO:
-        return (f"{other.name} takes as long as {base.name} ({after})",)
-    word = "slower" if ratio > 0 else "faster"
-    change = f"{other.name} {_change(ratio, base.name)} ({before} -> {after})"
-    if faster is None:
-        return (change,)
-    sure = format_confidence(1.0 - faster if ratio > 0 else faster)
-    return change, f"confidence that it is {word}: {sure}"
+        return (f"{other.name} takes as long as {first.name} ({after})",)
+    word, sure = ("slower", 1.0 - faster) if ratio > 0 else ("faster", faster)
+    factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
+    change = f"is {base.format_share(abs(ratio))} {word} than"
+    if factor >= _FACTOR:
+        shown = base.format_factor(factor)
+        change = f"takes {shown} as long as" if ratio > 0 else f"is {shown} as fast as"
+    return (
+        f"{other.name} {change} {first.name} ({before} -> {after})",
+        f"confidence that it is {word}: {base.format_confidence(sure)}",
+    )
 
 
 def _stages(plans: tuple[Candidate, ...]) -> Section:
     """Each stage on its slowest rank, with buckets added up, and the change from the first plan."""
-    found = [
-        {n: max(times) for n, times in durations_s(p.estimate, figures.merged_name).items()}
+    first, *others = (
+        {n: max(s) for n, s in figures.durations_s(p.estimate, figures.merged_name).items()}
         for p in plans
-    ]
-    columns = (
-        Column("stage (slowest rank)"),
-        *(Column(plan.name, Kind.TIME) for plan in plans),
-        *(
-            Column(f"change {i}" if len(plans) > 2 else "change", Kind.DELTA, optional=True)
-            for i in range(2, len(plans) + 1)
+    )
+    numbers = range(2, len(plans) + 1) if len(plans) > 2 else ("",)
+    return Section.of(
+        "Time per stage",
+        dict.fromkeys(name for times in (first, *others) for name in times),
+        (
+            (Column("stage (slowest rank)"), lambda name: name),
+            *(
+                (Column(plan.name, Kind.TIME), times.get)
+                for plan, times in zip(plans, (first, *others), strict=True)
+            ),
+            *(
+                (
+                    Column(f"change {number}".strip(), Kind.DELTA, optional=True),
+                    lambda name, times=times: times.get(name, 0.0) - first.get(name, 0.0),
+                )
+                for number, times in zip(numbers, others, strict=True)
+            ),
         ),
     )
-    rows = tuple(
-        (
-            name,
-            *(times.get(name) for times in found),
-            *(times.get(name, 0.0) - found[0].get(name, 0.0) for times in found[1:]),
-        )
-        for name in dict.fromkeys(name for times in found for name in times)
-    )
-    return Section(title="Time per stage", columns=columns, rows=rows)
 
 
-def moves_section(
-    workload: Workload, base: Candidate, other: Candidate, *, most: int | None = _MOST_ROWS
-) -> Section:
-    """The tables that differ between two plans, at most ``most`` of them; None for all."""
-    moved = changes(workload, base.plan, other.plan)
+def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Section:
+    """The tables that differ between the reference and another plan."""
+    moved, total = comparison.moved(other), len(comparison.pipeline.workload.tables)
     retyped = sum(change.changed_type for change in moved)
-    columns = (Column("table"), Column("before"), Column("after"), Column("to move", Kind.BYTES))
-    rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
-    parts = (
-        f"{len(moved)} of {len(workload.tables)} tables differ",
-        f"{retyped} changed type or kernel",
+    columns, rows = laid_out(
+        moved[:most],
+        (
+            (Column("table"), lambda c: c.table),
+            (Column("before"), lambda c: c.before),
+            (Column("after"), lambda c: c.after),
+            (Column("to move", Kind.BYTES), lambda c: c.received_bytes),
+        ),
     )
+    parts = (f"{len(moved)} of {total} tables differ", f"{retyped} changed type or kernel")
     hidden = len(moved) - len(rows)
     return Section(
-        title=f"From {base.name} to {other.name}",
+        title=f"From {comparison.plans[0].name} to {other.name}",
         facts=(Fact(label="Moved", parts=parts),),
         columns=columns,
         rows=rows,
@@ -236,49 +248,12 @@ def moves_section(
     )
 
 
-def _kind(placement: TablePlacement) -> tuple[object, ...]:
-    return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
-
-
-def _described(change: PlacementChange) -> tuple[str, str]:
-    """How a table is placed in both plans; a whole table that only changed its type shows both."""
-    before, after = _describe(change.before), _describe(change.after)
-    if before == after and change.before.sharding_type is not change.after.sharding_type:
-        return (
-            f"{before}, run as {change.before.sharding_type}",
-            f"{after}, run as {change.after.sharding_type}",
-        )
-    return before, after
-
-
-def _describe(placement: TablePlacement) -> str:
-    short = figures.short_name(placement)
-    kernel = placement.kernel.value.removeprefix("fused_")
-    suffix = "" if kernel in ("fused", "dense") else f" {kernel}"
-    if placement.sharding_type is ShardingType.DATA_PARALLEL:
-        return f"{short}{suffix}"
-    return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
-
-
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
-    base, pipeline = comparison.plans[0], comparison.pipeline
-    moves = [
-        (
-            plan.name,
-            reshard(
-                base.plan,
-                plan.plan,
-                pipeline.workload,
-                pipeline.topology,
-                before_s=base.estimate.time.time_s,
-                after_s=plan.estimate.time.time_s,
-            ),
-        )
-        for plan in comparison.plans[1:]
-    ]
-    columns, rows = laid_out(
-        moves,
+    first, *others = comparison.plans
+    return Section.of(
+        f"Re-sharding from {first.name}",
+        [(plan.name, comparison.move(plan)) for plan in others],
         (
             (Column("to"), lambda move: move[0]),
             (Column("tables", Kind.COUNT), lambda move: move[1].moved_tables),
@@ -291,13 +266,9 @@ def _reshards(comparison: Comparison) -> Section:
             ),
         ),
     )
-    return Section(title=f"Re-sharding from {base.name}", columns=columns, rows=rows)
 
 
 # ------------------------------------------------------------------ the page
-
-_VERDICTS = """\
-{% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
 
 
 def render_compare(comparison: Comparison) -> str:
@@ -310,37 +281,29 @@ def render_compare(comparison: Comparison) -> str:
 
 
 def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
-    """Differences, then the charts of each plan."""
-    plans = comparison.plans
-    overview, slowest, *_, reshards = difference_sections(comparison)
+    """Differences, with every table that moved, then the charts of each plan."""
+    overview, slowest, *moves, reshards = difference_sections(comparison, most=None)
     verdicts = ["; ".join(fact.parts) for fact in overview.facts]
-    rest = plain_body(replace(overview, facts=()))
-    body = fill(_VERDICTS, verdicts=verdicts, rest=rest)
-    blocks = [
-        Block(name="plans", title=overview.title, body=body, short="Verdict"),
-        *(_moved(comparison, i) for i in range(1, len(plans))),
-        _plain("reshard", "Re-shard", reshards),
-        _plain("stages", "Stages", slowest),
+    body = block("verdicts", lines=verdicts, rest=plain_body(replace(overview, facts=())))
+    moved = (
+        (i, p.name, m) for i, (p, m) in enumerate(zip(comparison.plans[1:], moves, strict=True), 2)
+    )
+    shown = [
+        *((f"moved-{i}", f"Moved: {name}", section) for i, name, section in moved),
+        ("reshard", "Re-shard", reshards),
+        ("stages", "Stages", slowest),
     ]
-    alone = [view_of(comparison.pipeline, plan) for plan in plans]
-    longest_s = max(length_s(view) for view in alone)
-    views = [replace(view, scale_s=longest_s) for view in alone]
-    for (name, part), (i, view) in itertools.product(parts(), enumerate(views, 1)):
-        if drawn := part.draw_view(view):
-            plan = view.plan.name
-            title, short = f"{part.title}: {plan}", f"{part.short}: {plan}"
-            blocks.append(Block(name=f"{name}-{i}", title=title, body=drawn, short=short))
-    return tuple(blocks)
-
-
-def _plain(name: str, short: str, section: Section) -> Block:
-    return Block(name=name, title=section.title, body=plain_body(section), short=short)
-
-
-def _moved(comparison: Comparison, index: int) -> Block:
-    """Every table that differs; the terminal shows only the largest of them."""
-    base, other = comparison.plans[0], comparison.plans[index]
-    section = moves_section(comparison.pipeline.workload, base, other, most=None)
-    if not section.rows:
-        section = replace(section, facts=(), notes=("No table moved or changed its type.",))
-    return _plain(f"moved-{index + 1}", f"Moved: {other.name}", section)
+    longest_s = max(length_s(plan.estimate) for plan in comparison.plans)
+    return (
+        Block(name="plans", title=overview.title, body=body, short="Verdict"),
+        *(
+            Block(name=name, title=section.title, body=plain_body(section), short=short)
+            for name, short, section in shown
+        ),
+        *(
+            part.block(drawn, of=plan.name, number=f"-{i}")
+            for part in parts()
+            for i, plan in enumerate(comparison.plans, 1)
+            if (drawn := part.draw_plan(plan, comparison.pipeline, longest_s))
+        ),
+    )

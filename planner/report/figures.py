@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
 
-from costmodels.estimates import IterationEstimate
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+from costmodels.dense.base import dense_parameters
+from costmodels.estimates import CriticalStep, IterationEstimate, MemoryLedger
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
-from planner.report.base import Cell, Column, Kind
+from planner.report.base import Cell, Column, Kind, format_gib
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
+from planner.support.result_frames import ranks_held
+from planner.support.text import printable
 
-SHORT_NAMES: dict[ShardingType, str] = {
-    ShardingType.TABLE_WISE: "TW",
-    ShardingType.ROW_WISE: "RW",
-    ShardingType.COLUMN_WISE: "CW",
-    ShardingType.DATA_PARALLEL: "DP",
-    ShardingType.TABLE_ROW_WISE: "TWRW",
-    ShardingType.TABLE_COLUMN_WISE: "TWCW",
-    ShardingType.GRID_SHARD: "GRID",
-}
-"""TorchRec's abbreviations of its sharding types."""
+Key = TypeVar("Key")
 
-_IN_WORDS: dict[ShardingType, str] = {
-    ShardingType.TABLE_WISE: "whole on one rank",
-    ShardingType.ROW_WISE: "cut by rows over all ranks",
-    ShardingType.COLUMN_WISE: "cut by columns",
-    ShardingType.DATA_PARALLEL: "copied to every rank",
-    ShardingType.TABLE_ROW_WISE: "cut by rows inside one host",
-    ShardingType.TABLE_COLUMN_WISE: "cut by columns inside one host",
-    ShardingType.GRID_SHARD: "cut by columns, each piece by rows inside one host",
+_TYPES: Final = {
+    ShardingType.TABLE_WISE: ("TW", "whole on one rank"),
+    ShardingType.ROW_WISE: ("RW", "cut by rows over all ranks"),
+    ShardingType.COLUMN_WISE: ("CW", "cut by columns"),
+    ShardingType.DATA_PARALLEL: ("DP", "copied to every rank"),
+    ShardingType.TABLE_ROW_WISE: ("TWRW", "cut by rows inside one host"),
+    ShardingType.TABLE_COLUMN_WISE: ("TWCW", "cut by columns inside one host"),
+    ShardingType.GRID_SHARD: ("GRID", "cut by columns, each piece by rows inside one host"),
 }
-"""What each sharding type does with a table."""
+"""TorchRec's abbreviation of each sharding type, and what the type does with a table."""
+SHORT_NAMES: Final = {kind: short for kind, (short, _) in _TYPES.items()}
 
 _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 
@@ -65,7 +66,8 @@ def kinds_in_words(plan: Plan) -> tuple[str, ...]:
 
     Only the first part has the word "tables".
     """
-    found = [(n, f"{_IN_WORDS[kind]} ({SHORT_NAMES[kind]})") for kind, n in _counts(plan).items()]
+    types = ((n, *_TYPES[kind]) for kind, n in _counts(plan).items())
+    found = [(n, f"{words} ({short})") for n, short, words in types]
     return tuple(
         f"{count:,} {'' if i else 'table ' if count == 1 else 'tables '}{words}"
         for i, (count, words) in enumerate(found)
@@ -75,7 +77,7 @@ def kinds_in_words(plan: Plan) -> tuple[str, ...]:
 def abbreviations(plans: Iterable[Plan]) -> str:
     """Explains the abbreviations of the sharding types in these plans; empty without a table."""
     used = {kind for plan in plans for kind in _counts(plan)}
-    words = [f"{SHORT_NAMES[kind]}: {_IN_WORDS[kind]}" for kind in SHORT_NAMES if kind in used]
+    words = [": ".join(told) for kind, told in _TYPES.items() if kind in used]
     return f"{'; '.join(words)}." if words else ""
 
 
@@ -96,6 +98,12 @@ PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
 """What tables of plans say of each plan, after its name."""
 
 
+def kernel_name(placement: TablePlacement) -> str:
+    """The kernel, with the share of the rows that its cache can hold."""
+    ratio, kernel = placement.cache_load_factor_ratio, placement.kernel.value
+    return kernel if ratio is None else f"{kernel} {100 * ratio:.2g}%"
+
+
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:
     """How many tables run with which compute kernel: ``("fused 14", "dense 2")``."""
     kernels = Counter(p.kernel.value for p in plan.placements)
@@ -109,16 +117,18 @@ def merged_name(stage: str) -> str:
 
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
-    seconds = path_seconds(estimate, merged_name)
+    seconds = path_seconds(estimate, lambda step: merged_name(step.stage))
     total = estimate.time.time_s or 1.0
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
 
 
-def path_seconds(estimate: IterationEstimate, name_of: Callable[[str], str]) -> dict[str, float]:
-    """Seconds that the critical path spends in the stages that have one name."""
-    seconds: defaultdict[str, float] = defaultdict(float)
+def path_seconds(
+    estimate: IterationEstimate, key: Callable[[CriticalStep], Key]
+) -> dict[Key, float]:
+    """Seconds of the steps of the critical path that have the same key."""
+    seconds: defaultdict[Key, float] = defaultdict(float)
     for step in estimate.critical_path:
-        seconds[name_of(step.stage)] += step.duration_s
+        seconds[key(step)] += step.duration_s
     return seconds
 
 
@@ -131,12 +141,18 @@ def worst_scenario(result: PlanningResult) -> ScenarioTime | None:
 
 def bottleneck_rank(estimate: IterationEstimate) -> int:
     """The rank with most of the time on the critical path; the first one in a tie."""
-    seconds: defaultdict[int, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[step.rank] += step.duration_s
-    if not seconds:
-        return estimate.slowest_rank
-    return min(seconds, key=lambda rank: (-seconds[rank], rank))
+    seconds = path_seconds(estimate, lambda step: step.rank)
+    return min(seconds, key=lambda r: (-seconds[r], r), default=estimate.slowest_rank)
+
+
+def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
+    """The rank with most of the critical path, and the slowest, median and fastest by compute."""
+    order = [r.rank for r in sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))]
+    ranks = (bottleneck_rank(estimate), estimate.slowest_rank, order[len(order) // 2], order[0])
+    words = dict(
+        reversed(tuple(zip(ranks, ("critical", "slowest", "median", "fastest"), strict=True)))
+    )
+    return tuple((words[rank], rank) for rank in dict.fromkeys(ranks))
 
 
 def speedup(best: Candidate, other: Candidate) -> float:
@@ -162,8 +178,24 @@ def has_unknown_rules(result: PlanningResult) -> bool:
     return tied or limited or bool(rules.together or rules.apart or rules.counts)
 
 
-def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
-    """(name, role, plan) of every priced plan, best first; plans of one strategy are numbered."""
+def unfit_baselines(result: PlanningResult) -> tuple[str, ...]:
+    """The baselines that found no plan."""
+    keeps = " and keeps the constraints" if has_unknown_rules(result) else ""
+    names = ", ".join(map(printable, result.unfit_baselines))
+    return (f"{names}: found no plan that fits{keeps}",) if names else ()
+
+
+def fullest_hosts(ledger: MemoryLedger) -> tuple[str, ...]:
+    """The hosts whose memory holds tables, the fullest first."""
+    used = [h for h in ledger.hosts if h.used_bytes > 0]
+    return tuple(
+        f"host {h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
+        for h in sorted(used, key=lambda h: -h.used_bytes / h.capacity_bytes)
+    )
+
+
+def named_plans(result: PlanningResult) -> list[tuple[str, Candidate]]:
+    """(role, plan) of every priced plan, best first; the names of plans of one strategy differ."""
     found = [("chosen", result.best)]
     found += [("runner-up", plan) for plan in result.runners_up]
     found += [("baseline", plan) for plan in result.baselines]
@@ -171,8 +203,8 @@ def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
     named = []
     for role, plan in found:
         seen[plan.name] += 1
-        count = seen[plan.name]
-        named.append((plan.name if count == 1 else f"{plan.name} {count}", role, plan))
+        name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
+        named.append((role, replace(plan, name=name)))
     return named
 
 
@@ -202,26 +234,28 @@ def rank_ranges(ranks: list[int]) -> str:
 _MOST_RANGES = 6
 
 
-def where(ranks: list[int]) -> str:
-    """Ranks as ranges, ``0-7, 12``, or how many where the ranges are many."""
+def where(placement: TablePlacement) -> str:
+    """Ranks that hold a part of a table as ranges, ``0-7, 12``, or how many where these are many.
+
+    A table with fewer rows than ranks has none on some of them.
+    """
+    ranks = ranks_held(placement)
     ranges = rank_ranges(ranks)
     return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
 
 
 _WORTH_TELLING = 1e-3
-_UNSEEN = "kernel launches and overlap, which the bound does not count"
-_UNEVEN = "work spread unevenly over ranks"
-_DEARER = "tables cut in ways that cost more than those of the bound"
 
 
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     """The parts of a gap, as shares of the value, without those too small to mention."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    parts = [(solver.unseen_gap_ratio, _UNSEEN)]
+    launches = "kernel launches and overlap, which the bound does not count"
+    parts = [(solver.unseen_gap_ratio, launches)]
     if gap is not None and uneven is not None:
-        parts.append((uneven, _UNEVEN))
+        parts.append((uneven, "work spread unevenly over ranks"))
         rest = gap - uneven - solver.unseen_gap_ratio
-        parts.append((rest, _DEARER))
+        parts.append((rest, "tables cut in ways that cost more than those of the bound"))
     return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
 
 
@@ -230,13 +264,107 @@ def plain_objective(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def is_of_speed(name: str) -> bool:
-    """Whether a shorter iteration makes an objective smaller, as it does for a time."""
-    return objective_kind(name)[0] is Kind.TIME
-
-
-def objective_kind(name: str) -> tuple[Kind, str]:
-    """How values of an objective are written, and their unit."""
+def objective_kind(name: str) -> Kind:
+    """How values of an objective are written; a shorter iteration makes times smaller alone."""
     plain = plain_objective(name)
-    unit = objective_class(plain).unit if plain in objective_names() else ""
-    return Kind.TIME if unit == "s" else Kind.NUMBER, unit
+    is_time = plain in objective_names() and objective_class(plain).unit == "s"
+    return Kind.TIME if is_time else Kind.NUMBER
+
+
+# ------------------------------------------------------------------ families of stages
+
+_FAMILIES: Final = {
+    "input": ("input exchange", r"^input"),
+    "cache": ("cache fetch", r"^cache|prefetch"),
+    "lookup": ("lookup forward", r"^lookup(?!.*backward)"),
+    "output": ("output exchange", r"^output"),
+    "dense": ("dense forward", r"(MLP|^dense part)(?!.*(backward|all-reduce|optimizer))"),
+    "dense-b": ("dense backward", r"(MLP|^dense part).*backward|optimizer"),
+    "gradient": ("gradient exchange", r"^gradient(?!.*all-reduce)"),
+    "lookup-b": ("lookup backward", r"^lookup.*backward"),
+    "reduce": ("all-reduce", r"all-reduce"),
+    "other": ("host launches and data", r""),
+}
+FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in _FAMILIES.items()}
+"""The style class of each family's colour, and its name for people, in the order of an iteration.
+"""
+
+
+def family(stage: str) -> str:
+    """The family of a stage by its name."""
+    return next(name for name, (_, rule) in _FAMILIES.items() if re.search(rule, stage))
+
+
+def durations_s(
+    estimate: IterationEstimate, name_of: Callable[[str], str]
+) -> dict[str, list[float]]:
+    """Seconds on every rank of the stages that have one name, in order of time: name -> ``[W]``."""
+    found: dict[str, list[float]] = {}
+    for stage in sorted(estimate.stages, key=lambda s: min(s.start_s, default=0.0)):
+        if any(stage.duration_s):
+            name = name_of(stage.name)
+            total = found.get(name, [0.0] * len(stage.duration_s))
+            found[name] = [a + b for a, b in zip(total, stage.duration_s, strict=True)]
+    return found
+
+
+def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
+    """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> ``[W]``."""
+    found = durations_s(estimate, family)
+    return {name: found[name] for name in FAMILIES if name in found}
+
+
+def family_keys(families: Collection[str]) -> list[tuple[str, str]]:
+    """Style class and words of some families, for a legend, in the order of FAMILIES."""
+    return [(f"c-{name}", words) for name, words in FAMILIES.items() if name in families]
+
+
+def family_seconds(estimate: IterationEstimate) -> dict[str, float]:
+    """Seconds that the critical path spends in each family of stages, in the order of FAMILIES.
+
+    They sum to the iteration time.
+    """
+    seconds = path_seconds(estimate, lambda step: family(step.stage))
+    return {name: seconds[name] for name in FAMILIES if name in seconds}
+
+
+# ------------------------------------------------------------------ what each table costs
+
+_LOOKUPS: Final = ("cache", "lookup", "lookup-b")
+_EXCHANGES: Final = {
+    "input": slice(INPUT, OUTPUT),
+    "output": slice(OUTPUT, CALLS),
+    "gradient": slice(OUTPUT, CALLS),
+}
+_DENSE_GRADIENT_BYTES: Final = 4.0
+
+
+def table_costs(plan: Candidate, pipeline: CostPipeline) -> Mapping[str, tuple[float, float]]:
+    """Seconds per rank and iteration of lookups and of exchanges that each table of a plan causes.
+
+    On each rank, the time of lookups is shared out in proportion to what the lookups of each table
+    would take alone, and the time of an exchange in proportion to bytes. The time of the all-reduce
+    is shared out in proportion to bytes among replicated tables and the dense part.
+    """
+    durations = family_durations_s(plan.estimate)
+    none = [0.0] * len(plan.estimate.ranks)
+    spent = {name: np.array(durations.get(name, none)) for name in FAMILIES}
+    placements = plan.plan.placements
+    work = pipeline.placements_work(plan.plan)
+    rows, index = work.rows, work.index
+    forward, backward = pipeline.lookup_times(rows)
+    lookup = _shared((forward + backward)[index], sum(spent[f] for f in _LOOKUPS))
+    exchange = np.zeros(len(placements))
+    for name, columns in _EXCHANGES.items():
+        exchange += _shared(rows[:, columns].sum(axis=-1)[index], spent[name])
+    dense = dense_parameters(pipeline.workload) * _DENSE_GRADIENT_BYTES
+    exchange += _shared(rows[:, REPLICATED][index], spent["reduce"], others=dense)
+    return {
+        p.table: (float(a), float(b)) for p, a, b in zip(placements, lookup, exchange, strict=True)
+    }
+
+
+def _shared(parts: FloatArray, total_s: FloatArray | int, others: float = 0.0) -> FloatArray:
+    """``[T]`` shares of ``total_s [W]`` in proportion to ``parts [T, W]``, as means over ranks."""
+    whole = parts.sum(axis=0) + others
+    return np.asarray((parts / np.where(whole > 0, whole, 1.0) * total_s).mean(axis=1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,10 +26,6 @@ _TALL_ROWS = 24
 """A table with more rows than this scrolls in a box of its own."""
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
-_SHORT_NUMBER = re.compile(r"(?<![\d.,])\d+(\.\d+)?(?= )(?! %)(?! B$)")
-_MOST_WHOLE = 1e15
-_SIGNED = (Kind.DELTA, Kind.DELTA_BYTES)
-_PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, *_SIGNED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +77,11 @@ def fill(source: str, **values: object) -> Markup:
     return Markup(_compiled(source).render(blocks=_blocks(), **values))
 
 
+def block(name: str, **values: object) -> Markup:
+    """Fill a macro of ``templates/blocks.html``, as :func:`fill` does."""
+    return Markup(getattr(_blocks(), name)(**values))
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -116,13 +116,9 @@ def _blocks() -> object:
 
 def plain_body(section: Section) -> Markup:
     """Facts, table and notes of a section."""
-    return fill(
-        "{% if facts %}{{ blocks.facts(facts) }}{% endif %}{{ table }}"
-        "{% for note in notes %}<p>{{ note }}</p>{% endfor %}",
-        facts=[(fact.label, "; ".join(fact.parts)) for fact in section.facts],
-        table=grid(section.columns, section.rows) if section.rows else "",
-        notes=section.notes,
-    )
+    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts]
+    table = grid(section.columns, section.rows) if section.rows else ""
+    return block("plain", pairs=pairs, table=table, notes=section.notes)
 
 
 def grid(
@@ -142,12 +138,12 @@ def grid(
         ident: id of the table, for its search box.
         marked: number of first rows that stand out.
     """
-    if not css and any(column.kind in _SIGNED for column in columns):
+    if not css and any(column.kind is Kind.DELTA for column in columns):
         css = "delta"
     if not css and any(isinstance(v, str) and len(v) > _WIDE_TEXT for row in rows for v in row[1:]):
         css = "wide"
-    return fill(
-        "{{ blocks.grid(heads, rows, css, ident, tall, marked) }}",
+    return block(
+        "grid",
         heads=[(c.title.removesuffix(" GiB"), c.hint, c.is_number) for c in columns],
         rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
         css=css,
@@ -159,28 +155,10 @@ def grid(
 
 def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     """The text, the raw number (None for a text), and the style class of a signed difference."""
-    words = written(Kind.BYTES if kind is Kind.GIB else kind, value)
+    words = format_cell(Kind.BYTES if kind is Kind.GIB else kind, value)
     if kind is Kind.TEXT:
         return words, None, ""
-    side = ""
-    if kind in _SIGNED and isinstance(value, float) and words != "0":
-        side = "up" if value > 0 else "down"
-    return words, _raw(value), side
-
-
-def _raw(value: Cell) -> str:
-    """A value as ``data-v`` has it: nine digits, whole numbers in full."""
-    if value is None:
-        return ""
     if not isinstance(value, float):
-        return printable(str(value))
-    whole = abs(value) < _MOST_WHOLE and value == round(value)
-    return f"{value:.0f}" if whole else f"{value:.9g}"
-
-
-def written(kind: Kind, value: Cell) -> str:
-    """A value for people; times, bytes and rates have three digits, so that they line up."""
-    words = format_cell(kind, value)
-    if kind not in _PADDED:
-        return words
-    return _SHORT_NUMBER.sub(lambda found: f"{float(found[0]):#.3g}".rstrip("."), words)
+        return words, "" if value is None else printable(str(value)), ""
+    side = "up" if value > 0 else "down"
+    return words, f"{value:.9g}", side if kind is Kind.DELTA and words != "0" else ""

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costmodels import units
 from planner import io
 from planner.models import pipeline_of
 from planner.report import figures
-from planner.report.evidence import gather, notable_ranks
 from planner.report.page import render_page
-from planner.report.sections.base import build_blocks
+from planner.report.sections.base import build_blocks, build_sections
 from planner.result import PlanningResult
-from planner.support.files import (
-    HTML_FILE,
-    PLAN_FILE,
-    RESHARD_FILE,
-    RUN_FILES,
-    TRACE_FOLDER,
-    write_files,
-)
-from planner.support.text import counted
+from planner.support import files as support
 from planner.trace.kineto import traces
 
 
 def page(result: PlanningResult) -> str:
     """The text of ``report.html``."""
-    workload, topology = result.problem.workload, result.problem.topology
-    subtitle = (
-        f"{counted(len(workload.tables), 'table')}, "
-        f"{units.format_bytes(workload.weight_bytes)} of weights, "
-        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank"
-    )
-    title = f"Sharding plan of {workload.name}"
-    return render_page(title, subtitle, build_blocks(gather(result)))
+    (summary,) = build_sections(result, ("summary",))
+    workload = result.problem.workload
+    subtitle = ", ".join((*summary.facts[0].parts, f"pipeline {workload.pipeline.value}"))
+    return render_page(f"Sharding plan of {workload.name}", subtitle, build_blocks(result))
 
 
 def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
@@ -42,16 +28,16 @@ def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     In an existing folder each file is replaced in one step, the plan last; the folder of traces is
     replaced as a whole, and what an earlier run has left is removed.
     """
-    texts = {PLAN_FILE: io.plan_text(result), HTML_FILE: page(result)}
+    texts = {support.PLAN_FILE: io.plan_text(result), support.HTML_FILE: page(result)}
     limit = result.problem.move_limit
     if limit is not None:
         local = result.problem.topology.local_world_size
-        texts[RESHARD_FILE] = io.reshard_text(
+        texts[support.RESHARD_FILE] = io.reshard_text(
             limit.start, result.plan, result.problem.workload, local
         )
-    ranks = [rank for _, rank in notable_ranks(result.estimate)]
+    ranks = [rank for _, rank in figures.notable_ranks(result.estimate)]
     traced = traces(pipeline_of(result.problem), result.plan, ranks=ranks)
     files = {name: text.encode() for name, text in texts.items()}
-    files |= {f"{TRACE_FOLDER}/{file.name}": file.data for file in traced}
-    write_files(folder, files, last=PLAN_FILE, stale=RUN_FILES)
-    return tuple(folder / name for name in (*texts, *([TRACE_FOLDER] if traced else [])))
+    files |= {f"{support.TRACE_FOLDER}/{file.name}": file.data for file in traced}
+    support.write_files(folder, files, last=support.PLAN_FILE, stale=support.RUN_FILES)
+    return tuple(folder / name for name in (*texts, *([support.TRACE_FOLDER] if traced else [])))

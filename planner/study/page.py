@@ -7,7 +7,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from planner.report.charts import ChartDot, Figure, legend, scatter
+from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, fill, grid, render_page
 from planner.study.compare import (
     Worth,
@@ -107,18 +107,10 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
                 told=f"{words}: {title_x} {significant(x * factor_x, 4)}, {title_y} "
                 f"{significant(y * factor_y, 4)}",
                 is_best=result.setup in front,
-                label=words if result.setup in front and len(words) < 40 else "",
             )
         )
-    line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else None
-    return scatter(
-        f"{title_y} against {title_x}",
-        dots,
-        systems,
-        Figure(title=title_x, factor=factor_x),
-        Figure(title=title_y, factor=factor_y),
-        lines={} if line is None else {"front": line},
-    )
+    line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()
+    return scatter(dots, systems, _AXES[across], _AXES[up], line)
 
 
 def _knobs(study: Study) -> list[tuple[str, list[tuple[str, str, str, str]]]]:

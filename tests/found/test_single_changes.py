@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ShardingType
 from planner import api, io
-from planner.explain import Explainer
+from planner.explain.explainer import Explainer
 from planner.settings import SearchSettings
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError
-from planner.explain import ConstraintCost, constraint_costs
+from planner.explain.explainer import ConstraintCost, constraint_costs
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.settings import SearchSettings
 from planner.support.status import Status

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.explain import Explainer, OptionCost, relaxed
-from planner.explain.explainer import _with_more_memory
+from planner.explain.explainer import Explainer, OptionCost, _with_more_memory, relaxed
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -63,7 +63,7 @@ def test_a_table_goes_where_it_fits_and_the_plan_is_fastest() -> None:
     option, _ = placed_anew(sizes, num_ranks=3)
     assert not option.is_chosen
     assert option.placement.ranks == (1,)
-    assert option.plan_time_s is not None
+    assert option.plan_time_s < math.inf
 
 
 def test_a_table_that_fits_nowhere_goes_to_the_emptiest_rank_and_has_no_time() -> None:
@@ -72,7 +72,7 @@ def test_a_table_that_fits_nowhere_goes_to_the_emptiest_rank_and_has_no_time() -
     own, option = placed_anew(sizes, num_ranks=2)
     assert own.is_chosen, "what fits comes first"
     assert option.placement.ranks == (1,)
-    assert option.plan_time_s is None
+    assert option.plan_time_s == math.inf
 
 
 def test_what_fits_nowhere_goes_to_the_emptiest_rank_beside_options_that_fit() -> None:
@@ -83,11 +83,11 @@ def test_what_fits_nowhere_goes_to_the_emptiest_rank_beside_options_that_fit() -
     }
     types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
     options = placed_anew(sizes, num_ranks=3, rules=replace(WHOLE, sharding_types=types))
-    fitting = [o for o in options if o.plan_time_s is not None]
+    fitting = [o for o in options if o.plan_time_s < math.inf]
     assert len(fitting) > 1
     (whole,) = (o for o in options if len(o.placement.shards) == 1)
     assert whole.placement.ranks == (1,)
-    assert whole.plan_time_s is None
+    assert whole.plan_time_s == math.inf
 
 
 def test_each_constraint_is_dropped_alone_and_named() -> None:

@@ -12,8 +12,7 @@ import pytest
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from planner.api import estimate
 from planner.errors import InvalidInputError
-from planner.explain import Change, Explainer
-from planner.explain.explainer import least_moved
+from planner.explain.explainer import Change, Explainer, least_moved
 from planner.problem import (
     Constraints,
     CountLimit,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from planner.cli import flags as spec
@@ -42,29 +41,26 @@ def command(
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem.limited
     from planner import api  # after the cheap checks: this import is the slow one
-
-    named = dict(zip(plan_names(plans), inputs.plans, strict=True))
-    candidates = api.compare(problem.workload, problem.topology, named, models=problem.models)
-    pipeline = pipeline_of(problem)
-    sure = tuple(pipeline.confidence_faster(p, inputs.plans[0]) for p in inputs.plans[1:])
-    worst = max(difference.regression_ratio(candidates[0], other) for other in candidates[1:])
-    failed = fail_over is not None and worst > fail_over
-    comparison = difference.Comparison(pipeline=pipeline, plans=candidates, confidences=sure)
     from planner.cli.printing.show import print_assumed
+    from planner.report.terminal import print_sections
     from planner.solving.assumed import priced_assumptions
 
+    named = dict(zip(plan_names(plans), inputs.plans, strict=True))
+    first, *others = api.compare(problem.workload, problem.topology, named, models=problem.models)
+    pipeline = pipeline_of(problem)
+    sure = tuple(pipeline.confidence_faster(other.plan, first.plan) for other in others)
+    worst = max(difference.regression_ratio(first, other) for other in others)
+    failed = fail_over is not None and worst > fail_over
+    comparison = difference.Comparison(pipeline=pipeline, plans=(first, *others), confidences=sure)
     assumed = priced_assumptions(problem, inputs.plans[0], inputs.assumed)
     if output is not None:
         write_folder(output, {"compare.html": difference.render_compare(comparison).encode()})
     if settings.json:
-        data = difference.difference_data(comparison)
-        told = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
-        write_json({**data, **told, "assumed": [asdict(a) for a in assumed]})
+        told = {"fail_over_ratio": fail_over, "failed": failed, "warnings": inputs.warnings}
+        write_json({**difference.difference_data(comparison), **told, "assumed": assumed})
     else:
-        from planner.report.terminal import print_sections
-
         print_sections(stdout_console(), difference.difference_sections(comparison))
-        print_assumed(assumed, candidates[0].estimate.time.time_s)
+        print_assumed(assumed, first.estimate.time.time_s)
     warn(settings, inputs.warnings)
     if failed:
         remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")

@@ -76,14 +76,14 @@ def command(
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
     if settings.json:
-        write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
+        write_json({**show.as_json(drift), "warnings": tuple(dict.fromkeys(warnings))})
     else:
         show.print_drift(settings, drift)
     warn(settings, tuple(warnings))
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         from planner import io
 
-        io.save_plan(asked.output, drift.latest.assessment.result)
+        io.save_plan(asked.output, drift.latest.result)
         remark(settings, f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
@@ -93,7 +93,7 @@ def _drift(
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
     from planner.cli.days import ordered
-    from planner.cli.inputs import load_plans, with_constraints, with_notes
+    from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
     from planner.cli.printing import drift_show as show
 
     files, before = ordered(asked.days), asked.before
@@ -108,25 +108,22 @@ def _drift(
         old = stats_of(before, problem.workload)
         then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
+        if inputs.made_for is not None and made_of_others(inputs.made_for, then):
+            warnings += (f"{plan}: was made for other laws, tables or training than {before} says",)
     limit = MoveLimit(
         start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
     search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
-    found = []
+    found = {}
     with StopOnInterrupt(keeps=False) as stop:
         for file in files:
             now, rows, notes = workload_under(
-                problem.workload, stats_of(file.path, problem.workload), file.name
+                problem.workload, stats_of(file.path, problem.workload), str(file.path)
             )
             warnings += notes
-            assessment = assess(problem, now, limit, search=search, should_stop=stop)
-            found.append(show.Day(file=file, assessment=assessment, rows=rows))
-    drift = show.Drift(
-        days=tuple(found),
-        threshold_ratio=asked.threshold,
-        predicted_s=None if inputs.made_for is None else inputs.made_for.predicted_s,
-        before=before,
-    )
+            assessed = assess(problem, now, limit, search=search, should_stop=stop)
+            found[file] = replace(assessed, rows=rows)
+    drift = show.Drift(days=found, threshold_ratio=asked.threshold, before=before)
     return drift, list(warnings)
 
 
@@ -136,7 +133,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.errors import InvalidInputError
+    from planner.errors import refuse
     from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
     from planner.profiling.stats import load_stats, some_names
 
@@ -144,17 +141,17 @@ def stats_of(path: Path, workload: Workload) -> Stats:
         return load_stats(path)
     readers = all_readers()
     names = {name for source in find_sources([path], readers) for name in source.names}
-    tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
-    by_name = {t.name: t.name for t in workload.tables if t.name in names}
-    if not tables and not by_name:
-        message = (
+    tables = {t.name: t.name for t in workload.tables}
+    tables |= {f.name: t.name for t in workload.tables for f in t.features}
+    found = {name: tables[name] for name in sorted(names) if name in tables}
+    if not found:
+        refuse(
             f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
             "or table of the workload; profile it with 'shardplan profile --table-map'"
         )
-        raise InvalidInputError(message)
     options = ProfileOptions(
-        features=tuple(sorted({*tables, *by_name})),
-        by_feature=ByFeature({**by_name, **tables}),
+        features=tuple(found),
+        by_feature=ByFeature(found),
         batch_sizes=(int(workload.batch_size_per_rank),),
         jobs=usable_cores(),
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.cli import flags as spec
 from planner.cli.console import Settings, stdout_console, write_json
 from planner.cli.printing.show import print_result
 from planner.cli.types import OBJECTIVE, Text
+
+if TYPE_CHECKING:
+    from planner.cli.inputs import Inputs
+    from planner.problem import PlanningProblem
+    from planner.report.base import Fact
+    from planner.result import SolverReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +61,20 @@ def command(
     problem = inputs.problem.limited
     inputs = replace(inputs, problem=problem)
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli.printing import valuing
     from planner.options.torchrec_rules import runtime_warnings
     from planner.report.terminal import print_facts
     from planner.result import PlanningResult
     from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import in_scenarios
 
-    path, (placed,) = plan or workload, inputs.plans
-    asked, warnings = valuing.question(inputs, flags, path, more.objective, more)
-    more.check_figures(asked.objective)
+    (placed,) = inputs.plans
     candidate = api.estimate(problem.workload, problem.topology, placed, models=problem.models)
-    solver, left_out = valuing.answer(asked, placed, path, is_explicit=more != EstimateFlags())
-    candidate, times = in_scenarios(asked.problem, candidate)
+    asked, solver, warnings = _valued(inputs, flags, plan or workload, more)
+    candidate, times = in_scenarios(asked, candidate)
     result = PlanningResult(
         problem=problem,
         best=candidate,
-        warnings=(*warnings, *left_out, *runtime_warnings(candidate.plan, problem.workload)),
+        warnings=(*warnings, *runtime_warnings(candidate.plan, problem.workload)),
         solver=solver,
         scenarios=times,
         assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
@@ -79,7 +85,80 @@ def command(
         write_json(io.result_to_json(result))
     else:
         print_result(settings, result, leave_out=("Solver", "Verdict"))
-        line = valuing.fact(solver)
-        if line is not None:
-            print_facts(stdout_console(), (line,))
+        print_facts(stdout_console(), _facts(solver))
     return 0 if candidate.memory.fits else 1
+
+
+def _valued(
+    inputs: Inputs, flags: spec.ProblemFlags, path: Path, more: EstimateFlags
+) -> tuple[PlanningProblem, SolverReport, tuple[str, ...]]:
+    """The value of the plan by the objective of the flags, or else by that it was made for.
+
+    If the objective comes from the plan and cannot be priced, the value is the iteration time, with
+    a warning. Returned are the problem with its scenarios, the report, and warnings.
+
+    Raises:
+        InvalidInputError: a scenario breaks a rule, the system lacks what the objective needs, or
+            the objective takes no scenarios.
+    """
+    from planner.cli.inputs import load_scenarios
+    from planner.errors import InvalidInputError
+    from planner.io.plan.result_json import GIVEN
+    from planner.objectives import objective_names
+    from planner.result import SolverReport
+    from planner.scenarios import ScenarioRule
+    from planner.solving.prepare import objective_value
+    from planner.support.status import Status
+
+    saved = inputs.made_for
+    robust, _, own = ("" if saved is None else saved.objective or "").rpartition(" ")
+    is_known = own in objective_names() and robust in ("", *ScenarioRule)
+    name = more.objective or (own if is_known else "iteration")
+    if not is_known or name != own:
+        saved, robust = None, ""
+    rule = ScenarioRule(more.robust or robust or ScenarioRule.WORST)
+    variants, warnings = load_scenarios(more.scenarios, inputs.problem, flags)
+    if saved is not None and saved.num_scenarios and not variants:
+        warnings.append(
+            f"{path}: was made for the {rule} of the workload and {saved.num_scenarios} scenarios; "
+            "name them with --scenario to have that value, this is the workload's alone"
+        )
+    more.check_figures(name)
+    defaults = more.torchrec_defaults or (saved is not None and saved.torchrec_defaults)
+    asked, (plan,) = replace(inputs.problem, scenarios=variants), inputs.plans
+    price = partial(objective_value, asked, plan, robust=rule)
+    try:
+        value = price(name, torchrec_figures=defaults)
+    except InvalidInputError as error:
+        if more != EstimateFlags():
+            raise
+        told = f"{path}: was made for objective {name}, which is left out here: {error}"
+        warnings.append(told)
+        name, defaults = "iteration", False
+        value = price(name)
+    solver = SolverReport(
+        strategy=GIVEN,
+        objective=f"{rule} {name}" if variants else name,
+        status=Status.HEURISTIC,
+        value=value,
+        bound=None,
+        seconds=0.0,
+        seed=0,
+        evaluations=1,
+        torchrec_defaults=defaults,
+    )
+    return asked, solver, tuple(dict.fromkeys((*inputs.warnings, *warnings)))
+
+
+def _facts(solver: SolverReport) -> tuple[Fact, ...]:
+    """A line about the value; none if the prediction has it already."""
+    from planner.report.base import Fact, format_cell
+    from planner.report.figures import objective_kind
+
+    if solver.objective == "iteration":
+        return ()
+    value = format_cell(objective_kind(solver.objective), solver.value)
+    if not math.isfinite(solver.value):
+        value = "has no value: the plan takes more host memory than TorchRec's planner allows"
+    source = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
+    return (Fact(label="Objective", parts=(f"{solver.objective} {value}", *source)),)

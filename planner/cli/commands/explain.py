@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
-from costmodels.units import format_time
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
@@ -16,13 +13,10 @@ from planner.cli.types import Duration, File, Texts
 from planner.support.text import counted
 
 if TYPE_CHECKING:
-    from planner.explain import ConstraintCost
+    from planner.explain.explainer import ConstraintCost
     from planner.io import SavedPlan
     from planner.problem import PlanningProblem
 
-
-_OTHERWISE: Final = 1e-3
-"""Share of its time by which a plan has to differ from its file to have been made otherwise."""
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
@@ -35,47 +29,24 @@ class ExplainFlags(spec.Flags):
         "Price every option of this table; repeatable.", "--table", metavar="NAME"
     )
     prices: bool = spec.switch("Plan again without each constraint.")
-    limit: int = spec.option(
-        "Number of changes of single tables to show.",
-        "--changes",
-        default=10,
-        type=click.IntRange(1, 1000),
-        metavar="N",
-    )
     constraints: File = spec.option(spec.CONSTRAINTS)
     time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
 
     def check(self) -> None:
-        """Refuse flags that have no effect beside others."""
-        is_other = spec.is_given("limit") and (self.tables or self.prices)
-        spec.refuse(is_other, "--changes has no effect beside --table or --prices; drop it")
+        """Refuse a flag that has no effect without another one."""
         is_vain = self.time_limit is not None and not self.prices
         spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
-def _ignored(
-    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: spec.ProblemFlags
-) -> tuple[str, ...]:
+def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
-    if made_for is None:
-        return ()
-    found, lines = [], []
-    if made_for.objective not in (None, "iteration"):
+    found = []
+    if made_for is not None and made_for.objective not in (None, "iteration"):
         found.append(f"the objective {made_for.objective!r}")
-    if made_for.num_scenarios:
+    if made_for is not None and made_for.num_scenarios:
         found.append(f"{counted(made_for.num_scenarios, 'scenario')} beside the workload")
-    if found:
-        words = " and ".join(found)
-        lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
-    told_s = made_for.predicted_s
-    if flags == spec.ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
-        lines.append(
-            f"{path}: says {format_time(told_s)} per iteration, but here the plan takes "
-            f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
-            "which the file does not hold; give --set and --model again, and name statistics in "
-            "the workload file"
-        )
-    return tuple(lines)
+    told = f"{path}: was made for {' and '.join(found)}; only the workload's iteration is explained"
+    return (told,) if found else ()
 
 
 @spec.command("What a plan waits for, and which change would help.")
@@ -112,7 +83,7 @@ def command(
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain import Explainer
+    from planner.explain.explainer import Explainer
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     told = [explainer.table(name) for name in asked.tables]
@@ -120,15 +91,14 @@ def command(
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
-            changes = explainer.changes(limit=asked.limit, progress=step)
-    costs = _costs(settings, asked, inputs.problem) if asked.prices else None
+            changes = explainer.changes(progress=step)
+    costs = _costs(settings, inputs.problem, asked.time_limit) if asked.prices else None
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
-    ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
     cut = (_CUT,) if any(cost.is_cut for cost in costs or ()) else ()
-    warnings = inputs.warnings + ignored + cut
+    warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
+        write_json({**data, "assumed": assumed, "warnings": warnings})
     else:
         for explanation in told:
             show.print_table(explanation)
@@ -142,14 +112,12 @@ def command(
 
 
 def _costs(
-    settings: Settings, asked: ExplainFlags, problem: PlanningProblem
+    settings: Settings, problem: PlanningProblem, time_limit_s: float | None
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, by a search without it."""
     from planner.cli.progress import bar
-    from planner.explain import constraint_costs, relaxed
+    from planner.explain.explainer import constraint_costs, relaxed
 
     total = len(relaxed(problem.constraints)) + 1
     with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-        return constraint_costs(
-            problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
-        )
+        return constraint_costs(problem, time_limit_s=time_limit_s, progress=step, should_stop=stop)

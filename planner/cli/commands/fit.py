@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,13 +42,12 @@ def _given_run(text: str) -> GivenRun:
     plan, _, measured = text.rpartition("=")
     form = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
     require(bool(plan and measured), form)
-    path = Path(measured)
+    path, traces = Path(measured), [Path(measured)]
     if path.is_dir():
         traces = sorted(p for p in path.iterdir() if p.name.endswith(_TRACE_SUFFIXES))
         require(bool(traces), f"{measured!r} holds no traces (.json or .json.gz)")
-        return GivenRun(plan=Path(plan), traces=tuple(traces))
     if path.exists():
-        return GivenRun(plan=Path(plan), traces=(path,))
+        return GivenRun(plan=Path(plan), traces=tuple(traces))
     try:
         return GivenRun(plan=Path(plan), time_s=units.parse_quantity(measured, "s"))
     except UnitError as error:
@@ -202,27 +201,21 @@ def measured_runs(
 
 def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) -> list[str]:
     """Why the factors may be wrong, or say less than they seem to."""
-    ratios = [(e.name, e.measured_s / e.before_s) for e in found.errors]
-    doubts = [
-        f"{name} took {ratio if ratio > 1 else 1 / ratio:,.0f} times as "
-        f"{'long' if ratio > 1 else 'short'} as predicted: is its unit right, and is it the time "
-        "of one iteration?"
-        for name, ratio in ratios
-        if not 1 / _FAR_OFF <= ratio <= _FAR_OFF
-    ]
-    left = found.left_out_ratio
+    doubts = []
+    for error in found.errors:
+        ratio = error.measured_s / error.before_s
+        if not 1 / _FAR_OFF <= ratio <= _FAR_OFF:
+            far = f"{max(ratio, 1 / ratio):,.0f} times as {'long' if ratio > 1 else 'short'}"
+            question = "is its unit right, and is it the time of one iteration?"
+            doubts.append(f"{error.name} took {far} as predicted: {question}")
+    left, before = found.left_out_ratio, found.before_ratio
     if left is None:
         doubts.append("there is a single run: how well the factors predict other plans is unknown")
-    elif left > found.before_ratio:
+    elif left > before:
         doubts.append(
             f"runs left out are predicted worse than before ({100 * left:.1f} % against "
-            f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or use "
-            "the system without them"
-        )
-    if found.absent:
-        kinds = " and ".join(found.absent)
-        doubts.append(
-            f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"
+            f"{100 * before:.1f} %): the factors are noise; give more runs, or use the system "
+            "without them"
         )
     if found.topology is not problem.topology:
         doubts.append(
@@ -246,12 +239,12 @@ def _as_json(
     return {
         "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
         "settled_ratio": dict(zip(FITTED_KINDS, found.settled_ratio, strict=True)),
-        "absent": list(found.absent),
+        "absent": found.absent,
         "num_settled": found.num_settled,
         "noise_ratio": found.noise_ratio,
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
-        "runs": [asdict(error) for error in found.errors],
+        "runs": found.errors,
         "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs},
     }
 
@@ -262,15 +255,15 @@ def _print(found: Fit) -> None:
     from planner.report.base import Fact, format_share
     from planner.report.terminal import print_facts
 
-    known = dict(zip(FITTED_KINDS, found.settled_ratio, strict=True))
+    kinds = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
     print_items(
         "Factors on the system's times",
-        zip(FITTED_KINDS, found.factors.ratios, strict=True),
+        kinds,
         {
-            "kind": lambda pair: pair[0],
-            "factor": lambda pair: f"{pair[1]:.3f}",
-            "determined": lambda pair: (
-                "not in these runs" if pair[0] in found.absent else format_share(known[pair[0]])
+            "kind": lambda row: row[0],
+            "factor": lambda row: f"{row[1]:.3f}",
+            "determined": lambda row: (
+                "not in these runs" if row[0] in found.absent else format_share(row[2])
             ),
         },
     )
@@ -282,27 +275,21 @@ def _print(found: Fit) -> None:
             "measured": lambda e: units.format_time(e.measured_s),
             "before": lambda e: _error(e.before_s, e.measured_s),
             "fitted": lambda e: _error(e.fitted_s, e.measured_s),
-            "left out": lambda e: (
-                "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s)
-            ),
-            "90 % interval?": lambda e: (
-                f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}"
-            ),
+            "left out": lambda e: _error(e.left_out_s, e.measured_s),
+            "90 % interval?": lambda e: " .. ".join(map(units.format_time, (e.low_s, e.high_s))),
         },
     )
-    left = found.left_out_ratio
-    facts = [
-        Fact(
-            label="Determined",
-            parts=(f"these runs determine {found.num_settled:.1f} of {len(FITTED_KINDS)} factors",),
-        ),
-        Fact(label="Before", parts=(f"geometric mean error {100 * found.before_ratio:.1f} %",)),
-    ]
-    if left is not None:
-        words = f"geometric mean error {100 * left:.1f} %, each run predicted from the others"
-        facts.append(Fact(label="Left out", parts=(words,)))
-    print_facts(console.stdout_console(), tuple(facts))
+    mean = "geometric mean error {:.1f} %"
+    lines = {
+        "Determined": f"{found.num_settled:.1f} of {len(FITTED_KINDS)} factors by these runs",
+        "Before": mean.format(100 * found.before_ratio),
+    }
+    if found.left_out_ratio is not None:
+        others = f"{mean}, each run predicted from the others"
+        lines["Left out"] = others.format(100 * found.left_out_ratio)
+    facts = tuple(Fact(label=label, parts=(words,)) for label, words in lines.items())
+    print_facts(console.stdout_console(), facts)
 
 
-def _error(predicted_s: float, measured_s: float) -> str:
-    return f"{100 * (predicted_s / measured_s - 1):+.1f} %"
+def _error(predicted_s: float | None, measured_s: float) -> str:
+    return "" if predicted_s is None else f"{100 * (predicted_s / measured_s - 1):+.1f} %"

@@ -15,7 +15,7 @@ from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
-from planner.support.status import Status
+from planner.support.status import STATUS_WORDS, Status
 from planner.support.text import format_gap
 
 if TYPE_CHECKING:
@@ -26,24 +26,16 @@ if TYPE_CHECKING:
 EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
 
-_WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
-"""What it takes to write plan, reports and traces, as measured at 10,000 x 64 and 20 x 4096."""
-
 _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
 
 HEADINGS: Final = {
-    "The system and the model": (
-        *("--gpus-per-host", "--global-batch-size", "--price", "--set", "--model"),
-    ),
-    "The search": (
-        *("--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults"),
-        "--require-gap",
-    ),
-    "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
-    "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
-    "Output": ("--force", "--json", "--quiet", "--debug"),
+    "The system and the model": "--gpus-per-host --global-batch-size --price --set --model",
+    "The search": "--strategy --objective --evaluations --seed --torchrec-defaults --require-gap",
+    "A plan in use": "--from --max-moved-bytes --max-moved-tables --curve",
+    "Several data, and failures": "--scenario --robust --mtbf",
+    "Output": "--force --json --quiet --debug",
 }
 """The flags of the help that people need less often."""
 
@@ -189,13 +181,10 @@ def _searched(
     from planner.study.figures import with_checkpoints
 
     more.check_figures(search.objective)
-    now_s, writing_s = time.perf_counter(), 0.0
-    if more.output is not None:
-        tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
-        writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
+    now_s = time.perf_counter()
     robust = ScenarioRule(more.robust or ScenarioRule.WORST)
-    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
-    until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
+    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
+    until_s = start_s + (search.time_limit_s or math.inf)
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     with live_progress(settings, search.objective) as progress:
         result = api.solve(
@@ -212,7 +201,7 @@ def _searched(
     warnings = (*asked.warnings, *result.warnings)
     result = replace(result, warnings=warnings, assumed=assumed)
     if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, steered, stop, until_s)
+        result = _with_wider_price(result, steered, stop, start_s)
     if more.curve and not stop():
         result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
     if more.mtbf_s is not None:
@@ -221,7 +210,7 @@ def _searched(
 
 
 def _with_wider_price(
-    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, until_s: float
+    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, start_s: float
 ) -> PlanningResult:
     """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
 
@@ -232,25 +221,18 @@ def _with_wider_price(
     from planner.errors import PlannerError
     from planner.options.torchrec_rules import odd_tables, priced_remark, widened
 
-    problem, left_s = result.problem, None
-    if not odd_tables(problem.workload) or problem.scenarios:
+    problem, kept_s = result.problem, time.perf_counter() - start_s
+    is_late = kept_s > (search.time_limit_s or math.inf) - 1.0
+    if not odd_tables(problem.workload) or problem.scenarios or is_late:
         return result
-    if math.isfinite(until_s):
-        left_s = until_s - time.perf_counter()
-        if left_s < 1.0:
-            return result
-    short = replace(
-        search, time_limit_s=left_s, kept_s=0.0, max_evaluations=_SHORT, with_baselines=False
-    )
+    short = replace(search, kept_s=kept_s, max_evaluations=_SHORT, with_baselines=False)
+    wide = replace(problem, workload=widened(problem.workload), move_limit=None)
     try:
-        wide = replace(problem, workload=widened(problem.workload), move_limit=None)
         found = api.solve(wide, search=short, should_stop=stop)
     except (CostModelError, PlannerError):
         return result
-    remark_ = priced_remark(
-        problem.workload, result.estimate.time.time_s, found.estimate.time.time_s
-    )
-    return replace(result, warnings=(*result.warnings, remark_))
+    times_s = (one.estimate.time.time_s for one in (result, found))
+    return replace(result, warnings=(*result.warnings, priced_remark(problem.workload, *times_s)))
 
 
 def _deliver(
@@ -297,11 +279,7 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
     if solver.status is Status.TIME_LIMIT:
         more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
-        why = f"the search proved no bound; {more}"
-        if solver.status is Status.NO_PROOF:
-            why = "a plan was priced below the bound, so the bound is wrong and was withdrawn"
-        elif solver.strategy != "auto":
-            why = f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
+        why = f"{STATUS_WORDS[solver.status]}; --strategy auto proves a bound, or {more}"
         return f"the gap is unknown, so {asked} is not met: {why}"
     if gap <= most_ratio:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,10 +11,15 @@ from costmodels import units
 from costmodels.sharding import TablePlacement
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
-from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
-from planner.explain.explainer import MORE_MEMORY
+from planner.explain.explainer import (
+    MORE_MEMORY,
+    Change,
+    ConstraintCost,
+    Explainer,
+    OptionCost,
+    TableExplanation,
+)
 from planner.report import figures
-from planner.support.result_frames import ranks_held
 
 _MOST_OPTIONS = 24
 
@@ -26,33 +31,21 @@ def as_json(
     costs: Sequence[ConstraintCost] | None,
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
-    return {
-        "plan_time_s": plan_time_s,
-        "tables": [
-            {
-                "table": t.table,
-                "options": [
-                    _plain(o, option=cut(o.placement), ranks=list(o.placement.ranks))
-                    for o in t.options
-                ],
-                "rules": list(t.rules),
-                "num_stuck": t.num_stuck,
-            }
-            for t in tables
-        ],
-        "changes": None
-        if changes is None
-        else [
-            _plain(c, before=cut(c.before), after=cut(c.after), ranks=list(c.after.ranks))
-            for c in changes
-        ],
-        "constraints": None if costs is None else [asdict(c) for c in costs],
-    }
+    told = [
+        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
+        for t in tables
+    ]
+    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes or ()]
+    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs or ()]
+    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
 
 
-def _plain(item: OptionCost | Change, **told: object) -> dict[str, Any]:
-    """The figures of an item; what it holds of placements is in ``told``."""
-    return {k: v for k, v in asdict(item).items() if not isinstance(v, dict)} | told
+def _plain(
+    item: OptionCost | Change, placed: TablePlacement, **placements: TablePlacement
+) -> dict[str, Any]:
+    """The figures of an item, its placements in words, and the ranks where it puts the table."""
+    figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
+    return {**figures, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
 
 
 def cut(placement: TablePlacement) -> str:
@@ -62,18 +55,7 @@ def cut(placement: TablePlacement) -> str:
     if len(columns) > 1:
         narrow, wide = min(columns.values()), max(columns.values())
         kind += f" {len(columns)} x {narrow if narrow == wide else f'{narrow}-{wide}'}"
-    kernel = placement.kernel.value
-    if placement.cache_load_factor_ratio is not None:
-        kernel += f" {placement.cache_load_factor_ratio:.0%}"
-    return f"{kind}, {kernel}"
-
-
-def where(placement: TablePlacement) -> str:
-    """Ranks that hold a part of the table as ranges, ``0-7, 12``, or how many where these are many.
-
-    A table with fewer rows than ranks has none on some of them.
-    """
-    return figures.where(ranks_held(placement))
+    return f"{kind}, {figures.kernel_name(placement)}"
 
 
 def print_table(explanation: TableExplanation) -> None:
@@ -94,7 +76,7 @@ def print_table(explanation: TableExplanation) -> None:
         {
             "": lambda o: "*" if o.is_chosen else "",
             "option": lambda o: cut(o.placement),
-            "ranks": lambda o: where(o.placement),
+            "ranks": lambda o: figures.where(o.placement),
             "forward?": lambda o: units.format_time(o.lookup_forward_s),
             "backward?": lambda o: units.format_time(o.lookup_backward_s),
             "sent": lambda o: units.format_bytes(o.exchanged_bytes),
@@ -110,8 +92,8 @@ def print_table(explanation: TableExplanation) -> None:
         say(f"{explanation.num_stuck} {told}")
 
 
-def _change(time_s: float | None, plan_time_s: float) -> str:
-    return "does not fit" if time_s is None else _changed(time_s / plan_time_s - 1)
+def _change(time_s: float, plan_time_s: float) -> str:
+    return "does not fit" if time_s == math.inf else _changed(time_s / plan_time_s - 1)
 
 
 def _changed(ratio: float) -> str:
@@ -123,9 +105,7 @@ def _changed(ratio: float) -> str:
 def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     """The best change of each table, and what the iteration waits for."""
     estimate_s = explainer.plan_time_s
-    waits: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for step in explainer.estimate.critical_path:
-        waits[step.stage, step.rank] += step.duration_s
+    waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
     print_items(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
         sorted(waits, key=lambda wait: -waits[wait]),
@@ -147,7 +127,7 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
         {
             "table": lambda c: c.table,
             "now": lambda c: cut(c.before),
-            "instead": lambda c: f"{cut(c.after)} on {where(c.after)}",
+            "instead": lambda c: f"{cut(c.after)} on {figures.where(c.after)}",
             "iteration": lambda c: _change(c.plan_time_s, estimate_s),
             "moves": lambda c: units.format_bytes(c.moved_bytes),
         },

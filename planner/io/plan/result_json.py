@@ -73,7 +73,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "whole": whole and {key: getattr(whole, key) for key in ("world_size", "local_world_size")},
         "batch_size_per_rank": workload.batch_size_per_rank,
         "pipeline": workload.pipeline,
-        "predicted": _predicted(estimate),
+        "predicted": predicted_json(estimate),
         "memory": {
             "per_rank": [
                 {**asdict(r), "used_bytes": r.used_bytes, "headroom_bytes": r.headroom_bytes}
@@ -98,7 +98,8 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     return plain
 
 
-def _predicted(estimate: IterationEstimate) -> dict[str, Any]:
+def predicted_json(estimate: IterationEstimate) -> dict[str, Any]:
+    """The times of a plan, as ``plan.json`` has them."""
     return {
         **_times(estimate),
         "confidence": 0.9,

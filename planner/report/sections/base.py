@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from abc import ABC
-from functools import cache
 from typing import ClassVar
 
 from markupsafe import Markup
 
 from costmodels import discovery
+from costmodels.pipeline import CostPipeline
+from planner.models import pipeline_of
 from planner.report.base import Section
-from planner.report.evidence import Evidence, View
 from planner.report.page import Block, plain_body
-from planner.result import PlanningResult
+from planner.result import Candidate, PlanningResult
 
 _PACKAGE = "planner.report.sections"
 
@@ -23,73 +24,82 @@ class AbstractReportSection(ABC):  # each method has a default
     """A part of the reports; a file of this package has one or more.
 
     :meth:`build` gives the content as facts and rows, which terminal and page show. A part that
-    wants charts of a plan has a :meth:`draw_view`; one that wants more than rows on the page has a
+    wants charts of a plan has a :meth:`draw_plan`; one that wants more than rows on the page has a
     :meth:`draw` of its own.
 
     Attributes:
-        name: what it is asked for by, and its anchor on the page; empty for the name of its file.
-        title: heading on the page.
-        short: what the page's list of contents calls it.
         order: place among the parts; smaller ones come first.
+        title: heading on the page.
+        short: what the page's list of contents calls it; by default the title.
+        name: what it is asked for by, and its anchor on the page; ``busy_tables`` for a class
+            ``BusyTables`` or ``BusyTablesSection``.
     """
 
-    name: ClassVar[str] = ""
+    order: ClassVar[int]
     title: ClassVar[str]
     short: ClassVar[str]
-    order: ClassVar[int]
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, *, order: int, title: str, short: str = "") -> None:
+        """Take the attributes from the arguments and the name of the class."""
+        cls.order, cls.title, cls.short = order, title, short or title
+        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Section"))
+        cls.name = "_".join(words).lower()
 
     def build(self, result: PlanningResult) -> Section | None:
         """Facts and rows for one planning result; None for a part that only the page has."""
         del result
         return None
 
-    def draw_view(self, view: View) -> Markup | None:
-        """Charts of one plan, which pages of several plans show too; None if the part has none."""
-        del view
+    def draw_plan(
+        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
+    ) -> Markup | None:
+        """Charts of one plan, which pages of several plans show too; None if the part has none.
+
+        Args:
+            plan: the plan.
+            pipeline: prices it.
+            scale_s: least length of an axis of time, which several plans share.
+        """
+        del plan, pipeline, scale_s
         return None
 
-    def draw(self, evidence: Evidence) -> Markup | None:
+    def draw(self, result: PlanningResult) -> Markup | None:
         """The part as HTML; None or empty if it has nothing to show."""
-        if drawn := self.draw_view(evidence.view):
+        if drawn := self.draw_plan(result.best, pipeline_of(result.problem)):
             return drawn
-        section = self.build(evidence.result)
+        section = self.build(result)
         return None if section is None else plain_body(section)
+
+    def block(self, body: Markup, of: str = "", number: str = "") -> Block:
+        """The part on the page; ``of`` names the plan that it is about, and ``number`` tells."""
+        title, short = (f"{words}: {of}" if of else words for words in (self.title, self.short))
+        return Block(name=self.name + number, title=title, body=body, short=short)
 
 
 def build_sections(
     result: PlanningResult, names: tuple[str, ...] | None = None
 ) -> tuple[Section, ...]:
     """The sections for the terminal: the named parts, or all, in their order."""
-    built = (part.build(result) for name, part in parts() if names is None or name in names)
+    built = (part.build(result) for part in parts() if names is None or part.name in names)
     return tuple(section for section in built if section is not None)
 
 
-def build_blocks(evidence: Evidence) -> tuple[Block, ...]:
+def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
     """The blocks of the page, in their order."""
-    return tuple(
-        Block(name=name, title=part.title, body=body, short=part.short)
-        for name, part in parts()
-        if (body := part.draw(evidence))
-    )
+    drawn = ((part, part.draw(result)) for part in parts())
+    return tuple(part.block(body) for part, body in drawn if body)
 
 
-@cache
-def _parts_of(file: str) -> tuple[tuple[str, AbstractReportSection], ...]:
+def parts() -> list[AbstractReportSection]:
+    """All parts, in their order."""
     package = importlib.import_module(_PACKAGE)
-    discovery.load(package, file, AbstractReportSection)
-    found = vars(importlib.import_module(f"{_PACKAGE}.{file}")).values()
-    own = (
-        kind
-        for kind in found
-        if inspect.isclass(kind)
-        and issubclass(kind, AbstractReportSection)
-        and kind is not AbstractReportSection
-    )
-    return tuple((kind.name or file, kind()) for kind in own)
-
-
-def parts() -> list[tuple[str, AbstractReportSection]]:
-    """The parts with their names, in their order."""
-    files = discovery.names(importlib.import_module(_PACKAGE))
-    found = (part for file in files for part in _parts_of(file))
-    return sorted(found, key=lambda pair: pair[1].order)
+    found: list[AbstractReportSection] = []
+    for file in discovery.names(package):
+        discovery.load(package, file, AbstractReportSection)
+        own = vars(importlib.import_module(f"{_PACKAGE}.{file}")).values()
+        kinds = (
+            kind for kind in own if inspect.isclass(kind) and kind is not AbstractReportSection
+        )
+        found += [kind() for kind in kinds if issubclass(kind, AbstractReportSection)]
+    return sorted(found, key=lambda part: part.order)

@@ -1,46 +1,33 @@
-"""What else there is: other values, other numbers of moved tables, other systems, other plans."""
+"""Other values, moves, systems and plans; and what the figures rest on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
-from typing import ClassVar, Final, final
+from typing import final
 
 from markupsafe import Markup
 
 from costmodels import units
-from costmodels.dense.base import with_even_sequences
-from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan
-from costmodels.topology import Topology, with_host_factor
-from costmodels.workload import Workload
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section, format_factor, format_share, laid_out
-from planner.report.evidence import FAMILIES, Evidence, family_seconds
-from planner.report.page import fill, grid, plain_body
+from planner.report.base import Column, Kind, Section, format_share
+from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
-from planner.result import Candidate, PlanningResult
-from planner.support.text import counted, printable
-
-# ------------------------------------------------------------------ assumed
+from planner.result import PlanningResult
+from planner.support.text import counted
 
 
 @final
-class AssumedSection(AbstractReportSection):
+class AssumedSection(AbstractReportSection, order=15, title="Assumed"):
     """One row for each assumed value, with the step of this plan at the other end of its range."""
-
-    name: ClassVar[str] = "assumed"
-    title: ClassVar[str] = "Assumed"
-    short: ClassVar[str] = "Assumed"
-    order: ClassVar[int] = 15
 
     def build(self, result: PlanningResult) -> Section | None:
         """Key, value, number of tables, another value, and the step with that value alone."""
         if not result.assumed:
             return None
         ours_s = result.estimate.time.time_s
-        columns, rows = laid_out(
+        change = Column("change", Kind.DELTA)
+        notes = ("The same plan, with one value changed at a time.",)
+        return Section.of(
+            self.title,
             result.assumed,
             (
                 (Column("what"), lambda a: a.what),
@@ -48,51 +35,23 @@ class AssumedSection(AbstractReportSection):
                 (Column("tables", Kind.COUNT), lambda a: a.num_tables or None),
                 (Column("at the other end"), lambda a: a.other),
                 (Column("step", Kind.TIME), lambda a: a.time_s),
-                (
-                    Column("change", Kind.DELTA),
-                    lambda a: None if a.time_s is None else a.time_s - ours_s,
-                ),
+                (change, lambda a: None if a.time_s is None else a.time_s - ours_s),
             ),
+            notes=notes,
         )
-        notes = ("The same plan, with one value changed at a time.",)
-        return Section(title=self.title, columns=columns, rows=rows, notes=notes)
-
-
-# ------------------------------------------------------------------ moves
 
 
 @final
-class MovesSection(AbstractReportSection):
+class MovesSection(
+    AbstractReportSection, order=25, title="Bytes moved against step time", short="Moves"
+):
     """A row for each number of tables; nothing if this was not asked for."""
-
-    name: ClassVar[str] = "moves"
-    title: ClassVar[str] = "Bytes moved against step time"
-    short: ClassVar[str] = "Moves"
-    order: ClassVar[int] = 25
 
     def build(self, result: PlanningResult) -> Section | None:
         """The curve, and the table that the limit blocks."""
         if not result.curve:
             return None
         before_s = result.curve[0].move.before_s
-        columns, rows = laid_out(
-            result.curve,
-            (
-                (
-                    Column("at most"),
-                    lambda p: (
-                        "the limit" if p.most_tables is None else counted(p.most_tables, "table")
-                    ),
-                ),
-                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
-                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
-                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
-                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
-                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
-                (Column("at least", Kind.TIME), lambda p: p.bound_s),
-                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
-            ),
-        )
         notes = [
             "at least: a proven bound; no plan within the limits of the row has a shorter "
             "iteration. paid back after: training on the new plan until it has saved the time of "
@@ -101,197 +60,98 @@ class MovesSection(AbstractReportSection):
         ]
         blocked = result.blocked
         if blocked is not None:
-            more = 1.0 - blocked.iteration_s / result.estimate.time.time_s
+            more = format_share(1.0 - blocked.iteration_s / result.estimate.time.time_s)
+            moved = units.format_bytes(blocked.moved_bytes)
             notes.append(
-                f"The limit on moves blocks table {blocked.table}: moving it too "
-                f"({units.format_bytes(blocked.moved_bytes)}) would save another "
-                f"{format_share(more)}."
+                f"The limit on moves blocks table {blocked.table}: moving it too ({moved}) would "
+                f"save another {more}."
             )
-        return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))
+        return Section.of(
+            self.title,
+            result.curve,
+            (
+                (Column("at most"), lambda p: _at_most(p.most_tables)),
+                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
+                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
+                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
+                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
+                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
+                (Column("at least", Kind.TIME), lambda p: p.bound_s),
+                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
+            ),
+            notes=tuple(notes),
+        )
+
+
+def _at_most(tables: int | None) -> str:
+    return "the limit" if tables is None else counted(tables, "table")
 
 
 def _payback(seconds: float | None) -> str:
     return "-" if seconds is None else units.format_long_time(seconds)
 
 
-# ------------------------------------------------------------------ help
-
-_TWICE: Final = 2.0
-_MOST_WORK: Final = 40_000
-"""If tables times ranks exceed this, pricing the plan again takes too long for a report."""
-_NOTHING: Final = 5e-3
-
-
-@final
-class HelpSection(AbstractReportSection):
-    """The plan as it is, on a faster system or with another batch; a new plan may gain more."""
-
-    name: ClassVar[str] = "help"
-    title: ClassVar[str] = "What would help"
-    short: ClassVar[str] = "What helps"
-    order: ClassVar[int] = 26
-
-    def build(self, result: PlanningResult) -> Section | None:
-        """A row for each change that matters; the most samples per second come first."""
-        problem = result.problem
-        work = len(problem.workload.tables) * problem.topology.world_size
-        if problem.models is not None or problem.topology.calibration or work >= _MOST_WORK:
-            return None
-        before = result.estimate.samples_per_s
-        priced = _priced(problem.workload, problem.topology, result.plan)
-        found = [row for row in priced if abs(row[0] / before - 1.0) > _NOTHING]
-        found.sort(key=lambda row: (-row[0], row[1]))
-        rows = tuple(
-            (name, samples / before, time_s, samples, "yes" if fits else "NO")
-            for samples, name, time_s, fits in found
-        )
-        if not rows:
-            return None
-        return Section(
-            title=self.title,
-            columns=(
-                Column("change"),
-                Column("throughput", Kind.FACTOR),
-                Column("iteration", Kind.TIME),
-                Column("samples", Kind.RATE),
-                Column("fits"),
-            ),
-            rows=rows,
-            notes=("This plan, priced again with each change; a new plan may gain more.",),
-        )
-
-
-@lru_cache(maxsize=1)
-def _priced(
-    workload: Workload, topology: Topology, plan: Plan
-) -> tuple[tuple[float, str, float, bool], ...]:
-    """(samples per second, name, seconds, whether it fits) of each change.
-
-    The last answer is kept, because terminal and page ask for the same plan.
-    """
-    found = []
-    for name, changed, system in _changes(workload, topology):
-        pipeline = CostPipeline(changed, system)
-        time_s = float(pipeline.iteration_times(pipeline.plan_work(plan)))
-        samples = changed.batch_size_per_rank * system.world_size / time_s
-        found.append((samples, name, time_s, pipeline.memory(plan).fits))
-    return tuple(found)
-
-
-def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload, Topology]]:
-    device, links = topology.device, topology.links
-    if topology.num_hosts > 1:
-        rate = links.network.bandwidth_bytes_per_s * _TWICE
-        faster = replace(links, network=replace(links.network, bandwidth_bytes_per_s=rate))
-        yield "twice the network bandwidth", workload, topology.with_links(faster)
-    rate = links.host.bandwidth_bytes_per_s * _TWICE
-    faster = replace(links, host=replace(links.host, bandwidth_bytes_per_s=rate))
-    if topology.domain_link == topology.host_link:
-        faster = replace(faster, domain=faster.host)
-    if topology.local_world_size > 1:
-        yield "twice the bandwidth inside a host", workload, topology.with_links(faster)
-    memory = replace(device, hbm_bandwidth_bytes_per_s=_TWICE * device.hbm_bandwidth_bytes_per_s)
-    yield "twice the memory bandwidth", workload, replace(topology, device=memory)
-    rates = tuple((dtype, _TWICE * rate) for dtype, rate in device.flops_per_s)
-    products = replace(device, flops_per_s=rates)
-    yield "twice the rate of matrix products", workload, replace(topology, device=products)
-    yield "half the host time per call", workload, with_host_factor(topology, 1.0 / _TWICE)
-    if (even := with_even_sequences(workload)) != workload:
-        yield "sequences balanced over ranks", even, topology
-    if workload.dense.operators is None:
-        batch = workload.batch_size_per_rank * int(_TWICE)
-        yield "twice the batch", replace(workload, batch_size_per_rank=batch), topology
-
-
 # ------------------------------------------------------------------ alternatives
 
-_BODY = """\
-{{ plain }}<p>TorchRec's rating is the largest sum, over ranks, of its planner's estimates, with the
-bandwidths of this system: a score in seconds, not a prediction. {{ sentence }}</p>
-{%- if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the chosen plan;
-each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
-
 
 @final
-class AlternativesSection(AbstractReportSection):
-    """One row for each plan, all priced by the same models.
-
-    The page also shows how much more or less time each plan spends in each family of stages.
-    """
-
-    name: ClassVar[str] = "alternatives"
-    title: ClassVar[str] = "Runners-up and baselines"
-    short: ClassVar[str] = "Alternatives"
-    order: ClassVar[int] = 80
+class AlternativesSection(
+    AbstractReportSection, order=80, title="Runners-up and baselines", short="Alternatives"
+):
+    """One row for each plan, all priced by the same models."""
 
     def build(self, result: PlanningResult) -> Section:
         """The chosen plan first, then the others from fast to slow."""
-        plans = _plans(result)
-        keeps = " and keeps the constraints" if result.problem.has_rules else ""
-        unfit = tuple(
-            f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
+        named = figures.named_plans(result)
+        roles = {plan.name: role for role, plan in named}
+        best, *others = (plan for _, plan in named)
+        words = figures.abbreviations(plan.plan for _, plan in named)
+        notes = (
+            *((f"Column sharding: {words}",) if words else ()),
+            *figures.unfit_baselines(result),
         )
-        words = figures.abbreviations(plan.plan for _, _, plan in plans)
-        kinds = (f"Column sharding: {words}",) if words else ()
-        columns, rows = laid_out(
-            plans,
+        return Section.of(
+            self.title,
+            [best, *sorted(others, key=lambda plan: plan.estimate.time.time_s)],
             (
-                (Column("plan"), lambda item: item[0]),
-                (Column("role", optional=True), lambda item: item[1]),
-                (Column("ratio", Kind.FACTOR), lambda item: figures.speedup(result.best, item[2])),
+                (Column("plan"), lambda p: p.name),
+                (Column("role", optional=True), lambda p: roles[p.name]),
+                (Column("ratio", Kind.FACTOR), lambda p: figures.speedup(result.best, p)),
+                *figures.PLAN_CELLS,
+            ),
+            notes=notes,
+        )
+
+
+# ------------------------------------------------------------------ sources, limits
+
+
+@final
+class ProvenanceSection(
+    AbstractReportSection, order=100, title="Sources of numbers", short="Sources"
+):
+    """One row for each number of the system; weak sources come first."""
+
+    def build(self, result: PlanningResult) -> Section:
+        """Name, value as written, source and reference of each number."""
+        entries = result.estimate.provenance or result.problem.topology.provenance
+        return Section.of(
+            self.title,
+            sorted(entries, key=lambda entry: -entry.source.strength),
+            (
+                (Column("number"), lambda entry: entry.name),
+                (Column("value"), lambda entry: entry.value),
+                (Column("source"), lambda entry: entry.source.value),
+                (Column("reference"), lambda entry: entry.reference),
             ),
         )
-        more, cells = laid_out([plan for _, _, plan in plans], figures.PLAN_CELLS)
-        return Section(
-            title=self.title,
-            columns=(*columns, *more),
-            rows=tuple((*a, *b) for a, b in zip(rows, cells, strict=True)),
-            notes=(*kinds, *unfit),
-        )
-
-    def draw(self, evidence: Evidence) -> Markup:
-        """The same plans with TorchRec's ratings, and the stages in which others lose time."""
-        result = evidence.result
-        names = (name for name, _, _ in figures.named_plans(result))
-        rated_s = dict(zip(names, evidence.rated_s, strict=True))
-        section = self.build(result)
-        ratings = replace(
-            section,
-            columns=(*section.columns, Column("TorchRec's rating", Kind.TIME)),
-            rows=tuple((*row, rated_s[str(row[0])]) for row in section.rows),
-        )
-        losses = _losses(result.best, _plans(result)[1:])
-        return fill(
-            _BODY, plain=plain_body(ratings), sentence=_sentence(result, rated_s), losses=losses
-        )
 
 
-def _sentence(result: PlanningResult, rated_s: Mapping[str, float]) -> str:
-    """How TorchRec's own plan compares under both judges."""
-    own, _ = figures.split_baselines(result)
-    if own is None:
-        return "TorchRec's greedy search found no plan to set beside ours."
-    ours, theirs = rated_s[result.best.name], rated_s[own.name]
-    longer = format_factor(figures.speedup(result.best, own))
-    rated = f", {format_factor(theirs / ours)} its rating" if ours else ""
-    return f"TorchRec's own plan has {longer} the time of the chosen plan{rated}."
+@final
+class LimitsSection(AbstractReportSection, order=110, title="Limits of the model", short="Limits"):
+    """A list on the page, which begins with the warnings of this plan."""
 
-
-def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
-    """Name, role and plan: the chosen one, then the others from fast to slow."""
-    chosen, *others = figures.named_plans(result)
-    return [chosen, *sorted(others, key=lambda item: item[2].estimate.time.time_s)]
-
-
-def _losses(best: Candidate, others: list[tuple[str, str, Candidate]]) -> Markup | None:
-    """Seconds of each family of stages on the critical path, minus those of the chosen plan."""
-    if not others:
-        return None
-    mine = family_seconds(best.estimate)
-    spent = {name: family_seconds(plan.estimate) for name, _, plan in others}
-    used = [f for f in FAMILIES if f in mine or any(f in s for s in spent.values())]
-    columns = (Column("plan"), *(Column(FAMILIES[f], Kind.DELTA) for f in used))
-    rows: list[tuple[Cell, ...]] = [
-        (name, *(s.get(f, 0.0) - mine.get(f, 0.0) for f in used)) for name, s in spent.items()
-    ]
-    return grid(columns, rows)
+    def draw(self, result: PlanningResult) -> Markup:
+        """The warnings, and then the limits that hold for every plan."""
+        own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
+        return block("limits", own=own)

@@ -4,61 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from markupsafe import Markup
 
 import costmodels
 from costmodels import units
 from costmodels.estimates import Source
-from costmodels.sharding import SPREAD, Plan, Spread
-from costmodels.topology import Topology
+from costmodels.pipeline import CostPipeline
 from costmodels.uncertainty import host_is_assumed
 from costmodels.workload import Workload
 from planner.models import pipeline_of
-from planner.report import figures
-from planner.report.advice import advice
-from planner.report.base import (
-    Fact,
-    Kind,
-    Section,
-    format_factor,
-    format_gib,
-    format_interval,
-    format_share,
-)
-from planner.report.evidence import Evidence
-from planner.report.page import fill, written
+from planner.problem import NO_CONSTRAINTS
+from planner.report import base, figures
+from planner.report.base import Fact, Kind, Section
+from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
-from planner.result import (
-    OPTIMAL_GAP,
-    TORCHREC_BASELINE,
-    Assumed,
-    PlanningResult,
-    SolverReport,
-)
+from planner.result import OPTIMAL_GAP, TORCHREC_BASELINE, Assumed, Candidate, PlanningResult
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
-_BODY = """\
-{% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
-{% for words in verdict %}<p class="verdict">{{ words[:1]|upper }}{{ words[1:] }}.</p>{% endfor %}
-<dl class="cards">
-{%- for label, value, note in cards -%}
-<div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
-{%- endfor -%}
-</dl>
-{% for note in notes %}<p class="warning">{{ note }}</p>{% endfor -%}
-<details><summary>All lines of the summary</summary>{{ blocks.facts(facts) }}</details>"""
-
 
 @final
-class SummarySection(AbstractReportSection):
+class SummarySection(AbstractReportSection, order=10, title="Summary"):
     """The lines that the plan command prints; the page has a verdict and six figures above them."""
-
-    title: ClassVar[str] = "Summary"
-    short: ClassVar[str] = "Summary"
-    order: ClassVar[int] = 10
 
     def build(self, result: PlanningResult) -> Section:
         """Facts only; warnings come as notes."""
@@ -70,56 +39,125 @@ class SummarySection(AbstractReportSection):
             notes=_warnings(result.warnings, result.estimate.warnings),
         )
 
-    def draw(self, evidence: Evidence) -> Markup:
+    def draw(self, result: PlanningResult) -> Markup:
         """The verdict, the figures, and the lines; the advice may compare with TorchRec's plan."""
-        summary = self.build(evidence.result)
+        summary, pipeline = self.build(result), pipeline_of(result.problem)
+        rival = rival_of(result, pipeline)
         told = {fact.label: fact.parts for fact in summary.facts}
-        advised = advice(evidence)
-        compared = advised and evidence.rival and evidence.rival.name == TORCHREC_BASELINE
+        sure = 0.0 if rival is None else pipeline.confidence_faster(result.plan, rival.plan)
+        advised = advice(result, rival, sure)
+        compared = advised and rival and rival.name == TORCHREC_BASELINE
         proof = told["Verdict"][-1:] if compared else told["Verdict"]
         shown = (proof, told.get("Scenarios", ()))
-        return fill(
-            _BODY,
+        return block(
+            "summary",
             advice=advised,
             verdict=["; ".join(parts) for parts in shown if parts],
-            cards=_cards(evidence),
+            cards=_cards(result),
             notes=summary.notes,
-            facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
+            pairs=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
 
 
-def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
+def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
     """(label, value, note) of each figure."""
-    result = evidence.result
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
-    kind, _ = figures.objective_kind(solver.objective)
     exposed_s = estimate.exposed_communication_s
-    _, interval = format_interval(time.time_s, time.low_s, time.high_s)
+    _, interval = base.format_interval(time.time_s, time.low_s, time.high_s)
+    spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
     ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
-    price = result.problem.topology.price_per_device_usd_per_hour
-    usd, paid = result.usd_per_billion_samples, []
-    if usd is not None and price is not None:
-        at = f"per billion samples, at {significant(price, 6)} USD per device and hour"
-        paid.append(("Cost", written(Kind.USD, usd), at))
-    exposed = written(Kind.SHARE, exposed_s / (time.time_s or 1.0))
-    bound, gap = (
-        "unproven" if value is None else written(unit, value)
-        for unit, value in ((kind, solver.bound), (Kind.GAP, solver.gap_ratio))
-    )
     hidden = f"{units.format_time(exposed_s)} that no compute hides"
-    used = written(Kind.BYTES, fullest.used_bytes)
-    capacity = units.format_bytes(fullest.capacity_bytes)
-    spread = interval.strip("[]").replace("..", "to")
+    held = f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}"
+    priced, kind = counted(solver.evaluations, "plan"), figures.objective_kind(solver.objective)
+    cards: tuple[tuple[str, Kind, float | None, str], ...] = (
+        ("Iteration", Kind.TIME, time.time_s, spread),
+        ("Throughput", Kind.RATE, estimate.samples_per_s, "samples per second"),
+        ("Proven bound", kind, solver.bound, ended),
+        ("Gap to the bound", Kind.GAP, solver.gap_ratio, f"{priced} priced"),
+        ("Exposed communication", Kind.SHARE, exposed_s / (time.time_s or 1.0), hidden),
+        ("Fullest device", Kind.BYTES, fullest.used_bytes, held),
+    )
     return [
-        ("Iteration", written(Kind.TIME, time.time_s), f"{spread} (90 %)"),
-        ("Throughput", written(Kind.RATE, estimate.samples_per_s), "samples per second"),
-        *paid,
-        ("Proven bound", bound, ended),
-        ("Gap to the bound", gap, f"{counted(solver.evaluations, 'plan')} priced"),
-        ("Exposed communication", exposed, hidden),
-        ("Fullest device", used, f"rank {fullest.rank}, of {capacity}"),
+        (label, "unproven" if value is None else base.format_cell(unit, value), note)
+        for label, unit, value, note in cards
     ]
+
+
+# ------------------------------------------------------------------ the advice
+
+IN_USE: Final = "the plan in use"
+_WORTH: Final = 0.02
+_SURE: Final = {
+    0.9: "Recommended: take this plan.",
+    0.6: "This plan is probably better.",
+    0.0: "This plan may be better; measure both.",
+}
+_REASON_SHARE: Final = 0.2
+
+
+def rival_of(result: PlanningResult, pipeline: CostPipeline) -> Candidate | None:
+    """The plan to compare with: that in use, or TorchRec's own, or the fastest baseline."""
+    limit = result.problem.move_limit
+    if limit is not None:
+        estimate, memory = pipeline.estimate(limit.start), pipeline.memory(limit.start)
+        return Candidate(name=IN_USE, plan=limit.start, estimate=estimate, memory=memory)
+    incumbent, others = figures.split_baselines(result)
+    return incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
+
+
+def advice(result: PlanningResult, rival: Candidate | None, sure: float) -> str:
+    """A sentence on what to do.
+
+    Args:
+        result: the planning result.
+        rival: the plan to compare with, if there is one.
+        sure: probability that the best plan is faster than the rival, 0..1.
+    """
+    if not result.best.memory.fits:
+        return "Do not run this plan: it does not fit in memory."
+    if rival is None:
+        return ""
+    who = {IN_USE: IN_USE, TORCHREC_BASELINE: "TorchRec's own plan"}.get(rival.name)
+    who = who or f"the plan of {rival.name}"
+    gain = figures.speedup(result.best, rival) - 1.0
+    if not rival.memory.fits:
+        return f"Recommended: take this plan. Of the two, {who} does not fit in memory."
+    if abs(gain) < _WORTH:
+        return f"Either plan will do: this one takes about as long as {who}."
+    if gain < 0:
+        objective, problem = result.solver.objective, result.problem
+        shorter = f"the iteration of {who} is {base.format_share(-gain)} shorter"
+        if figures.objective_kind(objective) is not Kind.TIME:
+            return f"This plan was searched for objective {objective}: {shorter}."
+        if rival.name == IN_USE:
+            return f"Recommended: keep the plan in use; {shorter}."
+        rules = problem.has_rules or problem.constraints != NO_CONSTRAINTS
+        unheld = ", if it keeps your rules: it was not held to them" if rules else ""
+        return f"Recommended: take {who} instead; {shorter}{unheld}."
+    word = next(words for least, words in _SURE.items() if sure >= least)
+    move, moved = result.reshard, ""
+    if move is not None and move.payback_s is not None:
+        paid = units.format_long_time(move.payback_s)
+        moved = f" The move takes {units.format_time(move.time_s)} and is paid back after {paid}."
+    factor, chance = base.format_factor(1.0 + gain), base.format_confidence(sure)
+    return (
+        f"{word} It is {factor} as fast as {who}{_reason(result.best, rival)}, and it is the "
+        f"faster one with a probability of {chance} under the errors of the models and of their "
+        f"inputs.{moved}"
+    )
+
+
+def _reason(best: Candidate, rival: Candidate) -> str:
+    """Words on the family of stages that the plan shortens most on the critical path."""
+    ours, theirs = (figures.family_seconds(c.estimate) for c in (best, rival))
+    saved = {name: s - ours.get(name, 0.0) for name, s in theirs.items()}
+    name = max(saved, key=saved.__getitem__, default="")
+    gained_s = rival.estimate.time.time_s - best.estimate.time.time_s
+    if not name or saved[name] < _REASON_SHARE * gained_s:
+        return ""
+    words = f"{units.format_time(saved[name])} less {figures.FAMILIES[name]}"
+    return f", mainly since its critical path has {words}"
 
 
 # ------------------------------------------------------------------ the lines
@@ -152,7 +190,7 @@ def _verdict(result: PlanningResult) -> list[str]:
     parts = [] if best.memory.fits else ["DO NOT RUN THIS PLAN: it does not fit in memory"]
     incumbent, _ = figures.split_baselines(result)
     if incumbent is not None:
-        ratio = format_factor(figures.speedup(best, incumbent))
+        ratio = base.format_factor(figures.speedup(best, incumbent))
         unheld = "; it need not keep limits on ranks, groups, counts or moves"
         free = unheld if figures.has_unknown_rules(result) else ""
         first = "" if not result.scenarios else " in the first scenario"
@@ -194,7 +232,7 @@ def _predicted(result: PlanningResult) -> list[str]:
     """
     estimate, worst = result.estimate, figures.worst_scenario(result)
     span = worst or estimate.time
-    time, interval = format_interval(span.time_s, span.low_s, span.high_s)
+    time, interval = base.format_interval(span.time_s, span.low_s, span.high_s)
     rate = worst.samples_per_s if worst else estimate.samples_per_s
     parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
     if worst is not None:
@@ -207,13 +245,13 @@ def _bottleneck(result: PlanningResult) -> list[str]:
     """The rank with most of the critical path, the stages of that path, exposed communication."""
     estimate = result.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
-    shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
+    shares = ", ".join(f"{stage} {base.format_share(share)}" for stage, share in top)
     rank = f"rank {figures.bottleneck_rank(estimate)}"
     parts = [f"critical path, mostly on {rank}: {shares}"] if shares else []
     uneven = f"{estimate.imbalance_ratio:.2f}x the mean of ranks"
     parts.append(f"rank {estimate.slowest_rank} computes longest, {uneven}")
     exposed = estimate.exposed_communication_s
-    share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
+    share = base.format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
     parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
     return parts
 
@@ -222,17 +260,11 @@ def _memory(result: PlanningResult) -> list[str]:
     """The fullest rank with its capacity, and the fullest host if a table is in host memory."""
     best = result.best
     rank = best.memory.fullest
-    used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
-    reserve = format_gib(rank.reserved_bytes)
+    used, capacity = base.format_gib(rank.used_bytes), base.format_gib(rank.capacity_bytes)
+    reserve = base.format_gib(rank.reserved_bytes)
     parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
-    hosts = [h for h in best.memory.hosts if h.used_bytes > 0]
-    if hosts:
-        host = max(hosts, key=lambda h: h.used_bytes / h.capacity_bytes)
-        used, capacity = format_gib(host.used_bytes), format_gib(host.capacity_bytes)
-        parts.append(f"host {host.host}: {used} of {capacity} GiB")
-    if not best.memory.fits:
-        parts.append("DOES NOT FIT")
-    return parts
+    parts += figures.fullest_hosts(best.memory)[:1]
+    return parts if best.memory.fits else [*parts, "DOES NOT FIT"]
 
 
 def _kinds(result: PlanningResult) -> tuple[str, ...]:
@@ -259,57 +291,25 @@ def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
 def _baselines(result: PlanningResult) -> list[str]:
     """How fast the plan is beside baselines, and which baselines found none."""
     _, others = figures.split_baselines(result)
-    ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
-    names = [printable(name) for name in result.unfit_baselines]
-    one = len(names) == 1
-    words = "does not fit" if one else "do not fit"
-    if figures.has_unknown_rules(result):
-        words += " or breaks a constraint" if one else " or break a constraint"
-    unfit = [f"{', '.join(names)} {words}"] if names else []
-    return [*ratios, *unfit]
-
-
-_WORTH_EXPLAINING = 0.03
-_FEW_SHARDS = 8.0
-
-
-def _few_shards(plan: Plan) -> str | None:
-    """Words on how many placed shards a rank has, if they are so few that bounds prove little.
-
-    ``benchmarks.search.blame`` and ``benchmarks.search.additive`` show that plans in such cases
-    hardly improve with more time, while bounds balance the phases better than whole shards can.
-    """
-    ranks = Counter(
-        rank for p in plan.placements if SPREAD[p.sharding_type] is not Spread.UNIFORM
-        for rank in p.ranks
-    )  # fmt: skip
-    if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
-        return None
-    return f"only {mean:.1f} shards per rank to place: with so few, the bound is weak"
+    ratios = [
+        f"{base.format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others
+    ]
+    return [*ratios, *figures.unfit_baselines(result)]
 
 
 def _search(result: PlanningResult) -> list[str]:
     """How the search ended, what its gap is made of, and what it did."""
     solver = result.solver
-    gap = solver.gap_ratio
+    gap, other = solver.gap_ratio, solver.work - solver.evaluations
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    parts = figures.gap_parts(solver)
-    proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
-    wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
-    reason = _few_shards(result.plan) if wide else None
-    status = STATUS_WORDS[solver.status]
+    parts = "; ".join(f"{format_gap(r)} {name}" for r, name in figures.gap_parts(solver))
+    proof += f" ({parts})" if parts else ""
+    more = f", and other work that counts as {other:,} more" if other > 0 else ""
     return [
-        f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
-        f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
+        f"{solver.strategy}: {STATUS_WORDS[solver.status]}, {proof}, {solver.seconds:.1f} s",
+        f"{counted(solver.evaluations, 'plan')} priced{more}",
         f"seed {solver.seed}",
-        *([] if reason is None else [reason]),
     ]
-
-
-def _other_work(solver: SolverReport) -> str:
-    """The work of the search that was not pricing, such as bounds, counted in priced plans."""
-    other = solver.work - solver.evaluations
-    return f", and other work that counts as {other:,} more" if other > 0 else ""
 
 
 # ------------------------------------------------------------------ lines of some results
@@ -327,10 +327,9 @@ def _cost(result: PlanningResult) -> tuple[str, ...]:
     origin = next((p for p in topology.provenance if p.name == "price"), None)
     words = [] if origin is None else [origin.source.value, origin.reference]
     source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
-    return (
-        f"{significant(usd)} USD per billion samples",
-        printable(f"{_devices(topology)} at {significant(price, 6)} USD/h{source}"),
-    )
+    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
+    paid = f"{counted(topology.trainers.world_size, kind)} at {significant(price, 6)} USD/h"
+    return (f"{significant(usd)} USD per billion samples", printable(f"{paid}{source}"))
 
 
 def _checkpoints(result: PlanningResult) -> tuple[str, ...]:
@@ -341,12 +340,6 @@ def _checkpoints(result: PlanningResult) -> tuple[str, ...]:
     return (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
 
 
-def _devices(topology: Topology) -> str:
-    """How many devices are paid for: ``16 GPUs``, ``1 GPU``, ``4 CPU ranks``."""
-    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
-    return counted(topology.trainers.world_size, kind)
-
-
 def move(result: PlanningResult) -> list[str]:
     """What moves away from the plan in use, how long that takes, and when it pays back."""
     reshard = result.reshard
@@ -354,28 +347,19 @@ def move(result: PlanningResult) -> list[str]:
         return []
     if not reshard.moved_tables and not reshard.recut_tables:
         return ["none: stay with the plan in use, no move pays"]
+    moved, most = map(units.format_bytes, (reshard.moved_bytes, reshard.most_received_bytes))
     tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
-    recut = (
-        [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
-        if reshard.recut_tables
-        else []
-    )
-    parts = [
-        f"{tables}, {units.format_bytes(reshard.moved_bytes)}, at most "
-        f"{units.format_bytes(reshard.most_received_bytes)} to one rank",
-        *recut,
-        f"{units.format_time(reshard.time_s)} once",
-    ]
+    parts = [f"{tables}, {moved}, at most {most} to one rank"]
+    if reshard.recut_tables:
+        recut = f"{reshard.recut_tables} more change in place"
+        parts.append(f"{recut}: no rank receives any of them")
+    parts.append(f"{units.format_time(reshard.time_s)} once")
     if reshard.payback_iterations is None:
-        parts.append("not faster than the plan in use")
-    else:
-        gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
-        verdict = "it pays" if reshard.pays else "it does not pay"
-        parts.append(
-            f"saves {gain} of each iteration: {verdict}, paid back after "
-            f"{reshard.payback_iterations:,} iterations"
-        )
-    return parts
+        return [*parts, "not faster than the plan in use"]
+    gain = base.format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+    verdict = "it pays" if reshard.pays else "it does not pay"
+    paid = f"paid back after {reshard.payback_iterations:,} iterations"
+    return [*parts, f"saves {gain} of each iteration: {verdict}, {paid}"]
 
 
 def assumed_words(assumed: Sequence[Assumed], ours_s: float | None) -> tuple[str, ...]:

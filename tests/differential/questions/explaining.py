@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.sharding import Plan, TablePlacement
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.explain import Change, Explainer, OptionCost
+from planner.explain.explainer import Change, Explainer, OptionCost
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import MoveLimit
 from tests.differential.asking import problem_of
@@ -83,18 +83,18 @@ def _table_faults(space: Enumerator, explainer: Explainer, index: int) -> Iterat
         yield from _option_faults(space, plan, option)
     ways = [w for p in space.choices[index] if is_allowed(space, w := with_table(plan, p))]
     least_s = min((space.judge.price(way) for way in ways), default=math.inf)
-    told_s = min(o.plan_time_s for o in options if o.plan_time_s is not None)
+    told_s = min(o.plan_time_s for o in options if o.plan_time_s < math.inf)
     if told_s > least_s * (1.0 + _ROUNDING):
         yield f"{name}: best told {told_s:.9g} s, best {least_s:.9g} ({told_s / least_s - 1:+.3%})"
     fitting = {_cut(w.placement(name)) for w in ways}
     for option in options:
-        if option.plan_time_s is None and _cut(option.placement) in fitting:
+        if option.plan_time_s == math.inf and _cut(option.placement) in fitting:
             yield f"{name}: {_words(option.placement)} is said not to fit, and fits"
 
 
 def _option_faults(space: Enumerator, plan: Plan, option: OptionCost) -> Iterator[str]:
     """Lines where an option that is told to cost so much does not, or must not be chosen."""
-    if option.plan_time_s is None:
+    if option.plan_time_s == math.inf:
         return
     words = f"{option.placement.table}: {_words(option.placement)}"
     after = with_table(plan, option.placement)

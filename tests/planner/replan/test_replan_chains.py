@@ -10,7 +10,7 @@ import pytest
 
 from costmodels.sharding import Plan, Spread
 from planner import api
-from planner.explain import Explainer
+from planner.explain.explainer import Explainer
 from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget

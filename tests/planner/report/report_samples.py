@@ -22,6 +22,8 @@ from costmodels.topology import Device, Host, Link, Topology
 from costmodels.units import GB, GIB
 from costmodels.workload import DataType, Feature, Table, Workload
 from planner.problem import PlanningProblem
+from planner.report.page import Block
+from planner.report.sections.base import build_blocks
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.status import Status
 
@@ -226,6 +228,11 @@ def make_result(
         unfit_baselines=("random",),
         warnings=("statistics were assumed",),
     )
+
+
+def blocks_of(result: PlanningResult) -> dict[str, Block]:
+    """The parts of the page, by name."""
+    return {b.name: b for b in build_blocks(result)}
 
 
 def with_memory(result: PlanningResult, memory: MemoryLedger) -> PlanningResult:

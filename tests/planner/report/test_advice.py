@@ -7,109 +7,87 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.layers.transformer import Transformer
-from costmodels.workload import DataType, DenseArch, Workload
-from planner import api, load_system, plan
+from planner import api
+from planner.models import pipeline_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.report.advice import advice
-from planner.report.evidence import IN_USE, Evidence, gather
-from planner.report.sections.base import build_blocks, build_sections
+from planner.report.sections.summary import IN_USE, advice, rival_of
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
 from tests.planner import cases
+from tests.planner.report.report_samples import blocks_of
 
 
 @pytest.fixture(scope="module")
-def evidence() -> Evidence:
+def replanned() -> PlanningResult:
     """A plan in use that looks at sizes alone, and a better one, on four hosts of eight ranks."""
     model = cases.synthetic(34, seed=3, batch=16384)
     system = cases.topology(4, 8)
     search = SearchSettings(max_evaluations=20, with_baselines=False)
     problem = PlanningProblem(workload=model, topology=system, constraints=cases.DEVICE_ONLY)
     start = api.solve(problem, search=replace(search, strategy="size_greedy")).plan
-    limited = replace(problem, move_limit=MoveLimit(start=start))
-    return gather(api.solve(limited, search=search))
+    return api.solve(replace(problem, move_limit=MoveLimit(start=start)), search=search)
 
 
-def quicker(evidence: Evidence, name: str) -> Candidate:
+def quicker(result: PlanningResult, name: str) -> Candidate:
     """The plan under another name, in half the time."""
-    best = evidence.result.best
+    best = result.best
     time_s = 0.5 * best.estimate.time.time_s
     time = replace(best.estimate.time, time_s=time_s, low_s=time_s, high_s=time_s)
     return replace(best, name=name, estimate=replace(best.estimate, time=time))
 
 
-def test_the_sentence_has_a_reason_and_a_confidence(evidence: Evidence) -> None:
-    words = advice(evidence)
+def test_the_sentence_has_a_reason_and_a_confidence(replanned: PlanningResult) -> None:
+    pipeline = pipeline_of(replanned.problem)
+    rival = rival_of(replanned, pipeline)
+    assert rival is not None
+    sure = pipeline.confidence_faster(replanned.plan, rival.plan)
+    words = advice(replanned, rival, sure)
     assert "as fast as the plan in use" in words
     assert "probability of" in words
     assert "paid back after" in words
-    assert advice(replace(evidence, confidence_ratio=0.7)).startswith("This plan is probably")
-    assert advice(replace(evidence, confidence_ratio=0.5)).startswith("This plan may be")
-    assert advice(replace(evidence, rival=None)) == ""
-    best = evidence.result.best
-    same = replace(evidence, rival=replace(best, name="size_greedy"))
-    assert advice(same).startswith("Either plan will do")
-    assert "keep the plan in use" in advice(replace(evidence, rival=quicker(evidence, IN_USE)))
-    other = replace(evidence, rival=quicker(evidence, "torchrec_greedy"))
-    assert "take TorchRec's own plan instead" in advice(other)
-    assert "not held to them" in advice(other)  # the question has rules
+    assert advice(replanned, rival, 0.7).startswith("This plan is probably")
+    assert advice(replanned, rival, 0.5).startswith("This plan may be")
+    assert advice(replanned, None, 0.0) == ""
+    best = replanned.best
+    same = replace(best, name="size_greedy")
+    assert advice(replanned, same, sure).startswith("Either plan will do")
+    assert "keep the plan in use" in advice(replanned, quicker(replanned, IN_USE), sure)
+    other = advice(replanned, quicker(replanned, "torchrec_greedy"), sure)
+    assert "take TorchRec's own plan instead" in other
+    assert "not held to them" in other  # the question has rules
     full = replace(best.memory.ranks[0], weights_bytes=1e15)
     memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
-    unfit = replace(evidence.result, best=replace(best, memory=memory))
-    assert "does not fit" in advice(replace(evidence, result=unfit))
+    unfit = replace(replanned, best=replace(best, memory=memory))
+    assert "does not fit" in advice(unfit, rival, sure)
 
 
-def test_a_plan_that_was_not_searched_for_time_is_not_called_slow(evidence: Evidence) -> None:
-    solver = replace(evidence.result.solver, objective="memory")
-    least = replace(evidence, result=replace(evidence.result, solver=solver))
-    words = advice(replace(least, rival=quicker(evidence, "torchrec_greedy")))
+def test_a_plan_that_was_not_searched_for_time_is_not_called_slow(
+    replanned: PlanningResult,
+) -> None:
+    least = replace(replanned, solver=replace(replanned.solver, objective="memory"))
+    words = advice(least, quicker(replanned, "torchrec_greedy"), 0.5)
     assert words.startswith("This plan was searched for objective memory")
     assert "Recommended" not in words
 
 
-def test_names_keep_their_capitals_at_the_start_of_a_sentence(evidence: Evidence) -> None:
-    best = evidence.result.best
+def test_names_keep_their_capitals_at_the_start_of_a_sentence(replanned: PlanningResult) -> None:
+    best = replanned.best
     full = replace(best.memory.ranks[0], weights_bytes=1e15)
     memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
     unfit = replace(best, name="torchrec_greedy", memory=memory)
-    assert "TorchRec's own plan does not fit" in advice(replace(evidence, rival=unfit))
-
-
-def test_what_would_help_is_priced_again(evidence: Evidence) -> None:
-    (section,) = build_sections(evidence.result, ("help",))
-    told = {row[0]: row for row in section.rows}
-    network = told["twice the network bandwidth"]
-    assert isinstance(network[2], float)
-    assert network[2] < evidence.result.estimate.time.time_s
-    rates = [row[3] for row in section.rows]
-    assert rates == sorted(rates, reverse=True)  # type: ignore[type-var]
-
-
-def test_a_model_without_tables_is_helped_by_faster_products() -> None:
-    layer = Transformer(layers=4, hidden=1024, heads=16, ffn=4096, seq=1024)
-    dense = DenseArch(num_dense_features=2**20, layers=(layer,), dtype=DataType.BF16)
-    workload = Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
-    found = plan(workload, load_system("h100_sxm", gpus=8))
-    (section,) = build_sections(found, ("help",))
-    told = {row[0]: row[2] for row in section.rows}
-    assert told["twice the rate of matrix products"] < 0.9 * found.estimate.time.time_s  # type: ignore[operator]
-    assert "half the host time per call" not in told, "it changes less than half a per cent"
+    assert "TorchRec's own plan does not fit" in advice(replanned, unfit, 0.5)
 
 
 def test_of_many_ranks_the_busiest_and_their_mean_are_shown(large_result: PlanningResult) -> None:
-    (stages,) = (b.body for b in build_blocks(gather(large_result)) if b.name == "stages")
+    stages = blocks_of(large_result)["stages"].body
     assert len(set(re.findall(r"<title>rank (\d+): ", stages))) == 8
     assert "mean of ranks" in stages
 
 
-def test_many_tables_are_folded(evidence: Evidence) -> None:
-    blocks = {b.name: b for b in build_blocks(evidence)}
-    tables = blocks["tables"].body
+def test_many_tables_are_folded(replanned: PlanningResult) -> None:
+    tables = blocks_of(replanned)["tables"].body
     assert tables.count("<details>") == 1
     assert "All 34 tables" in tables
     assert tables.index("tablelist") > tables.index("<details>")
     listed = tables[tables.index("tablelist") :]
-    assert all(
-        listed.count(f">{t.name}</th>") == 1 for t in evidence.result.problem.workload.tables
-    )
+    assert all(listed.count(f">{t.name}</th>") == 1 for t in replanned.problem.workload.tables)

@@ -16,11 +16,11 @@ from costmodels.sharding import (
 from costmodels.workload import Optimizer, Workload
 from planner.report.comparison import (
     Comparison,
-    _verdict,
     changes,
     difference_data,
     difference_sections,
     regression_ratio,
+    verdict,
 )
 from planner.result import Candidate
 from tests.planner.report.report_samples import (
@@ -34,9 +34,9 @@ from tests.planner.report.report_samples import (
 ROWS = 1000
 
 
-def compared(workload: Workload, *plans: Candidate, sure: tuple[float, ...] = ()) -> Comparison:
+def compared(workload: Workload, *plans: Candidate, sure: float = 0.5) -> Comparison:
     pipeline = CostPipeline(workload, make_topology())
-    return Comparison(pipeline=pipeline, plans=plans, confidences=sure)
+    return Comparison(pipeline=pipeline, plans=plans, confidences=(sure,) * (len(plans) - 1))
 
 
 WORKLOAD = replace(make_workload(1), optimizer=Optimizer.SGD)
@@ -95,15 +95,15 @@ def test_sections_name_winner_and_moves() -> None:
     old = make_candidate("old", workload, topology)
     new = make_candidate("new", workload, topology, time_s=2.9e-3, shift=1)
     plans, stages, moves, _ = difference_sections(compared(workload, old, new))
-    assert plans.facts[0].parts == ("new is 6.5 % faster than old (3.10 ms -> 2.90 ms)",)
+    assert plans.facts[0].parts[0] == "new is 6.5 % faster than old (3.10 ms -> 2.90 ms)"
     assert [row[0] for row in stages.rows] == ["lookup_forward", "output_dist"]
     assert moves.title == "From old to new"
     assert moves.facts[0].parts[1] == "0 changed type or kernel"
     assert regression_ratio(old, new) == pytest.approx(-0.2 / 3.1)
     assert regression_ratio(new, old) > 0
-    (sure, *_) = difference_sections(compared(workload, old, new, sure=(0.97,)))
+    (sure, *_) = difference_sections(compared(workload, old, new, sure=0.97))
     assert sure.facts[0].parts[1] == "confidence that it is faster: 97 %"
-    (sure, *_) = difference_sections(compared(workload, new, old, sure=(0.03,)))
+    (sure, *_) = difference_sections(compared(workload, new, old, sure=0.03))
     assert sure.facts[0].parts[1] == "confidence that it is slower: 97 %"
     data = difference_data(compared(workload, old, new))
     assert isinstance(data["moves"], list)
@@ -148,4 +148,4 @@ def test_large_differences_read_alike_from_both_sides(
     workload, topology = make_workload(), make_topology()
     before = make_candidate("one", workload, topology, time_s=before_s)
     after = make_candidate("two", workload, topology, time_s=after_s)
-    assert words in _verdict(before, after, None)[0]
+    assert words in verdict(before, after, 0.5)[0]

@@ -11,30 +11,26 @@ from rich.console import Console
 
 import planner.report.sections
 from costmodels.distribution.uniform import Uniform
-from planner.report.evidence import gather
 from planner.report.page import fill
 from planner.report.run_files import page as render
-from planner.report.sections.base import build_blocks, build_sections
+from planner.report.sections.base import build_sections
 from planner.report.terminal import print_sections
 from planner.result import PlanningResult
 from tests.planner.report.page_reader import differing, read_page
+from tests.planner.report.report_samples import blocks_of
 
 OWN = '''
 """Tables that are looked up more than twice per sample."""
 
-from typing import ClassVar, final
+from typing import final
 
 from planner.report.base import Column, Fact, Kind, Section
 from planner.report.sections.base import AbstractReportSection
 
 
 @final
-class BusyTables(AbstractReportSection):
+class BusyTables(AbstractReportSection, order=65, title="Busy <tables>", short="Busy"):
     """One row per such table."""
-
-    title: ClassVar[str] = "Busy <tables>"
-    short: ClassVar[str] = "Busy"
-    order: ClassVar[int] = 65
 
     def build(self, result):
         """Pooling factor and size."""
@@ -82,7 +78,7 @@ def test_one_file_is_in_every_output(result: PlanningResult) -> None:
 
 
 def test_without_the_file_nothing_of_it_is_there(result: PlanningResult) -> None:
-    assert "busy_tables" not in {block.name for block in build_blocks(gather(result))}
+    assert "busy_tables" not in blocks_of(result)
 
 
 def test_values_in_a_template_are_text_and_markup_stays() -> None:

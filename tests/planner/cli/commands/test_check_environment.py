@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +23,7 @@ def owners(*names: str) -> Callable[[str], bool]:
 def stack(
     found: dict[str, str], builds: tuple[str, ...] = (), *, nvml: bool = True
 ) -> dict[str, Check]:
-    checks = env.check_torch_stack(versions(**found), owners(*builds), lambda: nvml)
+    checks = env.check_torch(versions(**found), owners(*builds), lambda: nvml)
     return {check.subject: check for check in checks}
 
 
@@ -123,27 +121,6 @@ def test_limits(version: str, limits: str, fits: bool) -> None:
     assert env.satisfies(version, limits) is fits
 
 
-def test_an_old_python_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert env.check_python().level is CheckLevel.OK
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    check = env.check_python()
-    assert check.level is CheckLevel.FAIL
-    assert "3.10.4" in check.finding
-
-
-def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo = tmp_path / "meminfo"
-    assert env.available_memory_bytes(meminfo) is None
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    1024 kB\n")
-    assert env.available_memory_bytes(meminfo) == 1024**2
-    meminfo.write_text("nothing here\n")
-    assert env.available_memory_bytes(meminfo) is None
-    monkeypatch.setattr(env, "available_memory_bytes", lambda: 1e6)
-    assert [c.level for c in env.check_machine()] == [CheckLevel.OK, CheckLevel.WARN]
-    monkeypatch.setattr(env, "available_memory_bytes", lambda: None)
-    assert len(env.check_machine()) == 1
-
-
 def test_metadata_of_what_is_not_installed() -> None:
     assert env.installed_version("no-such-distribution") is None
     assert not env.owns_fbgemm_files("no-such-distribution")
@@ -154,11 +131,11 @@ def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     good = Check(level=CheckLevel.OK, subject="python", finding="3.11")
     bad = Check(level=CheckLevel.FAIL, subject="torch", finding="wrong", fix="do this")
     monkeypatch.setattr(env, "check_packages", lambda: [good])
-    monkeypatch.setattr(env, "check_torch_stack", list)
+    monkeypatch.setattr(env, "check_torch", list)
     done = run("check")
     assert done.code == 0
     assert "all checks passed" in done.out
-    monkeypatch.setattr(env, "check_torch_stack", lambda: [bad])
+    monkeypatch.setattr(env, "check_torch", lambda: [bad])
     done = run("check")
     assert done.code == 1
     assert "fail torch" in done.out

@@ -126,7 +126,7 @@ def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
     assert "breaks these constraints: rank 0 is 1,024 KiB over device_memory" in told
 
 
-def test_several_days_make_a_trend_and_show_growth(
+def test_several_days_make_a_trend_and_tell_of_the_rows_they_need(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
     asked = ("drift", *made, "--system", system_file, "--evaluations", 8)
@@ -135,11 +135,12 @@ def test_several_days_make_a_trend_and_show_growth(
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert [d["file"] for d in told["days"]] == [str(p) for p in days[:3]]
-    assert told["trend"] is not None
-    growth = {g["table"]: g for g in told["growth"]}
-    assert growth["cat_0"]["rows_per_day"] == pytest.approx(1_000, rel=0.05)
-    assert growth["cat_0"]["full_in_days"] == pytest.approx(3.0, rel=0.05)
-    assert "full in" in run(*asked, *given).out
+    assert len(told["trend"]["lasts_days"]) == 3
+    needed = [
+        next(r["num_rows_needed"] for r in d["rows"] if r["table"] == "cat_0") for d in told["days"]
+    ]
+    assert needed == pytest.approx([1_000, 2_000, 3_000], rel=0.05)
+    assert "Day by day" in run(*asked, *given).out
 
 
 def test_raw_data_and_tables_that_are_too_small(
@@ -167,10 +168,10 @@ def test_the_statistics_of_then_can_be_named(
     told = json.loads(same.out)
     assert told["days"][0]["tables"] == []
     assert told["days"][0]["before_s"] == told["days"][0]["now_s"]
-    assert not any("--before" in text for text in told["warnings"])
+    assert not any("was made for other" in text for text in told["warnings"])
     assert "no distribution" not in same.err
-    other = run(*asked, "--stats", days[1], "--batch-size", 1024)
-    assert "with --before" in other.err  # the file tells of another batch
+    for before in ((), ("--before", days[2])):
+        assert "was made for other" in run(*asked, "--stats", days[1], *before).err
 
 
 @pytest.mark.parametrize(

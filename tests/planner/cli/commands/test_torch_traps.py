@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cli import environment as env
-from planner.cli.environment import Check, CheckLevel, check_torch_traps
+from planner.cli.environment import Check, CheckLevel, check_torch
 
 PAIR = {
     "torch": "2.13.0+cpu",
@@ -20,10 +20,9 @@ def traps(
     *,
     owner: str = "fbgemm-gpu-cpu",
     nvml: bool = False,
-    environ: Mapping[str, str] | None = None,
 ) -> dict[str, Check]:
-    checks = check_torch_traps(found.get, lambda name: name == owner, lambda: nvml, environ or {})
-    return {check.subject: check for check in checks}
+    checks = check_torch(found.get, lambda name: name == owner, lambda: nvml)
+    return {check.subject: check for check in checks if check.level is not CheckLevel.OK}
 
 
 def test_a_matching_cpu_set_has_none() -> None:
@@ -51,17 +50,8 @@ def test_an_untried_torchrec_is_named() -> None:
     assert "torch==2.14.*" in check.fix
 
 
-def test_a_job_names_its_ranks_per_host_and_its_pods() -> None:
-    assert traps(PAIR, environ={"TOPOLOGY_DOMAIN_MULTIPLE": "4"}) == {}
-    found = traps(PAIR, environ={"WORLD_SIZE": "16", "TOPOLOGY_DOMAIN_MULTIPLE": "2"})
-    assert "8 ranks per host" in found["LOCAL_WORLD_SIZE"].finding
-    assert "TORCHREC_RESOLVED_POD_SIZE=2" in found["pod size"].fix
-    both = {"TOPOLOGY_DOMAIN_MULTIPLE": "2", "TORCHREC_RESOLVED_POD_SIZE": "2"}
-    assert traps(PAIR, environ={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", **both}) == {}
-
-
 def test_no_repair_names_a_release_that_is_not_there() -> None:
     found = {"torch": "2.15.0", "torchrec": "1.9.2", "fbgemm-gpu-cpu": "1.9.0"}
-    checks = env.check_torch_stack(found.get, lambda n: n == "fbgemm-gpu-cpu", lambda: False)
+    checks = env.check_torch(found.get, lambda n: n == "fbgemm-gpu-cpu", lambda: False)
     (pair,) = [c for c in checks if c.subject == "torch / fbgemm-gpu-cpu"]
     assert pair.fix == "pip install 'torch==2.14.*'"

@@ -11,8 +11,8 @@ from tests.planner.cli.command_line import Run
 PLAN = ("plan", "WORKLOAD", "--system", "SYSTEM", "--gpus", "8")
 
 BAD = {
-    "unknown command": (("plann", "WORKLOAD"), "did you mean 'plan'"),
-    "unknown command, nothing near": (("zzz",), "there are: plan"),
+    "unknown command": (("plann", "WORKLOAD"), "Did you mean one of: 'explain', 'plan'"),
+    "unknown command, nothing near": (("zzz",), "No such command 'zzz'"),
     "unknown flag": ((*PLAN, "--gpu-count", "8"), "--gpu-count"),
     "unknown group flag": (("--frobnicate",), "--frobnicate"),
     "no workload": (("plan", "--system", "SYSTEM"), "Missing argument 'WORKLOAD'"),

@@ -217,9 +217,14 @@ def test_progress_is_silent_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: bool, width: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
-    size = os.terminal_size((80, 24))
+
+    def size(_: int) -> os.terminal_size:
+        if not terminal:
+            raise OSError
+        return os.terminal_size((80, 24))
+
     with monkeypatch.context() as patch:  # pytest -vv asks for the size too, after the test
-        patch.setattr("planner.cli.console.shutil.get_terminal_size", lambda _: size)
+        patch.setattr("os.get_terminal_size", size)
         assert console.stdout_console().width == width
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
-from planner.cli.printing.explain_show import print_costs, print_table, where
-from planner.explain import ConstraintCost, OptionCost, TableExplanation
+from planner.cli.printing.explain_show import print_costs, print_table
+from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
+from planner.report.figures import where
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ def test_ranks_are_those_that_hold_a_part_in_order(
 def test_a_constraint_that_costs_nothing_is_not_written_as_minus_zero(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cheap = ConstraintCost(constraint="free", kept_s=1.0, time_s=0.99999, gain_s=1e-5)
-    dear = ConstraintCost(constraint="dear", kept_s=1.0, time_s=0.9, gain_s=0.1)
+    cheap = ConstraintCost(constraint="free", kept_s=1.0, time_s=0.99999)
+    dear = ConstraintCost(constraint="dear", kept_s=1.0, time_s=0.9)
     print_costs([cheap, dear])
     shown = capsys.readouterr().out
     assert "no change" in shown
@@ -47,7 +48,7 @@ def test_gains_are_shares_of_the_search_with_all_constraints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Not of the plan that is explained, which may break them and be faster."""
-    print_costs([ConstraintCost(constraint="dear", kept_s=2.0, time_s=1.5, gain_s=0.5)])
+    print_costs([ConstraintCost(constraint="dear", kept_s=2.0, time_s=1.5)])
     kept, dear = (line.split() for line in capsys.readouterr().out.splitlines() if " s " in line)
     assert kept == ["with", "all", "constraints", "2", "s"]
     assert dear == ["without", "dear", "1.5", "s", "-25.00", "%"]
@@ -55,8 +56,8 @@ def test_gains_are_shares_of_the_search_with_all_constraints(
 
 def test_searches_that_the_clock_cut_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     """Each on its line, and no column for them where there are none."""
-    whole = ConstraintCost(constraint="whole", kept_s=2.0, time_s=1.5, gain_s=0.5)
-    cut = ConstraintCost(constraint="short", kept_s=2.0, time_s=1.5, gain_s=0.5, is_cut=True)
+    whole = ConstraintCost(constraint="whole", kept_s=2.0, time_s=1.5)
+    cut = ConstraintCost(constraint="short", kept_s=2.0, time_s=1.5, is_cut=True)
     print_costs([whole, cut])
     lines = {
         line.split()[1]: line.split()[-1]

@@ -1,0 +1,471 @@
+"""One plan in time and space: what its iteration waits for, and where everything is."""
+
+from __future__ import annotations
+
+import statistics
+from typing import final
+
+import numpy as np
+from markupsafe import Markup
+
+from costmodels import units
+from costmodels.estimates import IterationEstimate, MemoryLedger, RankMemory, StageTime
+from costmodels.memory import ALLOCATOR_RATIO
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import output_traffic_bytes
+from planner.models import pipeline_of
+from planner.report import base, charts, figures
+from planner.report.base import Cell, Column, Fact, Kind, Section, laid_out
+from planner.report.charts import Bar, Lane
+from planner.report.figures import FAMILIES, family, family_keys
+from planner.report.page import block, grid
+from planner.report.sections.base import AbstractReportSection
+from planner.result import Candidate, PlanningResult
+from planner.support.text import significant
+
+# ------------------------------------------------------------------ timeline
+
+_SHOWN_RATIO = 1e-4
+_SMALLEST_SHARE = 0.01
+"""The sums by stage leave out stages with a smaller share of the iteration than this."""
+_TIE = 1e-6
+"""A stage that ends as late as one on the critical path, up to this share of the iteration, counts
+as on it."""
+
+
+@final
+class TimelineSection(
+    AbstractReportSection, order=20, title="Timeline of one iteration", short="Timeline"
+):
+    """The critical path, which is the chain of steps that the iteration waits for.
+
+    It has one row for each step. To shorten a stage that is not on it does not shorten the
+    iteration. The page also draws a lane for each stream of some ranks.
+    """
+
+    def build(self, result: PlanningResult) -> Section:
+        """The steps of the critical path in order of time; facts have their sums by stage."""
+        estimate = result.estimate
+        total = estimate.time.time_s or 1.0
+        shares = tuple(
+            f"{stage} {base.format_share(share)}"
+            for stage, share in figures.path_shares(estimate)
+            if share >= _SMALLEST_SHARE
+        )
+        facts = (Fact(label="By stage", parts=shares or ("none",)),)
+        return Section.of(
+            "Critical path",
+            estimate.critical_path,
+            (
+                (Column("rank", Kind.COUNT), lambda step: step.rank),
+                (Column("stage"), lambda step: step.stage),
+                (Column("start", Kind.TIME), lambda step: step.start_s),
+                (Column("time", Kind.TIME), lambda step: step.duration_s),
+                (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
+            ),
+            facts=facts,
+        )
+
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+        """The critical path, and a lane for each stream of the notable ranks."""
+        del pipeline
+        estimate = plan.estimate
+        end_s = max(length_s(estimate), scale_s)
+        ranks = figures.notable_ranks(estimate)
+        path = tuple(
+            _bar(
+                s.stage, f"critical path: {s.stage}, rank {s.rank}", s.start_s, s.duration_s, end_s
+            )
+            for s in estimate.critical_path
+            if s.duration_s >= _SHOWN_RATIO * end_s
+        )
+        lanes = [Lane(label="Critical path", bars=path)]
+        for word, rank in ranks:
+            lanes += _rank_lanes(estimate, word, rank, end_s)
+        shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
+        shown += [step.stage for step in estimate.critical_path]
+        return block(
+            "timeline",
+            ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
+            keys=family_keys({family(name) for name in shown}),
+            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis(end_s)),
+        )
+
+
+def length_s(estimate: IterationEstimate) -> float:
+    """Seconds until the last stage of any rank ends."""
+    spans = (zip(s.start_s, s.duration_s, strict=True) for s in estimate.stages)
+    return max([estimate.time.time_s, *(sum(span) for stage in spans for span in stage)])
+
+
+def _bar(
+    stage: str, told: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
+) -> Bar:
+    """A stage from a start, for a duration; its labels go from long to short."""
+    span = f"{units.format_time(duration_s)} from {units.format_time(start_s)}"
+    return Bar(
+        start_ratio=start_s / end_s,
+        width_ratio=duration_s / end_s,
+        css=family(stage),
+        labels=(stage, figures.merged_name(stage), FAMILIES[family(stage)]),
+        title=f"{told}, {span}{', on the critical path' if strong else ''}",
+        strong=strong,
+    )
+
+
+def _rank_lanes(estimate: IterationEstimate, word: str, rank: int, end_s: float) -> list[Lane]:
+    """A lane for each stream in which the rank does something."""
+    path_s = {s.stage: s.start_s + s.duration_s for s in estimate.critical_path}
+    lanes: dict[str, list[Bar]] = {}
+    for stage in estimate.stages:
+        start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
+        if duration_s > _SHOWN_RATIO * end_s:
+            late = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
+            told = f"rank {rank}: {stage.name}"
+            bar = _bar(stage.name, told, start_s, duration_s, end_s, strong=late)
+            lanes.setdefault(stage.stream, []).append(bar)
+    group = f"{word[0].upper()}{word[1:]}: rank {rank}"
+    return [
+        Lane(label=stream.replace("_", " "), group="" if i else group, bars=tuple(lanes[stream]))
+        for i, stream in enumerate(sorted(lanes, key=lambda name: name != "compute"))
+    ]
+
+
+# ------------------------------------------------------------------ stages
+
+_BUSIEST = 8
+"""So many ranks get a bar where there are more than :data:`MOST_GROUPS`."""
+
+
+@final
+class StagesSection(
+    AbstractReportSection, order=30, title="Time per stage and rank", short="Stages"
+):
+    """How evenly the ranks are loaded.
+
+    Rows have the slowest, the median and the fastest rank of each stage. The page has one stacked
+    bar for each rank, without its waits, or for the busiest of many ranks.
+    """
+
+    def build(self, result: PlanningResult) -> Section:
+        """Stages in the order in which they start."""
+        stages = [stage for stage in result.estimate.stages if any(stage.duration_s)]
+        note = "Column rank: where the stage takes longest; - if all ranks take equally long."
+        return Section.of(
+            "Balance of ranks",
+            sorted(stages, key=lambda stage: min(stage.start_s)),
+            (
+                (Column("stage"), lambda s: s.name),
+                (Column("stream", optional=True), lambda s: s.stream),
+                (Column("rank", Kind.COUNT), _slowest_rank),
+                (Column("slowest", Kind.TIME), lambda s: max(s.duration_s)),
+                (Column("median", Kind.TIME), lambda s: statistics.median(s.duration_s)),
+                (Column("fastest", Kind.TIME), lambda s: min(s.duration_s)),
+                (
+                    Column("worst/mean", Kind.FACTOR, optional=True),
+                    lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
+                ),
+            ),
+            notes=(note,),
+        )
+
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+        """A stacked bar for each rank, or for the busiest."""
+        del pipeline, scale_s
+        families_s = figures.family_durations_s(plan.estimate)
+        busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
+        ranks, what = list(range(len(busy_s))), "each rank"
+        is_long = len(ranks) > charts.MOST_GROUPS
+        if is_long:
+            ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
+            what = f"the {_BUSIEST} busiest ranks and the mean of all"
+        rows = {f"rank {r}": {n: times[r] for n, times in families_s.items()} for r in ranks}
+        if is_long:
+            rows["mean of ranks"] = {n: statistics.fmean(t) for n, t in families_s.items()}
+        sums_s = {name: sum(row.values()) for name, row in rows.items()}
+        end_s = max(sums_s.values(), default=0.0) or 1.0
+        lanes = [
+            charts.stacked(
+                name,
+                [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
+                end_s,
+                base.format_cell(Kind.TIME, sums_s[name]),
+            )
+            for name, row in rows.items()
+        ]
+        chart = charts.lanes_chart(
+            self.title, lanes, axis=charts.axis(end_s), value_width=charts.VALUE_WIDTH
+        )
+        return block("stages", what=what, keys=family_keys(families_s), chart=chart)
+
+
+def _slowest_rank(stage: StageTime) -> int | None:
+    times = stage.duration_s
+    return None if min(times) == max(times) else times.index(max(times))
+
+
+# ------------------------------------------------------------------ memory
+
+_MEMORY_MOST_ROWS = 16
+_SHOWN_AT_ENDS = 6
+"""This many rows are shown at each end of a long list."""
+
+PURPOSES: dict[str, str] = {
+    "weights": "weights",
+    "optimizer": "optimizer state",
+    "gradients": "gradients",
+    "cache": "cache",
+    "buffers": "buffers",
+    "dense": "dense part",
+    "reserved": "reserve",
+}
+"""The fields of the ledger, without ``_bytes``, and their names for people; the reserve last."""
+
+
+@final
+class MemorySection(AbstractReportSection, order=40, title="Memory"):
+    """The memory of ranks and hosts, compared with its limits.
+
+    Rows are groups of equal ranks, the fullest first; of many, the middle is left out. The page has
+    one bar for each rank, or for the fullest rank of each host, and the hosts below them if tables
+    are in host memory.
+    """
+
+    def build(self, result: PlanningResult) -> Section:
+        """Bytes by purpose; ranks with the same printed numbers share a row."""
+        ledger = result.best.memory
+        groups: dict[tuple[str, ...], list[RankMemory]] = {}
+        for rank in _fullest_first(ledger):
+            sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
+            groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
+        used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
+        columns, rows = laid_out(
+            groups.values(),
+            (
+                (Column("ranks"), lambda ranks: figures.rank_ranges([r.rank for r in ranks])),
+                (Column("used GiB", Kind.GIB), lambda ranks: ranks[0].used_bytes),
+                (Column("capacity", Kind.GIB), lambda ranks: ranks[0].capacity_bytes),
+                (
+                    Column("share", Kind.SHARE),
+                    lambda ranks: ranks[0].used_bytes / ranks[0].capacity_bytes,
+                ),
+                *(
+                    (
+                        Column(PURPOSES[p].split()[0], Kind.GIB, optional=True),
+                        lambda ranks, p=p: purposes_bytes(ranks[0])[p],
+                    )
+                    for p in used
+                ),
+            ),
+        )
+        notes: tuple[str, ...] = ()
+        if len(rows) > _MEMORY_MOST_ROWS:
+            left_out = len(rows) - 2 * _SHOWN_AT_ENDS
+            rows = rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:]
+            told = f"{left_out} groups of ranks between them left out"
+            notes = (f"Fullest and emptiest shown; {told}.",)
+        facts = [Fact(label="Hosts", parts=figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
+        if result.problem.topology.compute_device != "cpu":
+            facts.insert(0, _reserve(ledger.fullest))
+        facts = [fact for fact in facts if fact.parts]
+        return Section(
+            title=self.title, facts=tuple(facts), columns=columns, rows=rows, notes=notes
+        )
+
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+        """A bar for each rank, or for the fullest of each group of ranks."""
+        del scale_s
+        groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
+        fullest = {
+            name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
+        }
+        each = len(groups) == pipeline.topology.world_size
+        end = 1.02 * max(max(r.capacity_bytes, r.used_bytes) for r in fullest.values())
+        lanes = [
+            _lane(name if each else f"{name}, rank {rank.rank}", rank, end)
+            for name, rank in fullest.items()
+        ]
+        ticks = [
+            *charts.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")
+        ]
+        limits = {(r.capacity_bytes, r.capacity_bytes - r.reserved_bytes) for r in fullest.values()}
+        if len(limits) == 1:
+            lines = zip(*limits, ("limit", "reserve"), strict=True)
+            ticks += [(at / end, "", css) for at, css in lines]
+        used = {p for r in fullest.values() for p, value in purposes_bytes(r).items() if value > 0}
+        return block(
+            "memory",
+            which="each rank" if each else "the fullest rank of each group of ranks",
+            keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
+            chart=charts.lanes_chart(
+                "Device memory", lanes, axis=ticks, value_width=charts.VALUE_WIDTH
+            ),
+            hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
+        )
+
+
+def _fullest_first(ledger: MemoryLedger) -> list[RankMemory]:
+    return sorted(ledger.ranks, key=lambda r: (r.headroom_bytes, r.rank))
+
+
+def _reserve(rank: RankMemory) -> Fact:
+    """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
+    least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
+    more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
+    return Fact(
+        label="Reserve",
+        parts=(
+            f"{base.format_gib(rank.reserved_bytes)} GiB",
+            f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
+            f"here up to {more} GiB",
+        ),
+    )
+
+
+def purposes_bytes(rank: RankMemory) -> dict[str, float]:
+    """Bytes by purpose."""
+    return {name: float(getattr(rank, f"{name}_bytes")) for name in PURPOSES}
+
+
+def _lane(name: str, rank: RankMemory, end: float) -> Lane:
+    """Bytes by purpose, then what is free, then the reserve at the end of the memory."""
+    used = purposes_bytes(rank)
+    gap = max(0.0, rank.capacity_bytes - sum(used.values()))
+    parts = [(f"m-{p}", f"{PURPOSES[p]}, {base.format_gib(v)} GiB", v) for p, v in used.items()]
+    parts.insert(-1, ("", "", gap))
+    free = rank.headroom_bytes
+    value = (
+        f"{base.format_gib(free)} GiB free" if free >= 0 else f"{base.format_gib(-free)} GiB over"
+    )
+    return charts.stacked(name, parts, end, value)
+
+
+# ------------------------------------------------------------------ traffic
+
+_MOST_WITH_TEXT = 16
+_STRONG = 0.85
+"""From this share of the highest value on, the ground is so dark that the text is light."""
+
+
+@final
+class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic"):
+    """A matrix of ranks, or of hosts if there are many ranks; only on the page."""
+
+    def draw_plan(
+        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
+    ) -> Markup | None:
+        """The matrix of one plan, unless there is a single rank."""
+        del scale_s
+        world = pipeline.topology.world_size
+        if world == 1:
+            return None
+        groups = charts.rank_groups(pipeline.topology)
+        names, starts = list(groups), [ranks.start for ranks in groups.values()]
+        traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
+        matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)
+        highest = float(matrix.max()) or 1.0
+        rows = []
+        for a, row in zip(names, matrix, strict=True):
+            cells = zip(names, row, strict=True)
+            shown = [(*_cell(f"{a} to {b}", value), value / highest) for b, value in cells]
+            rows.append((a, shown, _cell(f"{a} sends", row.sum())))
+        sums = zip(names, matrix.sum(axis=0), strict=True)
+        received = [_cell(f"{a} receives", value) for a, value in sums]
+        return block(
+            "traffic",
+            unit="hosts" if names[0].startswith("host") else "ranks",
+            dense=len(groups) > _MOST_WITH_TEXT,
+            strong=_STRONG,
+            heads=[name.rpartition(" ")[2] for name in names],
+            rows=rows,
+            received=[*received, _cell("all", matrix.sum())],
+            by_rank=len(groups) == world,
+        )
+
+
+def _cell(entity: str, num_bytes: float) -> tuple[str, str]:
+    """MiB as text, and the text for a pointer on it."""
+    return significant(num_bytes / units.MIB), f"{entity}: {units.format_bytes(num_bytes)}"
+
+
+# ------------------------------------------------------------------ tables
+
+_TABLES_MOST_ROWS = 40
+_HOT_RATIO = 0.01
+_TOP, _FOLDED = 20, 30
+"""With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
+list."""
+
+_COLUMNS = (
+    Column("table"),
+    Column("cost", Kind.SHARE, hint="share of the time that all tables cause"),
+    Column("lookup", Kind.TIME, optional=True, hint="mean per rank, forward and backward"),
+    Column("exchange", Kind.TIME, optional=True, hint="mean per rank, all collectives"),
+    Column("type", hint="TorchRec's abbreviations, explained above"),
+    Column("kernel", optional=True),
+    Column("ranks"),
+    Column("rows", Kind.COUNT),
+    Column("dim", Kind.COUNT),
+    Column("size", Kind.BYTES),
+    Column("pooling", Kind.NUMBER, optional=True, hint="indices per sample, all features"),
+    Column("hot rows", Kind.SHARE, optional=True, hint="accesses on the hottest 1 % of rows"),
+)
+_NOTE = (
+    "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
+    "them on each rank. Hot rows: share of accesses on the hottest 1 % of rows."
+)
+
+
+@final
+class TablesSection(AbstractReportSection, order=60, title="Tables"):
+    """A row for each table, the most expensive first.
+
+    The terminal shows the first ones. The page has all tables and a box to search them; of a long
+    list only the first rows are open.
+    """
+
+    def build(self, result: PlanningResult) -> Section:
+        """The tables that cost most; the rest are in plan.json."""
+        rows = _rows(result)
+        hidden = len(rows) - _TABLES_MOST_ROWS
+        left_out = [f"{hidden} cheaper tables left out; plan.json has them all."]
+        return Section(
+            title=self.title,
+            facts=(Fact(label="Sharding", parts=figures.kinds_in_words(result.plan)),),
+            columns=_COLUMNS,
+            rows=rows[:_TABLES_MOST_ROWS],
+            notes=(_NOTE, *(left_out if hidden > 0 else ())),
+        )
+
+    def draw(self, result: PlanningResult) -> Markup:
+        """The list of the chosen plan."""
+        rows = _rows(result)
+        top = grid(_COLUMNS, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
+        kinds = ", ".join(figures.kinds_in_words(result.plan))
+        box = grid(_COLUMNS, rows, css="list", ident="tablelist")
+        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
+
+
+def _rows(result: PlanningResult) -> tuple[tuple[Cell, ...], ...]:
+    """A row for each table, in the order of their costs."""
+    tables = {t.name: t for t in result.problem.workload.tables}
+    costs = figures.table_costs(result.best, pipeline_of(result.problem))
+    total_s = sum(map(sum, costs.values())) or 1.0
+    in_order = sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table))
+    return tuple(
+        (
+            table.name,
+            sum(costs[table.name]) / total_s,
+            *costs[table.name],
+            figures.short_name(placement),
+            figures.kernel_name(placement),
+            figures.where(placement),
+            table.num_embeddings,
+            table.embedding_dim,
+            table.weight_bytes,
+            table.pooling_factor,
+            table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings)),
+        )
+        for placement in in_order
+        for table in (tables[placement.table],)
+    )
