@@ -3,7 +3,7 @@
 TorchRec cannot run some plans, and under others it computes something else than the model does.
 This depends on several tables of a module together, and the search does not know of it. If the plan
 of the search is such a plan, the problem is searched again under narrower rules
-(:mod:`planner.options.narrowing`), and the best plan of these searches is the answer. The bound of
+(:mod:`planner.options.cuts`), and the best plan of these searches is the answer. The bound of
 the first search holds for it as well, because all these plans are also plans of the first search.
 """
 
@@ -18,7 +18,7 @@ from costmodels.sharding import Plan
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.cuts import Rules, pieces_of_one_width, pooled_alike, rules_of, uncut_columns
-from planner.options.runtime_warnings import piece_widths, pooling_problems, width_problems
+from planner.options.torchrec_rules import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.search.base import OPTIMALITY_GAP

@@ -17,10 +17,9 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.sharding import Plan, ShardingOption, Spread
+from costmodels.sharding import Plan, ShardingOption, Spread, option_of
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.options.cuts import option_of
 from planner.search.base import Record
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
@@ -61,10 +60,8 @@ class HandedPlan:
             )
             if option is None:
                 return None
-            step = local if option.spread is Spread.HOSTS else 1
-            ranks = () if option.is_uniform else placement.ranks[::step]
             options.append(option)
-            places.append(tuple(rank // step for rank in ranks))
+            places.append(option.places_of(placement.ranks, local))
         return cls(
             world_size=topology.world_size,
             local_world_size=local,
@@ -116,7 +113,7 @@ def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObject
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
     """Index of the option of a table that is most like ``given``; the first one of equals."""
-    listed = space.listing.names.listed(given.sharding_type)
+    listed = space.listing.names.get(given.sharding_type, given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
     def unlike(option: ShardingOption) -> float:
