@@ -36,8 +36,7 @@ import numpy as np
 from costmodels.calibration.device import LOOKUP_BLOCKS
 from costmodels.calibration.fit_fbgemm import LOCATIONS, PASSES, LookupRow, folds_of, left_out
 from costmodels.datatypes import DataType, FloatArray, IntArray
-from costmodels.dense.kernels import KERNELS, KernelConstants
-from costmodels.dense.kernels import Gpu, kernel_time
+from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants, kernel_time
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.estimates import Estimate, Source
 from costmodels.lookup.fbgemm import call_sigma
