@@ -30,8 +30,15 @@ from costmodels.workload import Workload
 from planner import load_system
 from planner.fit.estimate import Predictor, Run, fit, mean_iteration_s
 from planner.integrations.measure.gloo_ranks import run_on_ranks
-from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
-from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
+from planner.integrations.measure.runs import (
+    NUM_BATCHES,
+    PlanRun,
+    RunCase,
+    RunSettings,
+    Training,
+    make_batches,
+    run_plans,
+)
 from planner.problem import PlanningProblem
 from planner.trace.reading import TraceTimes, read_trace
 from planner.validation.tasks import MIXES, random_plan, random_workload
@@ -89,7 +96,7 @@ def log_errors(found: Measured) -> dict[str, tuple[float, ...]]:
     """|ln(predicted / measured)| of the plans that were not fitted, by what was."""
     problem = PlanningProblem(workload=found.workload, topology=load_system("cpu_gloo", gpus=RANKS))
     wall_s = [run.wall_s for run in found.runs]
-    processor_s = [run.iteration_s for run in found.runs]
+    processor_s = [run.measured_s for run in found.runs]
     profiled_s = [mean_iteration_s(traces) for traces in found.traces]
 
     def left(name: str, times_s: Sequence[float], given: Sequence[Run] | None) -> None:

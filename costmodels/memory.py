@@ -7,14 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters, live_bytes
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.wire import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sustained import generation_of
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios, with_batch
 from costmodels.workload import DataType, DenseParallelism, Workload
 
 ALLOCATOR_RATIO: Final = (0.0, 0.10, 0.37)

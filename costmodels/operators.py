@@ -8,7 +8,7 @@ the backward pass computes follows from it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from costmodels.datatypes import DataType
@@ -199,14 +199,12 @@ class Operator:
     @property
     def backward_products(self) -> tuple[Product, ...]:
         """Products that give the gradients of the left and of the right operand, in this order."""
-        if self.kind not in PRODUCTS:
+        product = self.product
+        if product is None:
             return ()
-        count, m, k, n = self.shape
-        aligned = math.gcd(k, n, _ALIGNED)
-        left = Product(m=m, k=n, n=k, count=count, aligned=aligned)
-        right = Product(m=k, k=m, n=n, count=count, aligned=aligned)
-        wanted = ((left, self.left_gradient), (right, self.right_gradient))
-        return tuple(product for product, is_wanted in wanted if is_wanted)
+        left = replace(product, k=product.n, n=product.k)
+        right = replace(product, m=product.k, k=product.m)
+        return (left,) * self.left_gradient + (right,) * self.right_gradient
 
     @property
     def has_bias(self) -> bool:

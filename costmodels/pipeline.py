@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from costmodels import memory, uncertainty
-from costmodels.batch_shares import shares_remark
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
@@ -18,20 +16,26 @@ from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Sour
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
-from costmodels.iteration.base import Program, Simulation, StageTimes
-from costmodels.iteration.pipelines import PIPELINES
-from costmodels.shard_work.cells import OptionWork
+from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
 from costmodels.shard_work.work import WorkModel, whole_tables
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
+from costmodels.sharding import (
+    BY_HOSTS,
+    ON_RANKS,
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    check_plan,
+)
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
-from costmodels.topology import Topology
+from costmodels.topology import Topology, shares_remark
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 
 
-class CostPipeline:
+class CostPipeline(WorkModel):
     """Prices plans of one workload on one topology.
 
     Work arrays have the shape ``[..., W, num_features]``, one row for each of the W ranks
@@ -49,16 +53,14 @@ class CostPipeline:
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
         """Price what is the same for every plan; ``models`` None means those of the topology."""
-        self.workload = workload
-        self.topology = topology
         self.models = models or default_models(topology)
         require_shapes(self.models, topology)
-        self.lookup = self.models.lookup
+        lookup = self.models.lookup
         if workload.tables:
             tables = whole_tables(workload, topology)
-            self.lookup = self.lookup.for_calls(tables, topology, workload)
-        self._work = WorkModel(workload, topology, self.lookup)
-        self.num_features = self._work.num_columns
+            lookup = lookup.for_calls(tables, topology, workload)
+        super().__init__(workload, topology, lookup)
+        self.num_features = self.num_columns
         self._dense = self.models.dense.beside(self._even_lookup_s)
         stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
@@ -83,18 +85,12 @@ class CostPipeline:
         ]
         if not options or not self.workload.dense.is_given:
             return 0.0
-        work = sum(option.full.sum(axis=0) for option in self._work.options_work(options))
+        work = sum(option.full.sum(axis=0) for option in WorkModel.options_work(self, options))
         mean = work / self.topology.world_size
         seconds = lookup_times(self.lookup, mean, self.topology)
         return float(sum(part.sum() for part in seconds))
 
     # -- work ---------------------------------------------------------------------------------
-
-    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options before they are placed; a subclass replaces this or the next method."""
-        if type(self).option_work is not CostPipeline.option_work:
-            return [OptionWork.of(self.option_work(option)) for option in options]
-        return self._work.options_work(options)
 
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option before it is placed.
@@ -104,17 +100,7 @@ class CostPipeline:
             columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces,
             L, columns]``: what the L ranks of the chosen host get.
         """
-        if type(self).options_work is not CostPipeline.options_work:
-            return self.options_work((option,))[0].full
-        return self._work.options_work((option,))[0].full
-
-    def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, ``[W, num_features]``."""
-        return self._work.plan_work(plan)
-
-    def placements_work(self, plan: Plan) -> OptionWork:
-        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``."""
-        return self._work.placements_work(plan)
+        return self.options_work((option,))[0].full
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
@@ -127,20 +113,15 @@ class CostPipeline:
         where exchanges are priced with the copies around them: copies differ between the types, and
         two exchanges may cost less than one.
         """
-        ranks: tuple[ShardingType, ...] = (
-            ShardingType.COLUMN_WISE,
-            ShardingType.TABLE_WISE,
-            ShardingType.TABLE_COLUMN_WISE,
-        )
-        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
+        hosts = BY_HOSTS[::-1]
         if self.models.exchange is not None:
             return ()
         has_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
         if self.topology.num_hosts == 1 and not has_unpooled:
-            return ranks, (ShardingType.ROW_WISE, *hosts)
+            return ON_RANKS, (ShardingType.ROW_WISE, *hosts)
         if self.topology.local_world_size == 1:
-            return (*ranks, *hosts), hosts
-        return ranks, hosts
+            return (*ON_RANKS, *hosts), hosts
+        return ON_RANKS, hosts
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -220,7 +201,7 @@ class CostPipeline:
         program = self._program(work)
         simulation = timing.traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
-        low, high = self._interval(plan, work, program)
+        low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
         path = timing.critical_path(program, simulation)
@@ -249,8 +230,7 @@ class CostPipeline:
         Plans on one system share the errors of its rates and of the models. So the random factors
         are the same for every plan, and the samples of two plans can be compared pairwise.
         """
-        work = self._kept_work(plan)
-        return self._sampled_times(work, self._program(work))
+        return self._sampled_times(self._kept_work(plan))
 
     @cached_property
     def _sustained_ratio(self) -> float:
@@ -260,20 +240,13 @@ class CostPipeline:
     def least_certain_kind(self, plan: Plan) -> str:
         """The kind of time (one of ``uncertainty.KINDS``) whose error alone moves the time most."""
         work = self._kept_work(plan)
-        program = self._program(work)
-        widths = {
-            kind: np.ptp(self._sampled_times(work, program, only=kind))
-            for kind in uncertainty.KINDS
-        }
+        widths = {kind: np.ptp(self._sampled_times(work, only=kind)) for kind in uncertainty.KINDS}
         return max(widths, key=widths.__getitem__)
 
-    def _sampled_times(
-        self, work: FloatArray, program: Program, *, only: str | None = None
-    ) -> FloatArray:
-        """Iteration times ``[samples]`` from the plan's work and its steps.
+    def _sampled_times(self, work: FloatArray, *, only: str | None = None) -> FloatArray:
+        """Iteration times ``[samples]`` from the plan's work.
 
-        Of ranks whose steps all take the same time, only one is computed. ``only`` names the one
-        kind of time that is uncertain; None for all kinds.
+        ``only`` names the one kind of time that is uncertain; None for all kinds.
         """
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or uncertainty.sigmas(
@@ -293,15 +266,13 @@ class CostPipeline:
         if only is not None:
             factors = {k: f if k == only else np.ones_like(f) for k, f in factors.items()}
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
-        world = self.topology.world_size
-        ranks = timing.differing_ranks(program, world)
-        scaled = timing.on_ranks(self._program(work, scale), ranks, world)
-        return timing.schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
+        shape = len(scale.lookup_ratio), self.topology.world_size
+        return timing.schedule(self._program(work, scale), shape).iteration_time_s
 
-    def _interval(self, plan: Plan, work: FloatArray, program: Program) -> tuple[float, float]:
+    def _interval(self, plan: Plan, work: FloatArray) -> tuple[float, float]:
         """90 % interval of a plan's time: the widest over all index laws that the data allow."""
         alternatives = [t.distribution.alternatives() for t in self.workload.tables]
-        sampled = [self._sampled_times(work, program)]
+        sampled = [self._sampled_times(work)]
         for number in range(max(map(len, alternatives), default=0)):
             tables = tuple(
                 replace(t, distribution=laws[number] if laws else t.distribution)
@@ -342,7 +313,7 @@ class CostPipeline:
         if self.models.exchange is None:
             return self.topology.weakest_source()
         entering = [Source.CALIBRATED]
-        if self._work.wire is not None:
+        if self.wire is not None:
             found = self.topology.provenance
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=lambda source: source.strength)
@@ -358,7 +329,7 @@ class CostPipeline:
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
-            self._work.hot_row_remark(plan, self._kept_work(plan)),
+            self.hot_row_remark(plan, self._kept_work(plan)),
         ]
         if is_calibrated:
             told.append(unused_remark(self.topology))

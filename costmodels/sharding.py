@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self, cast, final, overload
+from typing import Final, NoReturn, Self, cast, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.datatypes import IntArray
-from costmodels.errors import require
-from costmodels.workload import Workload
+from costmodels.errors import InvalidValueError, require
+from costmodels.workload import Table, Workload
 
 _LARGEST: Final = 2**62
 _MANY: Final = 10_000
@@ -106,14 +106,6 @@ class Shards(Sequence[Shard]):
         """Each shard in turn."""
         return map(Shard, *(c.tolist() for c in self.columns))
 
-    def __add__(self, other: Iterable[Shard]) -> Shards:
-        """These shards, then those."""
-        return Shards.of((*self, *other))
-
-    def __radd__(self, other: Iterable[Shard]) -> Shards:
-        """Those shards, then these."""
-        return Shards.of((*other, *self))
-
     def __eq__(self, other: object) -> bool:
         """Whether the other holds the same shards in the same order."""
         if isinstance(other, tuple):
@@ -138,27 +130,9 @@ class Shards(Sequence[Shard]):
         return Shards, self.columns
 
 
-def tiling_problem(shards: Shards, num_embeddings: int, embedding_dim: int) -> str | None:
-    """The first rule that shards break which should cover a table once, in words; None if none."""
-    if _in_order(shards, num_embeddings, embedding_dim):
-        return None
-    unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
-    if len(unsized):
-        return f"shard {shards[int(unsized[0])]} has no columns or rows < 0"
-    used = np.flatnonzero(shards.num_rows > 0)
-    cells = np.stack(shards.columns[1:])[:, used]
-    row, rows, col, cols = cells
-    outside = (row < 0) | (col < 0) | (row + rows > num_embeddings) | (col + cols > embedding_dim)
-    if outside.any():
-        shard = shards[int(used[np.argmax(outside)])]
-        return f"shard {shard} leaves the table of {num_embeddings} x {embedding_dim}"
-    area, expected = _area(rows, cols), num_embeddings * embedding_dim
-    if area != expected:
-        return f"shards cover {area} cells of {expected}; they must tile it"
-    pair = _overlap(cells)
-    if pair is not None:
-        return f"shards {shards[int(used[pair[0]])]} and {shards[int(used[pair[1]])]} overlap"
-    return None
+def _refuse(table: str, problem: str) -> NoReturn:
+    message = f"{table}: {problem}"
+    raise InvalidValueError(message)
 
 
 def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
@@ -190,10 +164,6 @@ def _overlap(cells: IntArray) -> tuple[int, int] | None:
     """Two shards that share a cell, the first such pair in order of rows, then columns."""
     order = np.lexsort((cells[2], cells[0]))
     row, rows, col, cols = cells[:, order]
-    same_rows = (np.diff(row) == 0) & (np.diff(rows) == 0)
-    if bool((same_rows | (row[1:] >= (row + rows)[:-1])).all()):
-        meets = np.flatnonzero(same_rows & (col[1:] < (col + cols)[:-1]))
-        return (int(order[meets[0]]), int(order[meets[0] + 1])) if len(meets) else None
     for a in range(len(row)):
         later = slice(a + 1, int(np.searchsorted(row, row[a] + rows[a], side="left")))
         meets = np.flatnonzero(
@@ -218,6 +188,12 @@ class ShardingType(StrEnum):
 
 BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 """Types whose partial sums are added up inside a host first, and then sent to other hosts."""
+ON_RANKS: Final = (
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+)
+"""Types whose pieces are each on a rank, the most general type first."""
 BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
 """Types that cut tables by rows, so that partial sums have to be added up."""
 
@@ -311,6 +287,11 @@ class ShardingOption:
         (``TableBatchedEmbeddingSlice``).
         """
         return len(set(self.column_widths)) > 1
+
+    def places_of(self, ranks: Sequence[int], local_world_size: int) -> tuple[int, ...]:
+        """The rank or host of each piece, from the ranks of all shards of the placed option."""
+        step = local_world_size if self.spread is Spread.HOSTS else 1
+        return () if self.is_uniform else tuple(rank // step for rank in ranks[::step])
 
     def may_be_at(self, ranks: Sequence[int], local_world_size: int) -> bool:
         """Whether TorchRec can run the column pieces on these ranks, one for each piece.
@@ -441,34 +422,52 @@ def place(
         len(where) == option.num_pieces,
         f"table {option.table!r}: {option.num_pieces} places needed, got {len(where)}",
     )
+    every, width = _all_ranks(world_size), sum(option.column_widths)
+    if option.is_uniform:
+        shards = Shards(every, 0, num_embeddings, 0, width)
+        if option.sharding_type is ShardingType.ROW_WISE:
+            shards = Shards(every, *row_block_columns(num_embeddings, world_size), 0, width)
+    else:
+        col_offset, num_cols = _columns(option.column_widths)
+        ranks = np.array(where, dtype=np.int64)
+        blocks: tuple[ArrayLike, ArrayLike] = (0, num_embeddings)
+        if option.spread is Spread.HOSTS:
+            local = np.arange(local_world_size)
+            ranks = (ranks[:, None] * local_world_size + local).ravel()
+            rows = row_block_columns(num_embeddings, local_world_size)
+            blocks = np.tile(rows[0], len(where)), np.tile(rows[1], len(where))
+            col_offset, num_cols = (np.repeat(c, local_world_size) for c in (col_offset, num_cols))
+        shards = Shards(ranks, *blocks, col_offset, num_cols)
     return TablePlacement(
         table=option.table,
         sharding_type=option.sharding_type,
         kernel=option.kernel,
-        shards=_cells(option, num_embeddings, where, (world_size, local_world_size)),
+        shards=shards,
         cache_load_factor_ratio=option.cache_load_factor_ratio,
     )
 
 
-def _cells(
-    option: ShardingOption, num_embeddings: int, where: tuple[int, ...], sizes: tuple[int, int]
-) -> Shards:
-    """The shards of an option; ``sizes`` are the ranks of the job and of a host."""
-    world_size, local_world_size = sizes
-    if option.is_uniform:
-        width, every = sum(option.column_widths), _all_ranks(world_size)
-        if option.sharding_type is ShardingType.ROW_WISE:
-            offsets, rows = row_block_columns(num_embeddings, world_size)
-            return Shards(every, offsets, rows, 0, width)
-        return Shards(every, 0, num_embeddings, 0, width)
-    col_offset, num_cols = _columns(option.column_widths)
-    places = np.array(where, dtype=np.int64)
-    if option.spread is Spread.RANKS:
-        return Shards(places, 0, num_embeddings, col_offset, num_cols)
-    offsets, rows = row_block_columns(num_embeddings, local_world_size)
-    inside = places[:, None] * local_world_size + np.arange(local_world_size)
-    columns = (np.repeat(c, local_world_size) for c in (col_offset, num_cols))
-    return Shards(inside.ravel(), *(np.tile(r, len(places)) for r in (offsets, rows)), *columns)
+def option_of(
+    placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
+) -> ShardingOption | None:
+    """The option that a placement has, whatever its places; None if no option cuts a table so."""
+    kind = placement.sharding_type
+    step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
+    widths = tuple(placement.cells.num_cols[::step].tolist())
+    is_whole = SPREAD[kind] is Spread.UNIFORM or not widths
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=kind,
+        kernel=placement.kernel,
+        column_widths=(table.embedding_dim,) if is_whole else widths,
+        cache_load_factor_ratio=placement.cache_load_factor_ratio,
+    )
+    places = option.places_of(placement.ranks, local_world_size)
+    if len(places) != option.num_pieces:
+        return None
+    sizes = {"world_size": world_size, "local_world_size": local_world_size}
+    same = place(option, table.num_embeddings, places, **sizes)
+    return option if same.shards == placement.shards else None
 
 
 @lru_cache(maxsize=64)
@@ -491,15 +490,32 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
     Raises:
         InvalidValueError: names the first broken rule.
     """
-    name = f"table {placement.table!r}"
+    name, shards = f"table {placement.table!r}", placement.cells
     if placement.sharding_type is ShardingType.DATA_PARALLEL:
         expected = (0, num_embeddings, 0, embedding_dim)
-        columns = zip(placement.cells.columns[1:], expected, strict=True)
+        columns = zip(shards.columns[1:], expected, strict=True)
         whole = all(bool((column == value).all()) for column, value in columns)
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
-    problem = tiling_problem(placement.cells, num_embeddings, embedding_dim)
-    require(problem is None, f"{name}: {problem}")
+    if _in_order(shards, num_embeddings, embedding_dim):
+        return
+    unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
+    if len(unsized):
+        _refuse(name, f"shard {shards[int(unsized[0])]} has no columns or rows < 0")
+    used = np.flatnonzero(shards.num_rows > 0)
+    cells = np.stack(shards.columns[1:])[:, used]
+    row, rows, col, cols = cells
+    outside = (row < 0) | (col < 0) | (row + rows > num_embeddings) | (col + cols > embedding_dim)
+    if outside.any():
+        shard = shards[int(used[np.argmax(outside)])]
+        _refuse(name, f"shard {shard} leaves the table of {num_embeddings} x {embedding_dim}")
+    area, expected_area = _area(rows, cols), num_embeddings * embedding_dim
+    if area != expected_area:
+        _refuse(name, f"shards cover {area} cells of {expected_area}; they must tile it")
+    pair = _overlap(cells)
+    if pair is not None:
+        first, second = (shards[int(used[at])] for at in pair)
+        _refuse(name, f"shards {first} and {second} overlap")
 
 
 def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:

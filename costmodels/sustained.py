@@ -7,10 +7,10 @@ for products, which depends on the generation of the device and on the precision
 products reach a share of the streaming bandwidth. While rows are looked up, the matrix units rest.
 Products between long lookups therefore reach the full rate (:func:`sustained_ratio`).
 
-``shardplan validate published --what transformers --fit`` computes ``SHARES`` from the measured
-training steps of configs/published/transformers.csv and prints them. Without ``--fit`` the command
-compares predicted steps with the measured ones, also with shares that are fitted without the model
-or the family that is predicted.
+``python -m benchmarks.fit_published transformers`` computes ``SHARES`` from the measured training
+steps of configs/published/transformers.csv and prints them. ``shardplan validate published --what
+transformers`` compares predicted steps with the measured ones, also with shares that are fitted
+without the model or the family that is predicted.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ SHARES: Final = {
     "V100 fp32": Shares(product_ratio=0.994, memory_ratio=0.805),
     "V100 half": Shares(product_ratio=0.740, memory_ratio=0.805),
 }
-"""Shares by generation and precision ("half": two bytes or fewer an element), as the command above
-prints them with ``--fit``, rounded to 0.001."""
+"""Shares by generation and precision ("half": two bytes or fewer an element), as the first command
+above prints them, rounded to 0.001."""
 UNMEASURED: Final = Shares(product_ratio=0.780, memory_ratio=0.883)
 """Shares of generations to which nothing is fitted: the geometric means of the fitted generations
 in half precision. One measurement is 2 % above 0.780: large products in fp8 on GB200, repeated for
@@ -74,7 +74,7 @@ STEP_GROUPS: Final = (
 )  # fmt: skip
 """Root mean square of ln(predicted / measured) of the steps of each model, with shares fitted
 without that model. In this order: BERT-large, fine-tuned BERT-large, the nine sizes of MPT from 70b
-down to 125m, BERT-base, GPT-2, Llama 2, fine-tuned BERT-base. The command above prints the errors
+down to 125m, BERT-base, GPT-2, Llama 2, fine-tuned BERT-base. The second command prints the errors
 by model and device. They say how wrong the step of a further model may be
 (:mod:`costmodels.uncertainty`)."""
 GENERATIONS: Final = ("V100", "A100", "H100", "B200")
@@ -154,11 +154,11 @@ POINTWISE: Final[dict[str, Works]] = {
         ),
     ),
 }
-"""Attention without softmax (HSTU), by generation of the device. ``shardplan validate published
---what attention --fit`` computes these values from the times in
-configs/published/hstu_attention.csv and prints them. Without ``--fit`` the command compares the
-model with the times, also with a width of heads or a device left out of the fit. Forward, kernels
-on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
+"""Attention without softmax (HSTU), by generation of the device. ``python -m
+benchmarks.fit_published attention`` computes these values from the times in
+configs/published/hstu_attention.csv and prints them. ``shardplan validate published --what
+attention`` compares the model with the times, also with a width of heads or a device left out.
+Forward, kernels on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
 _UNMEASURED: Final = "H100"
 """Generation whose values are used for pointwise attention on devices that were not measured."""
 _TRITON_RATIOS: Final = (0.66, 0.43)

@@ -18,7 +18,7 @@ from typing import Final
 
 from costmodels.dense.base import dense_parameters
 from costmodels.errors import require
-from costmodels.sharding import BY_ROWS, ComputeKernel, ShardingType
+from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Codecs
 from costmodels.units import GIB
@@ -128,28 +128,24 @@ class TorchrecMachine:
             torchrec_figures: whether only the ranks are those of the system, and all else is
                 TorchRec's default.
         """
-        ranks = topology.world_size
-        if torchrec_figures:
-            return TorchrecMachine(
-                world_size=ranks,
-                local_world_size=topology.local_world_size,
-                group_size=topology.local_world_size,
-                hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
-            )
-        host = topology.host
-        return TorchrecMachine(
+        ranks, local, host = topology.world_size, topology.local_world_size, topology.host
+        machine = TorchrecMachine(
             world_size=ranks,
-            local_world_size=topology.local_world_size,
-            group_size=topology.local_world_size,
+            local_world_size=local,
+            group_size=local,
+            hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
+        )
+        if torchrec_figures:
+            return machine
+        return replace(
+            machine,
             hbm_bandwidth_bytes_per_s=topology.device.hbm_bandwidth_bytes_per_s,
             device_link_bandwidth_bytes_per_s=host.device_link_bandwidth_bytes_per_s,
             intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
             inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
             hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
             ddr_capacity_by_rank_bytes=tuple(
-                float(int(c / topology.local_world_size))
-                for c in topology.ddr_capacities()
-                for _ in range(topology.local_world_size)
+                float(int(c / local)) for c in topology.ddr_capacities() for _ in range(local)
             ),
         )
 
@@ -167,11 +163,6 @@ class TorchrecMachine:
         default = (DDR_CAPACITY_BYTES,) * self.world_size
         return self.ddr_capacity_by_rank_bytes or default
 
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of ranks; see ``group_size``."""
-        return max(1, self.world_size // self.group_size)
-
     def bandwidth(self, world_size: int, local_world_size: int) -> float:
         """Bytes per second of any collective except an all-reduce.
 
@@ -181,17 +172,9 @@ class TorchrecMachine:
             world_size: ranks that take part.
             local_world_size: how many of them are on one host.
         """
-        inside = world_size <= local_world_size
-        return (
-            self.intra_host_bandwidth_bytes_per_s
-            if inside
-            else self.inter_host_bandwidth_bytes_per_s
-        )
-
-    @property
-    def all_reduce_bandwidth_bytes_per_s(self) -> float:
-        """Bytes per second of all network links of a host, also if there is only one host."""
-        return self.inter_host_bandwidth_bytes_per_s * self.local_world_size
+        if world_size <= local_world_size:
+            return self.intra_host_bandwidth_bytes_per_s
+        return self.inter_host_bandwidth_bytes_per_s
 
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
@@ -376,29 +359,33 @@ def shard_perf(
         cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None for
             TorchRec's 0.2.
     """
-    rate = _device_rate(table, machine, kernel, cache_load_factor_ratio)
+    share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
+    rate, outputs = _device_rate(table, machine, kernel, share), table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
-    world = machine.world_size
-    by_rows = sharding_type in BY_ROWS
-    within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
-    share = within if by_rows else 1
-    ids, outputs = table.num_ids / share, table.num_outputs
-    if by_rows:
-        outputs = outputs if table.is_pooled else outputs / share
-    forward_bytes, backward_bytes = (
-        outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
-    )
+    world, group = machine.world_size, machine.group_size
+    groups = world // group
+    by_rows, by_hosts = sharding_type in BY_ROWS, sharding_type in BY_HOSTS
+    parts = (group if by_hosts else world) if by_rows else 1
+    sums = by_hosts or (by_rows and table.is_pooled)
+    outputs = outputs / parts if by_rows and not table.is_pooled else outputs
+    element_bytes = table.row_sum_bytes if sums else table.all_to_all_bytes
+    moved = [outputs * world * num_cols * b for b in element_bytes]
     columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
-    compute = _forward_compute(
-        table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
-    )
-    copies = backward_bytes * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
-    if by_rows and sharding_type is not ShardingType.ROW_WISE:
-        comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
-    else:
-        link = machine.bandwidth(world, machine.local_world_size)
-        comms = (forward_bytes / link, backward_bytes / link)
+    penalty = 1.0 if by_rows else _penalty(num_cols)
+    read = _forward_bytes(table, table.num_ids / parts * world, columns)
+    compute = (read + moved[0]) * penalty / rate
+    inside = machine.bandwidth(world, machine.local_world_size)
+    comms = [size / inside for size in moved]
+    if by_hosts:
+        # Outputs are added up inside the group and then exchanged between groups. Gradients take
+        # the way back.
+        inside = machine.bandwidth(group, min(group, machine.local_world_size))
+        across = machine.bandwidth(groups, 1)
+        vectors = table.num_outputs * groups * num_cols if groups > 1 else 0.0
+        further = [vectors * b / across for b in table.all_to_all_bytes]
+        comms = [x + size / inside for x, size in zip(further, moved, strict=True)]
+    copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=comms[0],
@@ -407,33 +394,18 @@ def shard_perf(
     )
 
 
-def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[float, float]:
-    """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
-    if sharding_type not in BY_ROWS:
-        return table.all_to_all_bytes
-    if sharding_type is not ShardingType.ROW_WISE:
-        return table.row_sum_bytes
-    return table.row_sum_bytes if table.is_pooled else table.all_to_all_bytes
-
-
 def _device_rate(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    kernel: ComputeKernel,
-    cache_load_factor_ratio: float | None,
+    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, share: float
 ) -> float:
-    """Bytes per second of a kernel (``kernel_bw_lookup``)."""
+    """Bytes per second of a kernel (``kernel_bw_lookup``); ``share`` of the rows are cached."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
-    if kernel is ComputeKernel.DENSE:
-        return DENSE_KERNEL_RATIO * memory
-    if kernel is ComputeKernel.FUSED_UVM:
-        return HOST_KERNEL_RATIO * link
-    if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        factor = cache_load_factor_ratio
-        share = CACHE_LOAD_FACTOR if factor is None else factor
-        behind = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
-        return memory if table.prefetches else behind
-    return memory
+    mixed = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+    rates = {
+        ComputeKernel.DENSE: DENSE_KERNEL_RATIO * memory,
+        ComputeKernel.FUSED_UVM: HOST_KERNEL_RATIO * link,
+        ComputeKernel.FUSED_UVM_CACHING: memory if table.prefetches else mixed,
+    }
+    return rates.get(kernel, memory)
 
 
 def _penalty(num_cols: float) -> float:
@@ -443,30 +415,13 @@ def _penalty(num_cols: float) -> float:
     """
     if num_cols >= FULL_BLOCK_COLUMNS:
         return 1.0
-    wide = num_cols >= HALF_BLOCK_COLUMNS
-    return HALF_BLOCK_PENALTY if wide else QUARTER_BLOCK_PENALTY
+    return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY
 
 
-def _forward_compute(
-    table: TorchrecTable,
-    ids: float,
-    columns: float,
-    output_bytes: float,
-    rate: float,
-    penalty: float,
-) -> float:
-    """Seconds of a forward lookup: bytes of indices, rows and outputs over the kernel's rate.
-
-    Args:
-        table: the table.
-        ids: indices that are looked up.
-        columns: columns of the shard.
-        output_bytes: bytes of the vectors that are written.
-        rate: bytes per second of the kernel.
-        penalty: factor for narrow pieces.
-    """
+def _forward_bytes(table: TorchrecTable, ids: float, columns: float) -> float:
+    """Bytes of indices and rows that a forward lookup of so many indices and columns reads."""
     read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.is_weighted else 1.0)
-    return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
+    return read + ids * columns * table.element_bytes
 
 
 def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
@@ -482,10 +437,12 @@ def _replicated(
 ) -> ShardPerf:
     """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
     written = table.num_outputs * num_cols * table.element_bytes
-    compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
+    compute = (_forward_bytes(table, table.num_ids, num_cols) + written) / rate
     size = table.num_embeddings * num_cols * table.element_bytes
     nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
-    reduce_s = size * (2 * nodes - 1) / nodes / machine.all_reduce_bandwidth_bytes_per_s
+    # All network links of a host, also if there is only one host.
+    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
+    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
     if machine.world_size > _MOST_NODES * machine.local_world_size:
         reduce_s *= 2
     return ShardPerf(
@@ -494,35 +451,6 @@ def _replicated(
         bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=reduce_s + size * REPLICATED_UPDATE_FACTOR / rate,
     )
-
-
-def _two_levels(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    num_cols: float,
-    forward_bytes: float,
-    backward_bytes: float,
-) -> tuple[float, float]:
-    """Seconds of the exchanges of outputs and of gradients of tables on one group of ranks.
-
-    Outputs are added up inside the group and then exchanged between groups. Gradients take the way
-    back.
-
-    Args:
-        table: the table.
-        machine: the system.
-        num_cols: columns of the shard.
-        forward_bytes: bytes of outputs that are added up inside the group.
-        backward_bytes: bytes of gradients that are spread inside the group.
-    """
-    group = machine.group_size
-    inside = machine.bandwidth(group, min(group, machine.local_world_size))
-    across = machine.bandwidth(machine.num_groups, 1)
-    exchanged: list[float] = [0.0, 0.0]
-    if machine.num_groups > 1:
-        vectors = table.num_outputs * machine.num_groups * num_cols
-        exchanged = [vectors * b / across for b in table.all_to_all_bytes]
-    return exchanged[0] + forward_bytes / inside, exchanged[1] + backward_bytes / inside
 
 
 # ------------------------------------------------------------------ memory
@@ -600,19 +528,13 @@ def _io_bytes(
 
     A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
     """
-    ids, outputs = table.num_ids, table.num_outputs
+    ids, outputs, world = table.num_ids, table.num_outputs, machine.world_size
     if sharding_type is ShardingType.DATA_PARALLEL:
-        size = table.embedding_dim * table.output_bytes
-        return math.ceil(ids * INDEX_BYTES), math.ceil(outputs * size)
-    world = machine.world_size
-    share = {
-        ShardingType.ROW_WISE: world,
-        ShardingType.TABLE_ROW_WISE: machine.group_size,
-        ShardingType.GRID_SHARD: machine.group_size,
-    }.get(sharding_type)
-    if share is not None:
+        world, num_cols = 1, table.embedding_dim
+    elif sharding_type in BY_ROWS:
         if num_rows * num_cols <= 0:
             return 0, 0
+        share = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
         ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
     return (
         math.ceil(ids * world * INDEX_BYTES),

@@ -175,41 +175,22 @@ def virtual_time(traces: Sequence[Trace]) -> float:
     Raises:
         ValueError: ranks issued different collectives, so that one would wait forever.
     """
-    late = [0.0] * len(traces)
-    position = [0] * len(traces)
+    late, position = [0.0] * len(traces), [0] * len(traces)
     issued: dict[int, dict[int, float]] = {}
-    moved = True
-    while moved:
-        moved = False
+    while any(at < len(trace.events) for at, trace in zip(position, traces, strict=True)):
+        before = list(position)
         for rank, trace in enumerate(traces):
-            before = position[rank]
-            late[rank], position[rank] = _advance(
-                trace, rank, position[rank], late[rank], issued, len(traces)
-            )
-            moved = moved or position[rank] > before
-    if any(p < len(t.events) for p, t in zip(position, traces, strict=True)):
-        msg = "the ranks issued different collectives"
-        raise ValueError(msg)
+            # Follow the rank until it waits for a collective that another has not issued yet.
+            for event in trace.events[position[rank] :]:
+                times = issued.setdefault(event.number, {})
+                if event.kind == ISSUE:
+                    times[rank] = event.time_s + late[rank]
+                elif len(times) < len(traces):
+                    break
+                else:
+                    late[rank] += max(0.0, max(times.values()) - (event.time_s + late[rank]))
+                position[rank] += 1
+        if position == before:
+            msg = "the ranks issued different collectives"
+            raise ValueError(msg)
     return max(t.end_s + delay for t, delay in zip(traces, late, strict=True))
-
-
-def _advance(
-    trace: Trace,
-    rank: int,
-    position: int,
-    late: float,
-    issued: dict[int, dict[int, float]],
-    world_size: int,
-) -> tuple[float, int]:
-    """Follow one rank until it must wait for a collective that another has not issued."""
-    while position < len(trace.events):
-        event = trace.events[position]
-        times = issued.setdefault(event.number, {})
-        if event.kind == ISSUE:
-            times[rank] = event.time_s + late
-        elif len(times) < world_size:
-            break
-        else:
-            late += max(0.0, max(times.values()) - (event.time_s + late))
-        position += 1
-    return late, position

@@ -235,7 +235,7 @@ class Workload:
             without tables only. They are ranks of one host, or all ranks of several hosts.
         input_samples_per_s: what the data source delivers to all ranks together; None for no limit.
         batch_share_ratio: each rank's share of the global batch, see
-            :mod:`costmodels.batch_shares`; empty for equal batches.
+            :mod:`costmodels.topology`; empty for equal batches.
         lookahead_batches: how many batches ahead the pipeline ``lookahead`` fills its caches.
 
     Raises:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
@@ -39,7 +39,10 @@ import numpy as np
 from costmodels import torchrec_estimates as estimates
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
+    BY_HOSTS,
+    ON_RANKS,
     SPREAD,
     Plan,
     ShardingOption,
@@ -173,13 +176,15 @@ class TorchrecPipeline(CostPipeline):
 
         On hosts of one rank, TorchRec prices ``table_row_wise`` unlike a whole table on that rank.
         """
-        ranks = (ShardingType.COLUMN_WISE, ShardingType.TABLE_WISE, ShardingType.TABLE_COLUMN_WISE)
-        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
-        if self.topology.num_hosts == 1:
-            return ranks, (ShardingType.ROW_WISE, *hosts)
-        return ranks, hosts
+        hosts = BY_HOSTS[::-1]
+        is_one_host = self.topology.num_hosts == 1
+        return ON_RANKS, (ShardingType.ROW_WISE, *hosts) if is_one_host else hosts
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of options before they are placed."""
+        return [OptionWork.of(self._option_work(option)) for option in options]
+
+    def _option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         table, spread = self._tables[option.table], option.spread
         rows, widths = table.num_embeddings, option.column_widths

@@ -28,8 +28,8 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
-from planner.options.cuts import Names
-from planner.options.enumeration import Listing, TableOptions
+from planner.options.enumeration import Listing
+from planner.options.memory import TableOptions
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record, SearchOutcome
@@ -300,6 +300,7 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
                 table=f"t{i}",
                 options=tuple(o for o, _ in found),
                 works=tuple(OptionWork.of(rows) for _, rows in found),
+                kernels={},
                 ranks=tuple(range(world)),
                 hosts=tuple(range(at.hosts)),
             )
@@ -311,7 +312,7 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
         dense=DenseArch(num_dense_features=1, bottom_mlp=(8,), top_mlp=(1,)),
     )
     problem = PlanningProblem(workload=workload, topology=topology)
-    listing = Listing(tables=tuple(listed), names=Names())
+    listing = Listing(tables=tuple(listed), names={})
     return SearchSpace(problem, AdditivePipeline(workload, topology), listing)
 
 

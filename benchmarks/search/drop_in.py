@@ -52,8 +52,7 @@ from costmodels.training.communication import Communication
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.reading import communication_of
-from planner.options.runtime_warnings import pooling_problems
-from planner.options.torchrec_rules import layout_problems
+from planner.options.torchrec_rules import layout_problems, pooling_problems
 from planner.problem import PlanningProblem
 
 _CLUSTERS: Final = ((2, 2), (4, 4), (4, 2), (8, 8), (8, 4), (16, 8), (12, 8))

@@ -44,8 +44,8 @@ from planner import load_system, load_workload
 from planner.api import solve
 from planner.io.workload.starter import placeholder_text
 from planner.io.workload.workload_file import workload_text
-from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import enumerate_options
+from planner.options.memory import refuse_hopeless
 from planner.options.table_limits import table_limits
 from planner.problem import PlanningProblem
 from planner.scenarios import ScenarioRule
@@ -166,11 +166,11 @@ def run(case: str, system: str, profiled: str, kind: str = "init") -> None:
     problem = PlanningProblem(workload=workload, topology=topology)
     models = default_models(topology)
     pipeline = parts.time("pipeline", lambda: CostPipeline(workload, topology, models))
-    limits = parts.time("limits", lambda: table_limits(problem))
-    parts.time("arithmetic", lambda: refuse_hopeless(problem, pipeline, limits))
+    parts.time("limits", lambda: table_limits(problem))
+    parts.time("arithmetic", lambda: refuse_hopeless(problem, pipeline))
     listing = parts.time(
         "list",
-        lambda: enumerate_options(problem, pipeline, limits=limits),
+        lambda: enumerate_options(problem, pipeline),
         lambda found: f"{sum(len(t.options) for t in found.tables):,} options",
     )
     space = parts.time(

@@ -27,6 +27,12 @@ Row = dict[str, Any]
 
 LOOKUP_BLOCKS: Final = ("hbm", "seq", "uvm", "uvmc")
 """Blocks of lookups: pooled, unpooled, in the host's memory, and behind a cache on the device."""
+KERNELS_IN_A_ROW: Final = 50
+"""Kernels that follow each other where the gap between kernels is measured."""
+KERNEL_GAP: Final = f"kernel gap on GPU: {KERNELS_IN_A_ROW} add_, queued"
+EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
+EAGER_PASS: Final = "eager linear+sum forward backward"
+"""Names of rows in the block ``ceilings``."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 _SHAPE_PRECISIONS: Final = PRECISIONS[:3]
 _UNIFORM_SHARE: Final = 0.35
@@ -78,8 +84,6 @@ class DeviceJob:
 DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60, repeats=12)
 """Some four minutes on a data-centre GPU."""
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
-NUM_TINY: Final = 2
-"""Rows of the host's calls."""
 CORE_SIZES: Final = 2e-3
 """``size_ratio`` where the device is a CPU core."""
 
@@ -111,24 +115,50 @@ _RANGES: Final = {
 }
 
 
-def lookup_rows(
-    block: str, count: int, rng: np.random.Generator, *, memory_bytes: float, size_ratio: float
-) -> list[Row]:
-    """Random calls of a block of lookups; the tables of a call are alike.
+def device_points(effort: DeviceEffort, seed: int, *, memory_bytes: float = math.inf) -> list[Row]:
+    """Everything that needs one device only, in the order in which it is measured.
+
+    These are the gap between kernels; the host's calls; copies and additions on the device of 1 MiB
+    to 4 GiB; copies between host and device of 16 KiB to 256 MiB, of pinned and of pageable memory;
+    square products of each precision by powers of two, and products of random shapes; and random
+    lookups, in which the tables of a call are alike.
 
     Args:
-        block: of :data:`LOOKUP_BLOCKS`.
-        count: how many.
-        rng: draws them.
+        effort: how much.
+        seed: of the random points.
         memory_bytes: of the device; tables take a share of it.
-        size_ratio: of a :class:`DeviceEffort`; shrinks indices, rows and bags.
     """
-    found: list[Row] = []
-    while len(found) < count:
-        row = _lookup(block, rng, size_ratio)
-        if _fits(block, row, memory_bytes, size_ratio):
-            found.append({"block": block, "id": f"{block}{len(found) + 1:03d}", **row})
-    return found
+    size, rng = effort.size_ratio, np.random.default_rng(seed)
+    points: list[Row] = [{"what": what} for what in (KERNEL_GAP, EAGER_CALL, EAGER_PASS)]
+    points += [
+        {"what": what, "mb": mb} for mb in _sizes(4096, 4.0, 7, size) for what in ("d2d", "add")
+    ]
+    points += [
+        {"what": "link", "pinned": pinned, "kb": kb}
+        for pinned in (True, False)
+        for kb in _sizes(262144, 4.0, 8, size)
+    ]
+    largest = max(6, round(13 + math.log2(size) / 3))
+    points += [
+        {"what": "gemm", "prec": precision, "n": 2**exponent}
+        for precision in PRECISIONS
+        for exponent in range(largest - 3, largest + 1)
+    ]
+    for k in range(effort.num_products):
+        sides = (2.0 ** rng.uniform(8, 15), 2.0 ** rng.uniform(4, 12), 2.0 ** rng.uniform(4, 12))
+        m, inner, n = (max(8, round(side * size ** (1 / 3) / 8) * 8) for side in sides)
+        precision = _SHAPE_PRECISIONS[k % len(_SHAPE_PRECISIONS)]
+        sizes = {"id": f"g{k}", "M": m, "K": inner, "N": n, "dtype": precision}
+        points.append({"what": "gemm_shape", **sizes})
+    points = [{"block": "ceilings", **point} for point in points]
+    for block, count in zip(LOOKUP_BLOCKS, effort.num_lookups, strict=True):
+        found = 0
+        while found < count:
+            row = _lookup(block, rng, size)
+            if _fits(block, row, memory_bytes, size):
+                found += 1
+                points.append({"block": block, "id": f"{block}{found:03d}", **row})
+    return points
 
 
 def _lookup(block: str, rng: np.random.Generator, size_ratio: float) -> Row:
@@ -168,42 +198,6 @@ def _fits(block: str, row: Row, memory_bytes: float, size_ratio: float) -> bool:
     )
 
 
-def product_rows(count: int, rng: np.random.Generator, *, size_ratio: float) -> list[Row]:
-    """Square products of each precision by powers of two, and products of random shapes."""
-    largest = max(6, round(13 + math.log2(size_ratio) / 3))
-    rows: list[Row] = [
-        {"block": "ceilings", "what": "gemm", "prec": precision, "n": 2**exponent}
-        for precision in PRECISIONS
-        for exponent in range(largest - 3, largest + 1)
-    ]
-    shrink = size_ratio ** (1 / 3)
-    for k in range(count):
-        sides = (2.0 ** rng.uniform(8, 15), 2.0 ** rng.uniform(4, 12), 2.0 ** rng.uniform(4, 12))
-        m, inner, n = (max(8, round(side * shrink / 8) * 8) for side in sides)
-        precision = _SHAPE_PRECISIONS[k % len(_SHAPE_PRECISIONS)]
-        sizes = {"id": f"g{k}", "M": m, "K": inner, "N": n, "dtype": precision}
-        rows.append({"block": "ceilings", "what": "gemm_shape", **sizes})
-    return rows
-
-
-def copy_rows(*, size_ratio: float) -> list[Row]:
-    """Copies and additions on the device of 1 MiB to 4 GiB."""
-    sizes = _sizes(4096, 4.0, 7, size_ratio)
-    return [
-        {"block": "ceilings", "what": what, "mb": mb} for mb in sizes for what in ("d2d", "add")
-    ]
-
-
-def link_rows(*, size_ratio: float) -> list[Row]:
-    """Copies between host and device of 16 KiB to 256 MiB, of pinned and of pageable memory."""
-    sizes = _sizes(262144, 4.0, 8, size_ratio)
-    return [
-        {"block": "ceilings", "what": "link", "pinned": pinned, "kb": kb}
-        for pinned in (True, False)
-        for kb in sizes
-    ]
-
-
 def exchange_points(world_size: int, *, size_ratio: float) -> list[CollectivePoint]:
     """Collectives from 1 KiB in the buffer of a rank on, by powers of four.
 
@@ -228,25 +222,7 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
-def num_rows(effort: DeviceEffort, world_size: int) -> int:
-    """About how many rows a calibration writes, for a progress bar."""
-    size, rng = effort.size_ratio, np.random.default_rng(0)
-    exchanges = exchange_points(world_size, size_ratio=size) if world_size > 1 else []
-    alone = (
-        copy_rows(size_ratio=size),
-        link_rows(size_ratio=size),
-        product_rows(effort.num_products, rng, size_ratio=size),
-    )
-    return len(exchanges) + sum(map(len, alone)) + 1 + NUM_TINY + sum(effort.num_lookups)
-
-
 # ------------------------------------------------------------------ rates of the device
-
-
-_MICROSECOND: Final = 1e-6
-EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
-EAGER_PASS: Final = "eager linear+sum forward backward"
-"""Names of the rows in the block ``ceilings`` of GPU measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +244,8 @@ class HostCalls:
         """The keys of ``host`` in a system file."""
         note = f"(measured, {self.machine})"
         return (
-            f"eager_call: {self.eager_call_s / _MICROSECOND:.2f} us {note}",
-            f"eager_pass: {self.eager_pass_s / _MICROSECOND:.1f} us {note}",
+            f"eager_call: {self.eager_call_s / US:.2f} us {note}",
+            f"eager_pass: {self.eager_pass_s / US:.1f} us {note}",
         )
 
 
@@ -287,8 +263,8 @@ def host_calls_of(rows: Iterable[Mapping[str, Any]]) -> HostCalls:
         raise InvalidValueError(message)
     machine = str(found.get("env", {}).get("gpu", "one machine"))
     return HostCalls(
-        eager_call_s=float(found[EAGER_CALL]["wall_us"]) * _MICROSECOND,
-        eager_pass_s=float(found[EAGER_PASS]["wall_us"]) * _MICROSECOND,
+        eager_call_s=float(found[EAGER_CALL]["wall_us"]) * US,
+        eager_pass_s=float(found[EAGER_PASS]["wall_us"]) * US,
         machine=f"host of {machine}",
     )
 
@@ -408,8 +384,7 @@ def uneven_error(rows: Sequence[Row]) -> FitError | None:
     asked = np.log([max(row["sent_bytes"]) for row in uneven])
     predicted = np.exp(np.interp(asked, np.log(sizes), np.log(times)))
     errors = log_errors(predicted, np.array([row["us"] for row in uneven]))
-    name = "uneven all-to-all, by its largest sender"
-    return fit_error(name, errors, errors, lambda i: f"{max(uneven[i]['sent_bytes']):.0f} bytes")
+    return fit_error("uneven all-to-all, by its largest sender", errors, errors)
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:

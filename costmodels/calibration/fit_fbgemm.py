@@ -14,8 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShard, LookupShards
@@ -23,6 +21,7 @@ from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.validation import ErrorSummary, summarize_errors
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 
 PASSES: Final = ("forward", "backward")
@@ -63,13 +62,13 @@ class LookupRow:
     @staticmethod
     def of(row: Mapping[str, Any]) -> LookupRow:
         """A row of ``configs/published/gpu_h200.jsonl``, or of a calibration, which was checked."""
-        pooling = float(row["L"])
+        pooling, law = float(row["L"]), str(row["law"]).removeprefix("uniform")
         table = Table(
             name="table",
             num_embeddings=int(row["rows"]),
             embedding_dim=int(row["dim"]),
             features=(Feature(name="feature", pooling_factor=pooling),),
-            distribution=_law(str(row["law"]), int(row["rows"])),
+            distribution=Zipf(num_embeddings=int(row["rows"]), exponent=float(law[5:] or 0.0)),
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )
@@ -97,32 +96,8 @@ class LookupRow:
         )
 
 
-def _law(text: str, rows: int) -> AbstractIndexDistribution:
-    """The law that a row names: ``uniform``, or ``zipf`` and its exponent."""
-    if text == "uniform":
-        return Uniform(num_embeddings=rows)
-    return Zipf(num_embeddings=rows, exponent=float(text.split()[1]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockError:
-    """How far predictions of one kind of call are from measured times.
-
-    Attributes:
-        block: the kind of call: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
-        direction: ``forward`` or ``backward``.
-        num_points: number of calls.
-        mape_ratio: mean of |predicted / measured - 1|.
-        rms_ratio: root mean square of ln(predicted / measured).
-        worst_ratio: largest |predicted / measured - 1|.
-    """
-
-    block: str
-    direction: str
-    num_points: int
-    mape_ratio: float
-    rms_ratio: float
-    worst_ratio: float
+BlockErrors = dict[tuple[str, str], ErrorSummary]
+"""The errors of each kind of call and direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +105,7 @@ class FbgemmFit:
     """The constants of a fit, and its errors on rows that were left out, ten groups in turn."""
 
     constants: FbgemmConstants
-    errors: tuple[BlockError, ...]
+    errors: BlockErrors
 
 
 def fit_fbgemm(rows: Sequence[LookupRow], topology: Topology) -> FbgemmFit:
@@ -178,26 +153,16 @@ def left_out(rows: Sequence[LookupRow], topology: Topology, groups: IntArray) ->
     return predicted
 
 
-def block_errors(rows: Sequence[LookupRow], predicted: FloatArray) -> tuple[BlockError, ...]:
+def block_errors(rows: Sequence[LookupRow], predicted: FloatArray) -> BlockErrors:
     """The errors of predictions ``[rows, 2]``, for each kind of call and direction."""
-    ratio, blocks = predicted / _measured(rows), np.array([row.block for row in rows])
-    return tuple(
-        block_error(block, direction, ratio[blocks == block, i])
+    measured, blocks = _measured(rows), np.array([row.block for row in rows])
+    return {
+        (block, direction): summarize_errors(
+            predicted[blocks == block, i], measured[blocks == block, i]
+        )
         for block in dict.fromkeys(blocks.tolist())
         for i, direction in enumerate(PASSES)
-    )
-
-
-def block_error(block: str, direction: str, ratio: FloatArray) -> BlockError:
-    """The errors of one kind of call in one direction, from predicted over measured times."""
-    return BlockError(
-        block=block,
-        direction=direction,
-        num_points=len(ratio),
-        mape_ratio=float(np.abs(ratio - 1.0).mean()),
-        rms_ratio=float(np.sqrt(np.square(np.log(ratio)).mean())),
-        worst_ratio=float(np.abs(ratio - 1.0).max()),
-    )
+    }
 
 
 def _measured(rows: Sequence[LookupRow]) -> FloatArray:

@@ -9,36 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.calibration.fitting import (
-    FitError,
-    fit_counts,
-    fit_lookups,
-    held_out_seconds,
-    log_errors,
-)
+from costmodels.calibration import fitting
 from costmodels.calibration.points import (
     CalibrationPoints,
     CollectivePoint,
     OperatorPoint,
     StepPoint,
 )
-from costmodels.cpu.dense import (
-    Counts,
-    backward_counts,
-    forward_counts,
-    held_bytes,
-    layer_counts,
-    optimizer_counts,
-    update_counts,
-)
-from costmodels.cpu.exchange import (
-    STAGES,
-    ShardLoad,
-    all_to_all_counts,
-    buffer_counts,
-    exchange_counts,
-    shard_loads,
-)
+from costmodels.cpu import dense, exchange
 from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
@@ -90,10 +68,10 @@ class _Seen:
     step: int
     rank: int
     point: StepPoint
-    loads: tuple[ShardLoad, ...]
+    loads: tuple[exchange.ShardLoad, ...]
 
     @property
-    def own(self) -> tuple[ShardLoad, ...]:
+    def own(self) -> tuple[exchange.ShardLoad, ...]:
         """The shards on this rank."""
         return tuple(x for x in self.loads if x.rank == self.rank)
 
@@ -108,7 +86,7 @@ def _fit_steps(
     fused: LookupConstants,
     replicated: LookupConstants,
     caches: Caches,
-) -> tuple[dict[str, Any], list[FitError]]:
+) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
     Args:
@@ -121,15 +99,17 @@ def _fit_steps(
         The fields of :class:`CpuConstants` that steps tell, and the error of each fit.
     """
     seen = [
-        _Seen(step=i, rank=r, point=p, loads=shard_loads(p.workload, p.plan, len(p.stages_s)))
+        _Seen(
+            step=i, rank=r, point=p, loads=exchange.shard_loads(p.workload, p.plan, len(p.stages_s))
+        )
         for i, p in enumerate(points)
         for r in range(len(p.stages_s))
     ]
     each = [_counts(s, (fused, replicated), caches) for s in seen]
     counts = {stage: np.array([found[stage] for found in each]) for stage in _FITS}
     measured = np.array([s.point.stages_s[s.rank] for s in seen])
-    times = {stage: measured[:, STAGES.index(stage)] for stage in _FITS}
-    steps, words = np.array([s.step for s in seen]), [_describe(s) for s in seen]
+    times = {stage: measured[:, exchange.STAGES.index(stage)] for stage in _FITS}
+    steps = np.array([s.step for s in seen])
     # TorchRec makes no exchanges if all tables are replicated.
     used = {
         "lookup": np.array([bool(s.own) for s in seen]),
@@ -137,15 +117,14 @@ def _fit_steps(
         "dense": np.ones(len(seen), dtype=bool),
     }
     costs: dict[str, tuple[float, ...]] = {}
-    errors = []
+    held_out, errors = {stage: np.zeros(len(seen)) for stage in _FITS}, []
     for stage, (kind, name) in _FITS.items():
         at = np.flatnonzero(used[kind])
-        costs[stage], error = fit_counts(
+        costs[stage], error, held_out[stage][at] = fitting.fit_counts(
             counts[stage][at],
             times[stage][at],
             name,
-            groups=steps[at],
-            describe=[words[i] for i in at].__getitem__,
+            steps[at],
         )
         errors.append(error)
 
@@ -155,8 +134,7 @@ def _fit_steps(
     sigmas = []
     for kind in used:
         stages = [stage for stage, (own, _) in _FITS.items() if own == kind]
-        predicted = sum(held_out_seconds(counts[s][at], times[s][at], steps[at]) for s in stages)
-        off = np.log(predicted / sum(times[s][at] for s in stages))
+        off = np.log(sum(held_out[s][at] for s in stages) / sum(times[s][at] for s in stages))
         sigmas.append((kind, float(np.sqrt(np.mean(np.square(off))))))
     return {**_constants(costs), "sigmas_ratio": (*sigmas, ("host", 0.0))}, errors
 
@@ -220,8 +198,8 @@ def _counts(
     """
     workload, replicated = seen.point.workload, seen.replicated
     layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
-    top = layer_counts(layers.top, element)
-    every = top + layer_counts(layers.bottom, element)
+    top = dense.layer_counts(layers.top, element)
+    every = top + dense.layer_counts(layers.bottom, element)
     top[0] = every[0] = 1.0
     num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
     num_bytes += sum(4.0 * a.num_rows * a.num_cols for a in replicated)
@@ -236,12 +214,12 @@ def _counts(
         "gradients": vectors,
         "dense_forward": every,
         "dense_backward": top,
-        "update": np.concatenate([update_counts(workload), reduced]),
+        "update": np.concatenate([dense.update_counts(workload), reduced]),
     }
 
 
 def _call_counts(
-    loads: Sequence[ShardLoad],
+    loads: Sequence[exchange.ShardLoad],
     constants: tuple[LookupConstants, LookupConstants],
     caches: Caches,
 ) -> FloatArray:
@@ -273,16 +251,9 @@ def _exchange_counts(seen: _Seen) -> tuple[FloatArray, FloatArray]:
     shared[0] = 1.0
     if seen.replicated:
         shared[1:] = 1.0, *together(Accesses(seen.replicated)).sum(axis=0)
-    kinds = [exchange_counts(seen.loads, kind, seen.rank, world) for kind in KINDS]
+    kinds = [exchange.exchange_counts(seen.loads, kind, seen.rank, world) for kind in KINDS]
     indices, vectors = (np.concatenate([shared, *each]) for each in zip(*kinds, strict=True))
     return indices, vectors
-
-
-def _describe(seen: _Seen) -> str:
-    """A rank of a step in words; a letter for each table says its sharding type."""
-    kinds = "".join(p.sharding_type.value[0].upper() for p in seen.point.plan.placements)
-    batch = seen.point.workload.batch_size_per_rank
-    return f"rank {seen.rank} of {seen.point.workload.name}, batch {batch}, tables {kinds}"
 
 
 # ------------------------------------------------------------------ all of a machine
@@ -300,7 +271,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 def fit_operators(
     points: Sequence[OperatorPoint],
-) -> tuple[OperatorConstants | None, tuple[FitError, ...]]:
+) -> tuple[OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
     All classes of operators are fitted together, because the time of a chain is that of all its
@@ -316,17 +287,18 @@ def fit_operators(
         return None, ()
     weighted = [p for p in points for _ in range(_CHAIN_WEIGHT if p.name == CHAIN else 1)]
     measured = np.array([(p.forward_s, p.backward_s) for p in weighted])
-    forward, first, forward_s = _fit_pass(weighted, forward_counts, measured[:, 0], "forward")
-    backward, second, backward_s = _fit_pass(weighted, backward_counts, measured[:, 1], "backward")
-    errors = log_errors(forward_s + backward_s, measured.sum(axis=1))
+    forward, first, forward_s = _fit_pass(weighted, dense.forward_counts, measured[:, 0], "forward")
+    backward, second, backward_s = _fit_pass(
+        weighted, dense.backward_counts, measured[:, 1], "backward"
+    )
+    errors = fitting.log_errors(forward_s + backward_s, measured.sum(axis=1))
     typical = [p.name == CHAIN for p in weighted]
     errors = errors[typical] if any(typical) else errors
     trained = [p for p in points if p.update_s > 0]
-    update, third = fit_counts(
-        np.array([optimizer_counts(p.operators) for p in trained]),
+    update, third, _ = fitting.fit_counts(
+        np.array([dense.optimizer_counts(p.operators) for p in trained]),
         np.array([p.update_s for p in trained]),
         "optimizer step",
-        describe=lambda i: trained[i].name,
     )
     constants = OperatorConstants(
         forward_s=forward,
@@ -339,10 +311,10 @@ def fit_operators(
 
 def _fit_pass(
     points: Sequence[OperatorPoint],
-    counted: Callable[[Sequence[Operator], float], Counts],
+    counted: Callable[[Sequence[Operator], float], dense.Counts],
     times_s: FloatArray,
     phase: str,
-) -> tuple[_ByClass, FitError, FloatArray]:
+) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
     Args:
@@ -355,28 +327,18 @@ def _fit_pass(
         For each class its seconds per count; the errors; and the seconds that are predicted for
         each point if the point and its copies are left out of the fit.
     """
-    found = [counted(p.operators, held_bytes(p.operators)) for p in points]
-    names = sorted({name for counts in found for name in counts})
-    table: FloatArray = np.zeros((len(points), len(names), OPERATOR_COUNTS))
-    for i, counts in enumerate(found):
-        for name, values in counts.items():
-            table[i, names.index(name)] = values
-    flat = table.reshape(len(points), -1)
-    used = flat.any(axis=0)
-    numbers = {id(p): i for i, p in enumerate(points)}
-    groups = [numbers[id(p)] for p in points]
-    fitted, error = fit_counts(
-        flat[:, used],
-        times_s,
-        f"operators, {phase}",
-        groups=groups,
-        describe=lambda i: f"{points[i].name} {points[i].operators[0].shape}",
+    found = [counted(p.operators, dense.held_bytes(p.operators)) for p in points]
+    used = sorted(
+        {(name, i) for counts in found for name, of in counts.items() for i in np.flatnonzero(of)}
     )
-    coefficients = np.zeros(flat.shape[1])
-    coefficients[used] = fitted
-    rows = coefficients.reshape(len(names), OPERATOR_COUNTS).tolist()
-    by_class = tuple((n, tuple(row)) for n, row in zip(names, rows, strict=True))
-    return by_class, error, held_out_seconds(flat[:, used], times_s, groups)
+    table = np.array([[c[name][i] if name in c else 0.0 for name, i in used] for c in found])
+    seconds, error, held_out_s = fitting.fit_counts(
+        table, times_s, f"operators, {phase}", [id(p) for p in points]
+    )
+    by_class = {name: [0.0] * OPERATOR_COUNTS for name, _ in used}
+    for (name, i), per_count_s in zip(used, seconds, strict=True):
+        by_class[name][i] = per_count_s
+    return tuple((n, tuple(row)) for n, row in by_class.items()), error, held_out_s
 
 
 LATER_PACE_SIGMA: Final = 0.06
@@ -388,7 +350,7 @@ square is 0.05; the median gives 0.08."""
 
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
-) -> tuple[CpuConstants, tuple[FitError, ...]]:
+) -> tuple[CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
@@ -400,13 +362,8 @@ def fit_machine(
     Returns:
         The constants, and the error of each fit.
     """
-    measured = {p.kernel for p in points.lookups}
-    lookups = {
-        kernel: fit_lookups(points.lookups, caches, kernel)
-        for kernel in CpuKernel
-        if kernel is not CpuKernel.SEQUENCE or kernel in measured
-    }
-    fused, replicated = lookups[CpuKernel.FUSED][0], lookups[CpuKernel.DENSE][0]
+    lookups = {k: fitting.fit_lookups(points.lookups, caches, k) for k in CpuKernel}
+    fused, replicated, sequence = (lookups[k][0] for k in CpuKernel)
     steps, step_errors = _fit_steps(points.steps, fused, replicated, caches)
     pace_sigma_ratio = math.hypot(points.pace_sigma_ratio, LATER_PACE_SIGMA)
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
@@ -419,39 +376,29 @@ def fit_machine(
         l3_bytes=caches.l3_bytes,
         fused=fused,
         replicated=replicated,
-        sequence=lookups[CpuKernel.SEQUENCE][0] if CpuKernel.SEQUENCE in lookups else None,
+        sequence=sequence,
         collective=collective,
         operators=operators,
         pace_s=points.pace_s,
         **steps,
     )
     lookup_errors = (error for _, errors in lookups.values() for error in errors)
-    errors = (*step_errors, *lookup_errors, *collective_errors, *operator_errors)
-    return constants, errors
+    return constants, (*step_errors, *lookup_errors, *collective_errors, *operator_errors)
 
 
 def _fit_collectives(
     points: Sequence[CollectivePoint],
-) -> tuple[CollectiveConstants, tuple[FitError, ...]]:
+) -> tuple[CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
     for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
         seen = [p for p in points if p.operation == operation]
-        counts = np.array([collective_counts(p) for p in seen])
-        times = np.array([p.time_s for p in seen])
-        names = [_words(p) for p in seen]
-        found[f"{operation}_s"], error = fit_counts(
-            counts, times, f"gloo {operation}", describe=names.__getitem__
+        counts, times = np.array([collective_counts(p) for p in seen]), [p.time_s for p in seen]
+        found[f"{operation}_s"], error, _ = fitting.fit_counts(
+            counts, np.array(times), f"gloo {operation}"
         )
         errors.append(error)
     return CollectiveConstants(**found), tuple(errors)
-
-
-def _words(point: CollectivePoint) -> str:
-    """A collective in words: what one rank sends and keeps at most, for reports of odd points."""
-    sent, kept = max(point.sent_bytes) / 2**10, max(point.kept_bytes) / 2**10
-    even = "" if len({*point.sent_bytes}) == 1 else ", uneven"
-    return f"{point.world_size} ranks, {sent:.0f} KiB sent, {kept:.0f} KiB kept{even}"
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:
@@ -464,7 +411,11 @@ def collective_counts(point: CollectivePoint) -> FloatArray:
         rows = []
         for rank in range(world):
             arriving = (total - point.sent_bytes[rank]) / max(world - 1, 1)
-            rows.append(all_to_all_counts(point.sent_bytes[rank], arriving, point.kept_bytes[rank]))
+            rows.append(
+                exchange.all_to_all_counts(point.sent_bytes[rank], arriving, point.kept_bytes[rank])
+            )
         return np.asarray(np.max(rows, axis=0))
     held = point.kept_bytes[0]
-    return buffer_counts(held if point.operation == "all_reduce" else held * point.world_size)
+    return exchange.buffer_counts(
+        held if point.operation == "all_reduce" else held * point.world_size
+    )

@@ -38,10 +38,6 @@ _SEED = 0
 _FOLDS = 4
 """Parts of the points that are left out in turn. More parts leave fewer points out of each fit,
 and take more fits."""
-ODD = 0.5
-"""Logarithmic error from which on a point is reported as odd: 1.65 times as long, or shorter."""
-MOST_ODD = 5
-"""Most points of a fit that are reported as odd, the worst ones."""
 
 
 def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -134,8 +130,6 @@ class FitError:
         geomean_ratio: exp(mean |ln(predicted / measured)|) - 1 on the points of the fit.
         held_out_ratio: the same for points that were left out of the fit, in turn.
         p90_ratio: 90 % of the points that were left out are not further off than this.
-        odd_points: descriptions of the points that are furthest off, whose measurement may be
-            wrong.
     """
 
     name: str
@@ -143,7 +137,6 @@ class FitError:
     geomean_ratio: float
     held_out_ratio: float
     p90_ratio: float
-    odd_points: tuple[str, ...] = ()
 
 
 def geomean_error(errors: FloatArray) -> float:
@@ -161,10 +154,8 @@ def fit_counts(
     counts: FloatArray,
     times_s: FloatArray,
     name: str,
-    *,
     groups: Sequence[int] | IntArray | None = None,
-    describe: Callable[[int], str] | None = None,
-) -> tuple[tuple[float, ...], FitError]:
+) -> tuple[tuple[float, ...], FitError, FloatArray]:
     """Seconds per count, and how well they fit.
 
     Args:
@@ -173,30 +164,18 @@ def fit_counts(
         name: what is fitted.
         groups: ``[points]`` points of the same group are left out together; None if each point is a
             group.
-        describe: describes the point at a position, for a report of odd points.
 
     Returns:
-        Seconds for each of the counts, and the errors.
+        Seconds for each of the counts, the errors, and the seconds ``[points]`` that fits to the
+        other groups predict for each point.
     """
     coefficients = non_negative(counts, times_s)
-    inside = log_errors(counts @ coefficients, times_s)
-    outside = log_errors(held_out_seconds(counts, times_s, groups), times_s)
-    error = fit_error(name, inside, outside, describe)
-    return tuple(float(c) for c in coefficients), error
-
-
-def held_out_seconds(
-    counts: FloatArray, times_s: FloatArray, groups: Sequence[int] | IntArray | None = None
-) -> FloatArray:
-    """Seconds ``[points]`` that fits to the other groups predict for each point.
-
-    If there is no other group, the result is the measured seconds. Arguments are those of
-    :func:`fit_counts`.
-    """
     own = np.arange(len(times_s)) if groups is None else np.asarray(groups)
-    return left_out(
+    held_out_s = left_out(
         own, times_s, lambda kept, out: counts[out] @ non_negative(counts[kept], times_s[kept])
     )
+    errors = log_errors(counts @ coefficients, times_s), log_errors(held_out_s, times_s)
+    return tuple(coefficients.tolist()), fit_error(name, *errors), held_out_s
 
 
 def left_out(
@@ -218,32 +197,20 @@ def left_out(
     return found
 
 
-def fit_error(
-    name: str,
-    inside: FloatArray,
-    outside: FloatArray,
-    describe: Callable[[int], str] | None = None,
-) -> FitError:
+def fit_error(name: str, inside: FloatArray, outside: FloatArray) -> FitError:
     """The error of a fit from logarithmic errors ``[points]``.
 
     Args:
         name: what was fitted.
         inside: errors on the points of the fit.
         outside: errors on points that were left out.
-        describe: describes the point at a position, for a report of odd points.
     """
-    odd = [int(i) for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > ODD][:MOST_ODD]
     return FitError(
         name=name,
         num_points=len(outside),
         geomean_ratio=geomean_error(inside),
         held_out_ratio=geomean_error(outside),
         p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
-        odd_points=tuple(
-            f"{describe(i) if describe else f'point {i}'}: predicted / measured "
-            f"{np.exp(outside[i]):.2f}"
-            for i in odd
-        ),
     )
 
 
@@ -305,7 +272,6 @@ def fit_lookups(
             counted.shape,
             np.array([getattr(p, f"{phase}_s") for p in chosen]),
             f"lookup {phase} {kernel}",
-            lambda i: _table_words(chosen[i]),
         )
         for phase in ("forward", "backward")
     )
@@ -323,7 +289,6 @@ def _fit_pass(
     shapes: FloatArray,
     times_s: FloatArray,
     name: str,
-    describe: Callable[[int], str],
 ) -> tuple[tuple[float, ...], Residual, FitError]:
     """Seconds per count of one pass, the learned factor on top of them, and their error.
 
@@ -332,7 +297,6 @@ def _fit_pass(
         shapes: ``[points, features]`` what the learned factor sees.
         times_s: ``[points]`` measured seconds.
         name: what is fitted.
-        describe: describes the point at a position.
     """
 
     def fitted(at: IntArray) -> tuple[FloatArray, Residual]:
@@ -348,7 +312,7 @@ def _fit_pass(
     coefficients, residual = fitted(every)
     inside = predicted(coefficients, residual, every)
     errors = log_errors(inside, times_s), log_errors(outside, times_s)
-    return tuple(coefficients.tolist()), residual, fit_error(name, *errors, describe)
+    return tuple(coefficients.tolist()), residual, fit_error(name, *errors)
 
 
 def point_access(point: LookupPoint) -> Access:
@@ -364,12 +328,4 @@ def point_access(point: LookupPoint) -> Access:
         num_bags=draws if point.kernel is CpuKernel.SEQUENCE else point.num_bags,
         num_cols=point.embedding_dim,
         num_rows=point.num_embeddings,
-    )
-
-
-def _table_words(point: LookupPoint) -> str:
-    """A point in words."""
-    return (
-        f"{point.num_embeddings} x {point.embedding_dim}, {point.num_bags} bags of "
-        f"{point.pooling_factor:g}, exponent {point.exponent:.2f}"
     )

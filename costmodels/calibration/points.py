@@ -7,23 +7,17 @@ to large ones, and with times once it is measured. All seconds are processor sec
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from costmodels import sharding
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    place,
-)
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
 
 
@@ -88,7 +82,7 @@ class StepPoint:
     """
 
     workload: Workload
-    plan: Plan
+    plan: sharding.Plan
     stages_s: tuple[tuple[float, ...], ...] = ()
 
 
@@ -222,10 +216,10 @@ _MOST_WHOLE_BYTES = 32 * 2**20
 _SMALLEST = 10
 """Smallest part of a rank in a collective as a power of two: 2^10 bytes are 1 KiB."""
 _KINDS = (
-    ShardingType.TABLE_WISE,
-    ShardingType.ROW_WISE,
-    ShardingType.COLUMN_WISE,
-    ShardingType.DATA_PARALLEL,
+    sharding.ShardingType.TABLE_WISE,
+    sharding.ShardingType.ROW_WISE,
+    sharding.ShardingType.COLUMN_WISE,
+    sharding.ShardingType.DATA_PARALLEL,
 )
 """Sharding types of the tables of a training step."""
 
@@ -242,23 +236,17 @@ class MeasuringEffort:
         num_steps: training steps.
         num_passes: how often each lookup is measured, each time among other tables and at another
             place in memory. The times at two such places differ by 12 to 25 %.
-        repeats: how often a lookup is measured at one place.
         num_operators: single operators that a rank measures.
         num_chains: chains of operators that a rank measures.
         num_blocks: blocks in which the iterations of a training step are measured.
-        iterations: iterations of a block.
-        warm_up: first iterations of a block, which are not counted.
     """
 
     num_lookups: tuple[int, int, int]
     num_steps: int
     num_passes: int
-    repeats: int
     num_operators: int
     num_chains: int
     num_blocks: int = 3
-    iterations: int = 7
-    warm_up: int = 3
 
     def shared_by(self, world_size: int) -> MeasuringEffort:
         """The effort of each rank if there are ``world_size`` ranks.
@@ -277,7 +265,6 @@ FULL = MeasuringEffort(
     num_lookups=(140, 90, 50),
     num_steps=140,
     num_passes=8,
-    repeats=3,
     num_operators=320,
     num_chains=160,
 )
@@ -286,7 +273,6 @@ QUICK = MeasuringEffort(
     num_lookups=(36, 12, 16),
     num_steps=36,
     num_passes=3,
-    repeats=3,
     num_operators=120,
     num_chains=60,
     num_blocks=2,
@@ -308,14 +294,13 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
     while len(points) < count:
         rows = int(10 ** rng.uniform(2.0, 6.3))
         dim = int(rng.choice(_DIMS))
-        uniform = rng.random() < _UNIFORM_SHARE
         point = LookupPoint(
             kernel=kernel,
             num_embeddings=rows,
             embedding_dim=dim,
             num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
             pooling_factor=_pooling(rng),
-            exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
+            exponent=_exponent(rng),
         )
         too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
         if rows * dim * _ELEMENT_BYTES <= limit and not too_many:
@@ -346,9 +331,9 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
     room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
     tables: list[Table] = []
-    placements: list[TablePlacement] = []
+    placements: list[sharding.TablePlacement] = []
     for i in range(int(rng.integers(1, 15))):
-        table = _table(f"t{i}", rng)
+        table = _table(i, rng)
         room_bytes -= table.weight_bytes
         room_indices -= table.pooling_factor
         if tables and min(room_bytes, room_indices) < 0:
@@ -356,52 +341,60 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
         kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
         tables.append(table)
         placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
-    dense = DenseArch(
-        num_dense_features=13,
-        bottom_mlp=_widths(rng),
-        top_mlp=(*_widths(rng), 1),
-        interaction=Interaction.CAT,
-    )
-    workload = Workload(
+    workload = small_workload(name, tables, batch, _widths(rng), (*_widths(rng), 1))
+    return StepPoint(workload=workload, plan=sharding.Plan(placements=tuple(placements)))
+
+
+def small_workload(
+    name: str, tables: Sequence[Table], batch: int, bottom: tuple[int, ...], top: tuple[int, ...]
+) -> Workload:
+    """A model with tables and MLPs whose vectors are concatenated, trained without a pipeline."""
+    return Workload(
         name=name,
         tables=tuple(tables),
         batch_size_per_rank=batch,
-        dense=dense,
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=bottom,
+            top_mlp=top,
+            interaction=Interaction.CAT,
+        ),
         pipeline=Pipeline.NONE,
     )
-    return StepPoint(workload=workload, plan=Plan(placements=tuple(placements)))
 
 
-def _table(name: str, rng: np.random.Generator) -> Table:
+def zipf_table(
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool
+) -> Table:
+    """A pooled table of one feature, whose indices follow a Zipf law."""
+    return Table(
+        name=f"t{number}",
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name=f"f{number}", pooling_factor=length),),
+        distribution=Zipf(num_embeddings=rows, exponent=exponent, scattered=scattered),
+    )
+
+
+def _table(number: int, rng: np.random.Generator) -> Table:
     """A random pooled table with one feature."""
     while True:
         rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
         if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
             break
-    uniform = rng.random() < _UNIFORM_SHARE
-    law = Zipf(
-        num_embeddings=rows,
-        exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
-        scattered=bool(rng.random() < 0.5),
-    )
-    return Table(
-        name=name,
-        num_embeddings=rows,
-        embedding_dim=dim,
-        features=(Feature(name=f"of_{name}", pooling_factor=_pooling(rng)),),
-        distribution=law,
-    )
+    exponent, scattered = _exponent(rng), bool(rng.random() < 0.5)
+    return zipf_table(number, rows, dim, _pooling(rng), exponent, scattered=scattered)
 
 
 def placed(
     table: Table,
-    kind: ShardingType,
+    kind: sharding.ShardingType,
     rng: np.random.Generator,
     *,
     world_size: int,
     leaning: FloatArray | None = None,
     most_replicated_bytes: float = _MAX_REPLICATED_BYTES,
-) -> TablePlacement:
+) -> sharding.TablePlacement:
     """The table at random ranks, by a sharding type if the table allows it, else table-wise.
 
     Args:
@@ -412,22 +405,22 @@ def placed(
         leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
         most_replicated_bytes: larger tables are not replicated.
     """
-    replicated = kind is ShardingType.DATA_PARALLEL
-    halves = kind is ShardingType.COLUMN_WISE
+    replicated = kind is sharding.ShardingType.DATA_PARALLEL
+    halves = kind is sharding.ShardingType.COLUMN_WISE
     too_large = replicated and table.weight_bytes > most_replicated_bytes
     too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
     if too_large or too_narrow:
-        kind, replicated, halves = ShardingType.TABLE_WISE, False, False
-    option = ShardingOption(
+        kind, replicated, halves = sharding.ShardingType.TABLE_WISE, False, False
+    option = sharding.ShardingOption(
         table=table.name,
         sharding_type=kind,
-        kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+        kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
         column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
     )
     where = rng.choice(world_size, option.num_pieces, p=leaning)
     if halves:
         where = rng.permutation(world_size)[:2]
-    return place(
+    return sharding.place(
         option,
         table.num_embeddings,
         tuple(int(r) for r in where),
@@ -448,6 +441,12 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
         for size in sizes
         for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
     ]
+
+
+def _exponent(rng: np.random.Generator) -> float:
+    """The exponent of a random Zipf law; 0 for some."""
+    is_uniform = rng.random() < _UNIFORM_SHARE
+    return 0.0 if is_uniform else float(rng.uniform(0.0, _MAX_EXPONENT))
 
 
 def _pooling(rng: np.random.Generator) -> float:

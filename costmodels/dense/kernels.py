@@ -2,7 +2,7 @@
 
 **Constants.** They are fitted to the GPU times of whole training steps, of single products and of
 their kernels on one H200 (configs/published/gpu_h200.jsonl;
-:mod:`planner.validation.dense_kernels`). On other GPUs the rates of their system files apply in
+:mod:`planner.validation.kernels`). On other GPUs the rates of their system files apply in
 their place, and times that grow with the number of rows are multiplied by
 ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors. The least times of kernels
 grow with the device's time from one kernel to the next, and those of a sort with the time in which
@@ -150,7 +150,7 @@ PRIOR: Final = KernelConstants(**{f.name: f.metadata["prior"] for f in fields(Ke
 of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
 not aligned are those of kernels that load 4 and 2 bytes at a time."""
 KERNELS: Final = KernelConstants()
-"""The constants that ship, as ``shardplan validate published --what dense --fit`` prints them."""
+"""The constants that ship, as ``python -m benchmarks.fit_published dense`` prints them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,14 @@ of everything else no more than every plan has. This rank is never slower than a
   is counted at the decoding, because the host may issue the lookup later than that. One more
   made-up rank has the backward lookup without the decoding, counted at the lookup.
 
-Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
+Durations that depend on the plan are the leaves of :mod:`costmodels.floors.floor`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -35,22 +37,25 @@ from costmodels.floors.phases import (
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
-    INDICES,
+    Seconds,
     exchange_floor,
     exchange_phase,
     lookups_add_up,
     tail_floor,
 )
-from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     FamilyTimes,
+    Program,
     StageTimes,
+    Step,
+    TrainingPipeline,
 )
-from costmodels.iteration.pipelines import TrainingPipeline
+from costmodels.iteration.timing import run
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
+from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
 
@@ -65,10 +70,15 @@ def no_times(times: StageTimes) -> StageTimes:
         return None if value is None else none
 
     names = (f.name for f in fields(times) if f.name.endswith("_s"))
-    nothing = {name: emptied(getattr(times, name)) for name in names} | {"floor_s": 0.0}
-    return replace(times, families=(), codecs=None, overlap_slowdown_ratio=0.0, **nothing)
+    nothing = {name: emptied(getattr(times, name)) for name in names} | {
+        "floor_s": 0.0,
+        "codecs_s": None,
+    }
+    return replace(times, families=(), overlap_slowdown_ratio=0.0, **nothing)
 
 
+_MOST_LEAVES: Final = 6 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
+"""No set of sharding types has more leaves."""
 _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
@@ -147,17 +157,22 @@ class IterationFloor:
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            leaves = self._leaves(types, fetches=fetches, grows=grows)
+            tail = leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates))
             calls, slow = self._calls(types, early=early)
-            size, ranks = len(leaves), len(calls)
             own = self._stages.least_times(calls + more_calls, slow=slow)
-            none, each = np.zeros((1, size)), np.eye(size)
-            made = self._times(types, none, own, fetches=fetches, grows=grows, empty=False)
-            unit = self._times(types, each, no_times(own), fetches=fetches, grows=grows, empty=True)
-            steps = self._pipeline.program(unit).steps
-            counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
-            program = self._pipeline.program(made)
-            self._known[key] = TypeFloor(leaves, program, np.array(counts))
+            leaves: list[Leaf] = []
+            times = partial(self._times, types, fetches=fetches, tail=tail if grows else None)
+
+            def one_second(opened: Leaf) -> FloatArray:
+                """A second for this leaf alone: ``[leaves, 1]``."""
+                leaves.append(opened)
+                return np.eye(_MOST_LEAVES)[:, len(leaves) - 1, None]
+
+            steps = self._pipeline.program(times(one_second, no_times(own), empty=True)).steps
+            shape = (_MOST_LEAVES, len(calls))
+            counts = [np.broadcast_to(s.duration_s, shape)[: len(leaves)].T for s in steps]
+            program = self._pipeline.program(times(lambda _: np.zeros((1, 1)), own, empty=False))
+            self._known[key] = TypeFloor(tuple(leaves), program, np.array(counts))
         return self._known[key]
 
     def further_call_s(
@@ -189,23 +204,12 @@ class IterationFloor:
 
     # -- leaves -----------------------------------------------------------------------------------
 
-    def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
-        """The exchanges of the types, in the order of their phases.
-
-        Where exchanges are compressed, the forward and the backward one are separate exchanges that
-        depend on the same phase.
-        """
-        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
-        return [
-            self._exchange(kind, which, way)
-            for kind in EXCHANGING_TYPES
-            if kind in types
-            for which in (*self._stages.exchanges.output_exchanges(kind), INDICES)
-            for way in (ways if which != INDICES else (None,))
-        ]
-
     def _exchange(self, kind: ShardingType, which: int, way: int | None) -> _Exchange:
-        """One exchange of one type; it is the same for every set of types, so it is kept."""
+        """One exchange of one type; it is the same for every set of types, so it is kept.
+
+        Where exchanges are compressed, the forward and the backward one (``way``) are separate
+        exchanges that depend on the same phase.
+        """
         known = self._known_exchanges.get((kind, which, way))
         if known is not None:
             return known
@@ -213,39 +217,11 @@ class IterationFloor:
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
-        phase = exchange_phase(kind, which)
         duration_s = exchange_floor(self._stages, family, which, share)
-        ends = duration_s(np.array([0.0, 1.0]))
-        known = self._known_exchanges[kind, which, way] = _Exchange(
-            kind=kind,
-            which=which,
-            is_gradient=way == BACKWARD,
-            fixed_s=float(ends[0]),
-            leaf=leaf(phase, duration_s, share) if ends[1] > ends[0] else None,
-        )
+        none_s, second_s = duration_s(np.array([0.0, 1.0])).tolist()
+        grows = leaf(exchange_phase(kind, which), duration_s, share) if second_s > none_s else None
+        known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
-
-    def _leaves(
-        self, types: frozenset[ShardingType], *, fetches: bool, grows: bool
-    ) -> tuple[Leaf, ...]:
-        """The durations that depend on the plan.
-
-        They are both lookups, every exchange whose time grows with its bytes, and the last
-        all-reduce if it ``grows``. With ``fetches`` there is one more: the forward lookup without
-        the fetch before it, or the fetch that runs beside everything, depending on the pipeline.
-        Where exchanges are compressed, the last one is the backward lookup without the decoding
-        before it. The order is that in which :meth:`_times` uses them.
-        """
-        found = [line(0), line(1)]
-        found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
-        if grows:
-            replicates = ShardingType.DATA_PARALLEL in types
-            found.append(leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
-        if fetches:
-            found.append(line(FORWARD_ALONE if self._pipeline.exposes_fetch else FETCH))
-        if self._stages.codecs is not None:
-            found.append(line(BACKWARD_ALONE))
-        return tuple(found)
 
     def _calls(
         self, types: frozenset[ShardingType], *, early: bool
@@ -274,82 +250,317 @@ class IterationFloor:
         idle = [] if slow is None else [0.0]
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
+    def _families(
+        self,
+        types: frozenset[ShardingType],
+        opened: Callable[[Leaf], FloatArray],
+        *,
+        empty: bool,
+    ) -> tuple[FamilyTimes, ...]:
+        """The exchanges of the types; arguments are those of :meth:`_times`."""
+        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
+
+        def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
+            fixed_s, grows = self._exchange(kind, which, way)
+            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
+
+        families = []
+        for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
+            run = self._stages.exchanges.output_exchanges(kind)
+            each = [[exchanged(kind, which, way) for way in ways] for which in run]
+            forward_s, *gradients_s = zip(*each, strict=True)
+            families.append(
+                FamilyTimes(
+                    name=kind.value,
+                    present=None,
+                    input_s=exchanged(kind, INDICES, None),
+                    outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
+                    gradients_s=gradients_s[0] if gradients_s else None,
+                )
+            )
+        return tuple(families)
+
     def _times(
         self,
         types: frozenset[ShardingType],
-        leaves: FloatArray,
+        opened: Callable[[Leaf], FloatArray],
         own: StageTimes,
         *,
         fetches: bool,
-        grows: bool,
+        tail: Leaf | None,
         empty: bool,
     ) -> StageTimes:
         """Stage times of the made-up ranks.
 
+        The durations that depend on the plan are both lookups, every exchange whose time grows with
+        its bytes, and the last all-reduce if it grows. With ``fetches`` there is one more: the
+        forward lookup without the fetch before it, or the fetch that runs beside everything,
+        depending on the pipeline. Where exchanges are compressed, the last one is the backward
+        lookup without the decoding before it.
+
         Args:
             types: of the plans.
-            leaves: ``[N, L]`` seconds, in the order of :meth:`_leaves`.
+            opened: gives the seconds ``[N, 1]`` of each leaf; it is called in the order of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.
-            grows: the last all-reduce is a leaf.
+            tail: the last all-reduce if it grows.
             empty: exchanges that are not leaves take no time either.
         """
-        columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
         ranks = np.arange(own.lookup_forward_s.shape[-1])
         updating = ranks == (0 if self.is_one_rank(types) else 1)
-        forward, backward = next(columns) * (ranks == 0), next(columns) * updating
-        families: dict[str, FamilyTimes] = {}
-        for exchange in self._exchanges(types):
-            fixed_s = np.array([0.0 if empty else exchange.fixed_s])
-            seconds = fixed_s if exchange.leaf is None else next(columns)
-            name = exchange.kind.value
-            absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
-            known = families.get(name, absent)
-            if exchange.which == INDICES:
-                families[name] = replace(known, input_s=seconds)
-            elif exchange.is_gradient:
-                gradients = (*(known.gradients_s or ()), seconds)
-                families[name] = replace(known, gradients_s=gradients)
-            else:
-                outputs = (*known.outputs_s, ("exchange", seconds))
-                families[name] = replace(known, outputs_s=outputs)
+        forward, backward = (
+            opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
+        )
+        families = self._families(types, opened, empty=empty)
         least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
-        reduced_s = next(columns) if grows else least_s
+        reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
-        alone = next(columns) * (ranks == ranks[-1]) if early else forward
-        beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
+        alone, beside = forward, np.zeros_like(forward)
+        if early:
+            alone = opened(Leaf(phase=FORWARD_ALONE)) * (ranks == ranks[-1])
+        elif fetches:
+            beside = opened(Leaf(phase=FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
             present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
             made = model.least(present, fastest, ranks.size)
-            codecs = replace(made, gradient_dequantize_s=made.gradient_dequantize_s + backward)
-            updated = next(columns) * (ranks == ranks[-1] - early)
+            codecs = {**made, "gradient dequantize": made["gradient dequantize"] + backward}
+            updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
         return replace(
             own,
-            codecs=codecs,
+            codecs_s=codecs,
             lookup_forward_s=own.lookup_forward_s + alone,
             lookup_backward_s=own.lookup_backward_s + updated,
             cache_fetch_s=forward if early else beside,
-            families=tuple(families.values()),
+            families=families,
             tail_bucket_s=reduced_s,
         )
 
 
+_Exchange = tuple[float, "Leaf | None"]
+"""Seconds of an exchange with nothing to send, and its duration; None if that is never longer."""
+
+
+# ------------------ type floor
+#
+# The shortest iteration of all plans with one set of sharding types, and its chains of steps.
+#
+# A few made-up ranks run the steps of an iteration. Some durations are left open: the *leaves*.
+# Each leaf depends on the plan through one phase. For given leaves, the iteration takes as long as
+# the longest chain of steps that wait for one another. A chain that is longest for some leaves is
+# still a lower bound for any other leaves, because an iteration takes at least as long as each of
+# its chains. So every chain gives a lower bound that is linear in the leaves.
+
+_FOREVER_S: Final = 1e6
+"""Seconds of a leaf that takes longer than everything else in an iteration."""
+_SHRINK: Final = 0.97
+"""Slope of the line under a leaf, over the slope of its growing part. It is a little below 1, so
+that one line with a positive constant lies below the leaf at every size."""
+_PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
+"""Phase durations, each about a third larger than the one before, at which leaves are compared with
+their lines first."""
+_SPLITS: Final = 5
+"""How often the intervals between these are halved where a line may come close to its leaf; points
+are 0.9 % apart then."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Exchange:
-    """One exchange of one sharding type.
+class Leaf:
+    """One duration that depends on the plan; by default it is the phase itself.
 
     Attributes:
-        kind: the sharding type.
-        which: which of its exchanges.
-        is_gradient: whether it is the backward one; only where both directions are apart.
-        fixed_s: seconds with nothing to send.
-        leaf: its duration; None if it never takes longer than ``fixed_s``.
+        phase: index of the phase that it depends on.
+        is_line: whether the duration is equal to its line.
+        duration_s: the least duration for a given maximum of the phase.
+        constant_s, slope_ratio: the line ``constant_s + slope_ratio * phase``, which is never above
+            the duration.
     """
 
-    kind: ShardingType
-    which: int
-    is_gradient: bool
-    fixed_s: float
-    leaf: Leaf | None
+    phase: int
+    is_line: bool = True
+    duration_s: Seconds = np.asarray
+    constant_s: float = 0.0
+    slope_ratio: float = 1.0
+
+
+def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
+    """A leaf with a straight line that is never above its duration.
+
+    The slope of the line is fixed. Its constant is the least distance between the duration and a
+    line of this slope through 0, over all phases (:func:`_least_room`). Beyond the last phase that
+    is looked at, the line is below ``share_ratio`` times the phase, and durations never are.
+
+    Args:
+        phase: index of the phase that the duration depends on.
+        duration_s: from the phase to the duration; it never falls.
+        share_ratio: the least duration over the phase, for long phases.
+    """
+    last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
+    constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
+    return Leaf(
+        phase=phase, is_line=False, duration_s=duration_s, constant_s=constant_s, slope_ratio=slope
+    )
+
+
+def _least_room(duration_s: Seconds, slope: float) -> float:
+    """A lower bound, over all phases, on the duration minus ``slope`` times the phase (the *room*).
+
+    In an interval the room is at least the duration at its lower end minus ``slope`` times its
+    upper end. Only intervals whose bound is below the least room seen at any point are halved
+    further; none is left to halve where a phase adds less to a duration than its last digit.
+    """
+    low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
+    at_low_s = duration_s(low_s)
+    proven = np.inf
+    for _ in range(_SPLITS):
+        room, reached = at_low_s - slope * high_s, at_low_s - slope * low_s
+        open_ = room < reached.min(initial=np.inf)
+        proven = min(proven, float(room[~open_].min(initial=np.inf)))
+        low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
+        middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
+        at_middle_s = duration_s(middle_s)
+        low_s = np.concatenate([low_s, middle_s])
+        high_s = np.concatenate([middle_s, high_s])
+        at_low_s = np.concatenate([at_low_s, at_middle_s])
+    return min(proven, float((at_low_s - slope * high_s).min(initial=np.inf)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Path:
+    """One chain of steps, which takes ``constant_s + counts @ leaves`` seconds.
+
+    Attributes:
+        constant_s: seconds of the chain that are not in leaves.
+        counts: ``[L]`` how often each leaf is on the chain.
+    """
+
+    constant_s: float
+    counts: FloatArray
+
+
+class TypeFloor:
+    """A lower bound on plans that use one set of sharding types, as a program of made-up ranks.
+
+    Attributes:
+        leaves: the durations that depend on the plan.
+        phases: ``[L]`` the phase of each leaf.
+    """
+
+    def __init__(self, leaves: tuple[Leaf, ...], program: Program, counts: FloatArray) -> None:
+        """Keep the parts.
+
+        Args:
+            leaves: the durations that depend on the plan.
+            program: the steps of the made-up ranks with all leaves at zero.
+            counts: ``[steps, R, L]`` how often each leaf is part of a step on each rank.
+        """
+        self.leaves = leaves
+        self.phases = np.array([leaf.phase for leaf in leaves], dtype=np.int64)
+        self._steps = program.steps
+        self._counts = counts
+        shape = counts.shape[:2]
+        self._own_s: FloatArray = np.zeros(shape)
+        self._host_s: FloatArray = np.zeros(shape)
+        for i, step in enumerate(program.steps):
+            self._own_s[i], self._host_s[i] = step.duration_s, step.host_s
+        self._floor_s = program.floor_s
+
+    def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
+        """Durations ``[N, L]`` of the leaves, from the maxima ``[N, L]`` of their phases."""
+        columns = [leaf.duration_s(maxima[:, i]) for i, leaf in enumerate(self.leaves)]
+        return np.stack(columns, axis=-1)
+
+    def lines(self, maxima: FloatArray) -> FloatArray:
+        """Lower bounds ``[L]`` of the leaves by their lines, from maxima ``[L]`` of the phases."""
+        pairs = [(leaf.constant_s, leaf.slope_ratio) for leaf in self.leaves]
+        constants_s, slopes = np.array(pairs).T
+        return np.asarray(constants_s + slopes * maxima)
+
+    def seconds(self, leaves: FloatArray) -> FloatArray:
+        """Shortest iterations ``[N]`` for leaves ``[N, L]``."""
+        durations = [s + leaves @ c.T for s, c in zip(self._own_s, self._counts, strict=True)]
+        shape = len(leaves), self._own_s.shape[1]
+        return np.maximum(run(self._steps, durations, shape).iteration_time_s, self._floor_s)
+
+    def longest_path(self, leaves: FloatArray) -> Path:
+        """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
+        walk = _Walk(self._steps, self._own_s + self._counts @ leaves)
+        counts, constant_s = np.zeros(len(self.leaves)), 0.0
+        if walk.end_s <= self._floor_s:
+            return Path(constant_s=self._floor_s, counts=counts)
+        # Walk back from the step that ends last, and add up what the steps on the way take.
+        node: _Node | None = walk.last
+        while node is not None:
+            is_step, i, rank = node
+            if is_step:
+                counts += self._counts[i, rank]
+            constant_s += float((self._own_s if is_step else self._host_s)[i, rank])
+            node = walk.before(node)
+        return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
+
+    def own_s(self, step_name: str) -> float:
+        """Seconds of a step on the first rank, without its leaves."""
+        return float(self._own_s[self._named(step_name), 0])
+
+    def issue_s(self, step_name: str) -> float:
+        """Seconds that the host of the first rank needs to issue a step."""
+        return float(self._host_s[self._named(step_name), 0])
+
+    def waits_for_host(self, step_name: str, rank: int) -> bool:
+        """Whether a step of a rank waits for its host alone, however long the leaves are."""
+        forever = np.full(len(self.leaves), _FOREVER_S)
+        walk = _Walk(self._steps, self._own_s + self._counts @ forever)
+        i, rank = self._named(step_name), rank % self._own_s.shape[1]
+        return walk.before((True, i, rank)) == (False, i, rank)
+
+    def _named(self, step_name: str) -> int:
+        """Position of the step with this name."""
+        return next(i for i, step in enumerate(self._steps) if step.name == step_name)
+
+
+_Node = tuple[bool, int, int]
+"""(True, step, rank): the end of a step. (False, step, rank): the moment the host has issued it."""
+
+
+class _Walk:
+    """What each step, and each issue by the host, waited for last on each rank.
+
+    Attributes:
+        last: the node that ends last, at ``end_s``.
+    """
+
+    def __init__(self, steps: tuple[Step, ...], durations_s: FloatArray) -> None:
+        """Run the steps with durations ``[steps, R]``."""
+        self._steps = steps
+        found = run(steps, list(durations_s), durations_s.shape[1:])
+        self._issued_s, self._finish_s = np.stack(found.issued_s), np.stack(found.finish_s)
+        self.end_s = float(found.iteration_time_s)
+        ranks = durations_s.shape[1]
+        at, rank = divmod(int(self._finish_s.argmax()), ranks)
+        self.last: _Node = True, at, rank
+        if self.end_s > self._finish_s[at, rank]:
+            self.last = False, len(steps) - 1, int(found.host_s.argmax())
+        latest: dict[str, int] = {}
+        self._held: list[list[int]] = []
+        for i, step in enumerate(steps):
+            earlier = [latest[step.stream]] if step.stream in latest else []
+            self._held.append([*step.after, *earlier])
+            latest[step.stream] = i
+
+    def before(self, node: _Node) -> _Node | None:
+        """The node before a node on its chain; None at the start.
+
+        Of nodes that end at the same moment, the host counts first, then the steps that are named.
+        """
+        is_step, i, rank = node
+        if not is_step:
+            if not i:
+                return None
+            waited = self._finish_s[i - 1, rank] > self._issued_s[i - 1, rank]
+            return bool(self._steps[i - 1].blocks_host and waited), i - 1, rank
+        ends = np.stack([self._issued_s[i], *self._finish_s[self._held[i]]])
+        if self._steps[i].collective:
+            rank = int(ends.max(axis=0).argmax())
+        last = int(ends[:, rank].argmax())
+        return (True, self._held[i][last - 1], rank) if last else (False, i, rank)

@@ -17,8 +17,7 @@ import numpy as np
 
 from costmodels.collective.base import balanced_s
 from costmodels.datatypes import FloatArray
-from costmodels.iteration.base import require_times
-from costmodels.iteration.pipelines import TrainingPipeline
+from costmodels.iteration.base import TrainingPipeline, require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK
 from costmodels.measured.curves import Collective
 from costmodels.shard_work.wire import EXCHANGING_TYPES
@@ -33,7 +32,7 @@ from costmodels.shard_work.work import (
     SECOND,
 )
 from costmodels.sharding import BY_HOSTS, ShardingType
-from costmodels.stages.exchanges import Prices
+from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
 # ------------------ floors of exchanges
@@ -54,10 +53,6 @@ Seconds = Callable[[FloatArray], FloatArray]
 
 _MOST_ENTRIES: Final = 500_000
 """Sizes times ranks that are priced in one call, so that arrays fit into some megabytes."""
-
-NUM_EXCHANGES: Final = 3
-_, _SECOND_EXCHANGE, INDICES = range(NUM_EXCHANGES)
-"""The exchanges of one sharding type, in the order of ``EmbeddingExchanges.growth``."""
 
 
 def exchange_floor(
@@ -80,8 +75,8 @@ def exchange_floor(
     if not model.full_duplex:
         return lambda growth_s: growth_s * share_ratio
     least, world = stages.exchanges.least_collective, stages.topology.world_size
-    one, growing, whole_s = np.ones((1, world)), Prices.growing(model), Prices.whole(least)
-    unit_s = float(_exchange(stages, family, which, one, growing).max())
+    kind, exchange = EXCHANGING_TYPES[family], stages.exchanges.exchange
+    unit_s = float(exchange(kind, which, np.ones((1, world)), model, whole=False).max())
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -91,7 +86,7 @@ def exchange_floor(
         times = []
         for part in parts:
             sent = np.repeat(part[:, None], world, axis=1)
-            times.append(_exchange(stages, family, which, sent, whole_s).min(axis=1))
+            times.append(exchange(kind, which, sent, least, whole=True).min(axis=1))
         return np.concatenate(times) + lengths_s
 
     return seconds_at
@@ -105,7 +100,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         replicates: whether plans have replicated tables.
     """
     own, whole = stages.reduction.tail_bytes, stages.models.exchange
-    unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
+    unit_s = float(stages.reduction.growth(np.ones(1)).max())
     least = stages.exchanges.least_collective
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -113,24 +108,13 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
         if whole is not None:
             fixed_s = whole.gradient_fixed_s if replicates else 0.0
-            return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
+            return np.asarray(stages.reduction.growth(own + num_bytes) + fixed_s)
         if own <= 0 and not replicates:
             return growth_s
         trainers = stages.topology.trainers
         return balanced_s(least, Collective.ALL_REDUCE, own + num_bytes, trainers)
 
     return seconds_at
-
-
-def _exchange(
-    stages: StageModel, family: int, which: int, sent: FloatArray, prices: Prices
-) -> FloatArray:
-    """An exchange in which every rank sends ``sent`` bytes to each other rank."""
-    if which == _SECOND_EXCHANGE:
-        return stages.exchanges.across_hosts(sent, prices.all_to_all)
-    if which == INDICES:
-        return stages.exchanges.index_exchange(sent, prices.all_to_all)
-    return stages.exchanges.first_exchange(EXCHANGING_TYPES[family], sent, prices)
 
 
 # ------------------ phases
@@ -204,7 +188,7 @@ class PhaseModel:
             columns, alone = [c + s for c, s in zip(columns, coded, strict=True)], alone + coded[0]
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
-        columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), lookup[..., 2], alone]
+        columns += [self._stages.reduction.growth(work[..., REPLICATED]), lookup[..., 2], alone]
         if self._stages.codecs is not None:
             columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -260,7 +244,7 @@ class PhaseModel:
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
         copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
         tail = np.array(self._stages.reduction.tail_bytes)
-        return float(chain_s / fastest) + copy_s + float(self._stages.all_reduce_growth(tail))
+        return float(chain_s / fastest) + copy_s + float(self._stages.reduction.growth(tail))
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.
@@ -314,15 +298,11 @@ class PhaseModel:
         the other kernels.
         """
         point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
-        size = point.size
-        up, down = np.zeros((2, size, NUM_COLUMNS))
-        for i in range(size):
-            kernel, column = divmod(i, NUM_LOOKUP_WORK)
-            start = LOOKUP + kernel * NUM_LOOKUP_WORK
-            block = slice(start, start + NUM_LOOKUP_WORK)
-            up[i, block] = down[i, block] = point[kernel]
-            up[i, start + column] *= 1.0 + _STEP
-            down[i, start + column] *= 1.0 - _STEP
+        up, down = np.zeros((2, point.size, NUM_COLUMNS))
+        each = np.eye(point.size).reshape(-1, *point.shape)
+        alone = np.where(each.any(axis=-1, keepdims=True), point, 0.0)
+        up[:, LOOKUP:INPUT] = (alone * (1.0 + _STEP * each)).reshape(point.size, -1)
+        down[:, LOOKUP:INPUT] = (alone * (1.0 - _STEP * each)).reshape(point.size, -1)
         rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
         width = 2.0 * _STEP * point.ravel()
         gradient = np.zeros((rise.shape[-1], NUM_COLUMNS))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
 from costmodels.iteration.base import (
     INPUT_COPY,
@@ -49,43 +49,6 @@ class StepSchedule:
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
-
-
-def differing_ranks(program: Program, num_ranks: int) -> IntArray:
-    """Ranks that differ from each other in some time of a program of one plan.
-
-    Every other rank has the same times as one of them, so that the iteration can be computed with
-    these ranks alone (:func:`on_ranks`).
-    """
-    columns = [
-        np.broadcast_to(values, (num_ranks,))
-        for step in program.steps
-        for values in (step.duration_s, step.host_s)
-        if np.shape(values)[-1] == num_ranks
-    ]
-    if not columns:
-        return np.zeros(1, dtype=np.int64)
-    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
-    return np.sort(first)
-
-
-def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
-    """The program of some ranks only, out of ``num_ranks``.
-
-    It takes as long as the whole program if every other rank has the times of one of these.
-    """
-    if len(ranks) == num_ranks:
-        return program
-
-    def chosen(values: FloatArray) -> FloatArray:
-        """The values of the chosen ranks; a single value stands for all ranks."""
-        return values[..., ranks] if values.shape[-1] == num_ranks else values
-
-    steps = (
-        replace(step, duration_s=chosen(step.duration_s), host_s=chosen(step.host_s))
-        for step in program.steps
-    )
-    return replace(program, steps=tuple(steps))
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:

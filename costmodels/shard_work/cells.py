@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,13 +13,21 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import Plan, ShardingOption, ShardingType, TablePlacement, row_blocks
-from costmodels.workload import Table
+from costmodels.sharding import (
+    BY_HOSTS,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    row_block_columns,
+)
+from costmodels.topology import Topology, batch_ratios
+from costmodels.workload import Table, Workload
 
 _Block = tuple[int, int, float]
-"""Offset and number of the rows of a block, and its share of accesses; NaN if the law of the table
-says it."""
-_OF_LAW: Final = float("nan")
+"""Offset and number of the rows of a block, and its share of accesses, or :data:`_OF_LAW`."""
+_OF_LAW: Final = -1.0
+"""In the place of a share of accesses that the law of the table says."""
 
 TYPES: Final = tuple(ShardingType)
 """Sharding types by the numbers that stand for them in cells."""
@@ -39,8 +46,8 @@ class Cells:
         num_rows: rows of the shard.
         num_cols: columns of the shard.
         access_ratio: share of the table's accesses that fall on the rows, where ids are hashed and
-            rows are cut: more than the even share for the part with the hottest row. NaN if the
-            law of the table says it.
+            rows are cut: more than the even share for the part with the hottest row. Below 0 if
+            the law of the table says it.
         batch_ratio: samples of the shard's rank over the mean of all ranks, for replicated tables,
             whose ranks look up only their own samples; 1 for others.
     """
@@ -68,7 +75,7 @@ class Layout(NamedTuple):
         where: for each shard the number of its pair of a width and a block, which is the position
             of the width times the number of blocks plus the position of the block. Shaped ``[W]``,
             ``[pieces]`` or ``[pieces, L]``, as in
-            :class:`costmodels.shard_work.option_work.OptionWork`.
+            :class:`costmodels.shard_work.cells.OptionWork`.
         may_repeat: whether neighbouring blocks may cost the same although they differ.
         batch_ratio: ``batch_ratio`` of :class:`Cells` for each block; empty if all are 1.
     """
@@ -98,23 +105,14 @@ class Runs:
 class OptionCells:
     """Makes the cells of options before they are placed, and of plans, on one topology."""
 
-    def __init__(
-        self,
-        columns: TableColumns,
-        world_size: int,
-        local_world_size: int,
-        batch_ratio: FloatArray | None = None,
-    ) -> None:
-        """Keep the arguments; ``batch_ratio`` is of each rank ``[W]``, or None where all are 1."""
-        self._batch_ratio = batch_ratio
+    def __init__(self, workload: Workload, topology: Topology, columns: TableColumns) -> None:
+        """Keep the arguments; ``columns`` are those of the workload's tables."""
+        self._batch_ratio = batch_ratios(workload, topology)
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}
-        self._parts = {
-            ShardingType.ROW_WISE: world_size,
-            ShardingType.TABLE_ROW_WISE: local_world_size,
-            ShardingType.GRID_SHARD: local_world_size,
-        }
-        self._world_size, self._local_world_size = world_size, local_world_size
+        self._world_size = topology.world_size
+        hosts = dict.fromkeys(BY_HOSTS, topology.local_world_size)
+        self._parts = {ShardingType.ROW_WISE: topology.world_size, **hosts}
 
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
         """The cells of many options, one option after the other, and how each option is cut.
@@ -132,16 +130,19 @@ class OptionCells:
                 cuts.append(self._layout(o))
         # The rectangles of all layouts in one list. An option repeats those of its layout, which
         # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
-        pairs = [(*block[:2], w) for x in cuts for w in x.widths for block in x.blocks]
-        shares = [block[2] for x in cuts for _ in x.widths for block in x.blocks]
-        batch = [r for x in cuts for _ in x.widths for r in x.batch_ratio or (1.0,) * len(x.blocks)]
+        parts = [
+            (*block, width, ratio)
+            for x in cuts
+            for width in x.widths
+            for block, ratio in zip(x.blocks, x.batch_ratio or (1.0,) * len(x.blocks), strict=True)
+        ]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
         cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
         ends = np.cumsum(counts)
         begins = (np.cumsum(sizes) - sizes)[cut]
         at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
-        rectangles = np.array(pairs, dtype=np.int64).reshape(-1, 3)[at]
+        offset, rows, share, width, batch = np.array(parts, dtype=float).reshape(-1, 5)[at].T
         kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
         kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
         ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
@@ -150,11 +151,11 @@ class OptionCells:
             family=np.repeat(kind[:, 1], counts),
             kernel=np.repeat(kernels, counts),
             cache_load_factor_ratio=np.repeat(ratios, counts),
-            row_offset=rectangles[:, 0],
-            num_rows=rectangles[:, 1],
-            num_cols=rectangles[:, 2],
-            access_ratio=np.array(shares)[at],
-            batch_ratio=np.array(batch)[at],
+            row_offset=offset.astype(np.int64),
+            num_rows=rows.astype(np.int64),
+            num_cols=width.astype(np.int64),
+            access_ratio=share,
+            batch_ratio=batch,
         )
         return cells, [cuts[i] for i in cut_of]
 
@@ -172,13 +173,8 @@ class OptionCells:
         if parts is None:
             index = _rows((self._world_size,)) if uniform else piece
             return Layout(((0, num_embeddings, _OF_LAW),), widths, index, may_repeat=False)
-        if self._columns.is_scattered[at]:
-            blocks, shape = _hashed_blocks(self._columns.tables[at], parts)
-        else:
-            # All row blocks, and how many parts each stands for; empty blocks are kept once.
-            counts = Counter(row_blocks(num_embeddings, parts))
-            blocks = tuple((*block, _OF_LAW) for block in counts)
-            shape = tuple(counts.values())
+        is_scattered = bool(self._columns.is_scattered[at])
+        blocks, shape = _row_runs(self._columns.tables[at], parts, is_scattered=is_scattered)
         index = _rows(shape) if uniform else _grid(option.column_widths, shape)
         return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
 
@@ -189,13 +185,11 @@ class OptionCells:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         placements, columns, world_size = plan.placements, self._columns, self._world_size
-        families = [TYPES.index(self._family(p)) for p in placements]
-        tables, kernels = (
-            [self._position[p.table] for p in placements],
-            [p.kernel for p in placements],
-        )
-        each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
-        kinds = np.array(each_kind, dtype=np.int64).T
+        each_kind = [
+            (self._position[p.table], TYPES.index(self._family(p)), _KERNEL_CODES[p.kernel])
+            for p in placements
+        ]
+        kinds = np.array(each_kind, dtype=np.int64).reshape(-1, 3)
         shards = [p.cells for p in placements]
         of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
         rank, offset, rows, cols = (
@@ -208,7 +202,7 @@ class OptionCells:
         offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
         each = np.ones(world_size) if self._batch_ratio is None else self._batch_ratio
         own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
-        keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
+        keys = (of, offset, rows, cols, own, access)
         # A new run starts where a key changes, or where the rank is not the one after the last.
         starts = np.flatnonzero(changes(*keys, rank - np.arange(len(rank))))
         ends = np.append(starts[1:], len(rank))
@@ -242,18 +236,14 @@ class OptionCells:
         sends its partial sums to their destination as table-wise shards do.
         """
         kind, ranks = placement.sharding_type, placement.cells.rank
-        if kind is ShardingType.ROW_WISE:
-            everywhere = len(ranks) == self._world_size and bool((np.diff(ranks) == 1).all())
-            return kind if everywhere and ranks[0] == 0 else ShardingType.TABLE_WISE
-        if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD) and len(ranks):
-            local_world_size = self._local_world_size
-            if len(ranks) % local_world_size:
-                return ShardingType.TABLE_WISE
-            hosts = ranks.reshape(-1, local_world_size)
-            steps = hosts - np.arange(local_world_size)
-            if (steps != hosts[:, :1]).any() or (hosts[:, 0] % local_world_size).any():
-                return ShardingType.TABLE_WISE
-        return kind
+        parts = self._parts.get(kind)
+        if parts is None or not len(ranks):
+            return kind
+        if len(ranks) % parts or (kind is ShardingType.ROW_WISE and len(ranks) != parts):
+            return ShardingType.TABLE_WISE
+        first = ranks[::parts, None]
+        in_order = (ranks.reshape(-1, parts) - np.arange(parts) == first).all()
+        return kind if in_order and not (first % parts).any() else ShardingType.TABLE_WISE
 
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
@@ -290,45 +280,37 @@ def _excess_ratio(table: Table, size: int) -> float:
     return excess if excess * parts > _UNEVEN_RATIO else 0.0
 
 
-def _access_ratio(table: Table, num_rows: int, hot_rows: int, excess: float, *, hot: bool) -> float:
-    """Share (0..1) of a table's accesses that fall on a block of rows.
+def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray:
+    """Shares (0..1) of a table's accesses that fall on blocks of its rows, whose ids are hashed.
 
     Args:
-        table: the table, whose ids are hashed.
-        num_rows: rows of the block.
-        hot_rows: rows of the block with the hottest row.
-        excess: of that block, see :func:`_excess_ratio`.
-        hot: whether the block is that one.
+        table: the table.
+        offset: ``[n]`` first row of each block.
+        rows: ``[n]`` rows of each block; blocks are as large as the largest, but for the last.
     """
-    rows = table.num_embeddings
+    total, excess = table.num_embeddings, _excess_ratio(table, int(rows.max()))
     if not excess:
-        return num_rows / rows
-    hottest = min(1.0, hot_rows / rows + excess)
-    return hottest if hot else (1.0 - hottest) * num_rows / (rows - hot_rows)
+        return rows / total
+    row = _hottest_row(table)
+    hot = (offset <= row) & (row < offset + rows)
+    hot_rows = int(rows[hot].max(initial=0))
+    hottest = min(1.0, hot_rows / total + excess)
+    return np.where(hot, hottest, (1.0 - hottest) * rows / (total - hot_rows))
 
 
 @lru_cache(maxsize=65536)
-def _hashed_blocks(table: Table, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """The row blocks of a table of hashed ids: sizes matter, and which one has the hottest row.
+def _row_runs(table: Table, parts: int, *, is_scattered: bool) -> tuple[tuple[_Block, ...], _Shape]:
+    """The row blocks of a table, and how many neighbouring parts each stands for.
 
-    Returns:
-        The blocks, at offset 0, and how many neighbouring parts each stands for.
+    Of a table of hashed ids, sizes matter, and which block has the hottest row.
     """
-    size = -(-table.num_embeddings // parts)
-    whole, rest = divmod(table.num_embeddings, size)
-    excess = _excess_ratio(table, size)
-    at = _hottest_row(table) // size if excess else whole + 1
-    before = min(at, whole)
-    runs = [(size, before, False), (size, int(at < whole), True)]
-    runs += [(size, max(whole - before - 1, 0), False), (rest, int(rest > 0), at == whole)]
-    runs += [(0, parts - whole - int(rest > 0), False)]
-    hot_rows = next((n for n, count, hot in runs if hot and count), 0)
-    used = [
-        ((0, n, _access_ratio(table, n, hot_rows, excess, hot=hot)), count)
-        for n, count, hot in runs
-        if count
-    ]
-    return tuple(block for block, _ in used), tuple(count for _, count in used)
+    offset, rows = row_block_columns(table.num_embeddings, parts)
+    ratios = np.full(parts, _OF_LAW)
+    if is_scattered:
+        ratios, offset = _hashed_ratios(table, offset, rows), np.zeros(parts, dtype=np.int64)
+    starts = np.flatnonzero(changes(offset, rows, ratios))
+    blocks = zip(*(column[starts].tolist() for column in (offset, rows, ratios)), strict=True)
+    return tuple(blocks), tuple(np.diff(starts, append=parts).tolist())
 
 
 @lru_cache(maxsize=4096)
@@ -369,14 +351,8 @@ def _access_ratios(
     found = np.full(len(of), _OF_LAW)
     begins = np.searchsorted(of, np.arange(len(table) + 1))
     for i in np.flatnonzero(cut).tolist():
-        own, here = columns.tables[table[i]], slice(begins[i], begins[i + 1])
-        excess, row = _excess_ratio(own, int(size[i])), _hottest_row(own)
-        hot = (offset[here] <= row) & (row < offset[here] + rows[here]) & (excess > 0.0)
-        hot_rows = int(rows[here][hot].max(initial=0))
-        found[here] = [
-            _access_ratio(own, n, hot_rows, excess, hot=h)
-            for n, h in zip(rows[here].tolist(), hot.tolist(), strict=True)
-        ]
+        here = slice(begins[i], begins[i + 1])
+        found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
     return found
 
 
@@ -470,12 +446,9 @@ class WorkPool:
         """The work of each option, summed over all its ranks, ``[n, F]``."""
         total = np.zeros((len(self.first), self.rows.shape[1]))
         ends = np.append(self.first[1:], len(self.rows))
-        begin = 0
-        while begin < len(self.first):
-            start = int(self.first[begin])
-            end = max(begin + 1, int(np.searchsorted(ends, start + _AT_ONCE, side="right")))
-            part = slice(start, int(ends[end - 1]))
-            weighted = self.rows[part] * self.counts[part, None]
-            total[begin:end] = np.add.reduceat(weighted, self.first[begin:end] - start, axis=0)
-            begin = end
+        for part in np.array_split(np.arange(len(total)), len(self.rows) // _AT_ONCE + 1):
+            if len(part):
+                begin, end = self.first[part[0]], ends[part[-1]]
+                weighted = self.rows[begin:end] * self.counts[begin:end, None]
+                total[part] = np.add.reduceat(weighted, self.first[part] - begin, axis=0)
         return total

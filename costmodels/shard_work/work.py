@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
@@ -209,8 +208,7 @@ class WorkModel:
     @cached_property
     def _cells(self) -> OptionCells:
         """Makes the cells of options and plans."""
-        sizes = self.topology.world_size, self.topology.local_world_size
-        return OptionCells(self.columns, *sizes, batch_ratios(self.workload, self.topology))
+        return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once.
@@ -258,28 +256,20 @@ class WorkModel:
         Raises:
             InvalidValueError: a shard is on a rank that does not exist.
         """
-        world = self.topology.world_size
         runs = self._cells.runs_of(plan)
-        # Row 0 is that of ranks without a shard. ``place`` numbers each pair of placement and rank.
-        rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
-        run = np.repeat(np.arange(len(runs.cell)), runs.length)
-        rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
-        place = runs.placement[run] * world + runs.first[run] + rank
-        order = np.argsort(place, kind="stable")
-        row = runs.cell[run[order]] + 1
-        places, starts, counts = np.unique(place[order], return_index=True, return_counts=True)
-        index = np.zeros(len(plan.placements) * world, dtype=np.int64)
-        index[places] = row[starts]
-        # A rank with several shards of a placement gets a row of its own: their sum.
-        several = np.flatnonzero(counts > 1)
-        if len(several):
-            index[places[several]] = len(rows) + np.arange(len(several))
-            joined = [
-                rows[row[a : a + n]].sum(axis=0)
-                for a, n in zip(starts[several].tolist(), counts[several].tolist(), strict=True)
-            ]
-            rows = np.concatenate([rows, joined])
-        return OptionWork(rows=rows, index=index.reshape(-1, world))
+        # Row 0 is that of ranks without a shard.
+        rows = [np.zeros(self.num_columns), *self.cells_work(runs.cells)]
+        index = np.zeros((len(plan.placements), self.topology.world_size), dtype=np.int64)
+        columns = (runs.placement, runs.cell, runs.first, runs.length)
+        for placement, cell, first, length in zip(*(c.tolist() for c in columns), strict=True):
+            span = index[placement, first : first + length]
+            # A rank with several shards of a placement gets a row of its own: their sum.
+            several = np.flatnonzero(span)
+            joined = [rows[row] + rows[cell + 1] for row in span[several].tolist()]
+            span[span == 0] = cell + 1
+            span[several] = len(rows) + np.arange(len(several))
+            rows += joined
+        return OptionWork(rows=np.array(rows), index=index)
 
     def hot_row_remark(self, plan: Plan, work: FloatArray) -> str | None:
         """Which table's hottest rows make which rank receive the most indices; None if none do.
@@ -322,7 +312,7 @@ class WorkModel:
         batch = workload.batch_size_per_rank * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         by_law = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
-        own = np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
+        own = np.where(cells.access_ratio < 0, by_law, cells.access_ratio)
         share = np.where(replicated, 1.0, own)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)

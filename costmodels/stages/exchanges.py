@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spread_by_level
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
@@ -24,11 +23,11 @@ from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
 from costmodels.measured.curves import Collective
 from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
-from costmodels.shard_work.work import EXCHANGING_TYPES, Sent, sent_bytes
+from costmodels.shard_work.work import EXCHANGING_TYPES, sent_bytes
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios
 from costmodels.uncertainty import Scale
 from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
 
@@ -82,7 +81,7 @@ class DenseReduction:
         workload: Workload,
         topology: Topology,
         layers: DenseLayers,
-        collective: AbstractCollectiveModel,
+        models: CostModels,
     ) -> None:
         """Keep the arguments.
 
@@ -90,12 +89,41 @@ class DenseReduction:
             InvalidValueError: the ranks that share layers are neither a part of a host nor whole
                 hosts.
         """
-        self._workload, self._layers, self._collective = workload, layers, collective
+        self._workload, self._layers = workload, layers
+        self._collective, self._exchange = models.collective, models.exchange
         self._split = workload.tensor_parallel
+        self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
 
+    def growth(self, num_bytes: FloatArray) -> FloatArray:
+        """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
+        if self._exchange is not None:
+            return self.all_reduce_s(num_bytes)
+        seconds = self._collective.all_reduce(num_bytes, self._trainers)
+        require_times(seconds, "an all-reduce")
+        return seconds
+
+    def tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
+        """Seconds of the last all-reduce, of the gradients that are reduced after the others.
+
+        They are those of the bottom MLP, of the last bucket of the top, and of replicated tables.
+        """
+        fixed_s = 0.0 if self._exchange is None else self._exchange.gradient_fixed_s
+        return self.all_reduce_s(self.tail_bytes + replicated_bytes) + fixed_s * (
+            replicated_bytes > 0
+        )
+
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of an all-reduce over the ranks that have the same part of every layer."""
+        """Seconds of an all-reduce over the ranks that have the same part of every layer.
+
+        An exchange model counts the optimizer's step after it too. One rank without tables reduces
+        nothing, and its optimizer is priced with the dense part.
+        """
+        if self._exchange is not None:
+            is_alone = self._trainers.world_size == 1 and not self._workload.tables
+            return (
+                np.zeros_like(num_bytes) if is_alone else self._exchange.gradient_growth(num_bytes)
+            )
         kind, topology = Collective.ALL_REDUCE, self._topology
         return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
@@ -191,16 +219,15 @@ class DenseReduction:
         each = (np.array(whole_bytes * share) for share in shares)
         return tuple(balanced_s(self._collective, kind, size, self._topology) for size in each)
 
-    def beside_backward_s(
-        self, all_reduce_s: Callable[[FloatArray], FloatArray]
-    ) -> tuple[FloatArray, ...]:
+    @cached_property
+    def beside_backward_s(self) -> tuple[FloatArray, ...]:
         """Seconds of the collectives that reduce gradients beside the backward pass.
 
-        These are all but the last one. ``all_reduce_s`` prices an all-reduce of so many bytes.
+        These are all but the last one.
         """
         if self.is_sharded:
             return self.scatters_s[:-1]
-        return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
+        return tuple(self.all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
         self, passes_s: FloatArray, issued_s: FloatArray, speeds: FloatArray, scale: Scale
@@ -238,27 +265,9 @@ class DenseReduction:
 #
 # The exchanges of tables: indices to the shards, vectors back, and their gradients.
 
-AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
-"""Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
-Reduction = Callable[..., FloatArray]
-"""Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
-
-
-class Prices(NamedTuple):
-    """What prices an all-to-all and a reduce-scatter."""
-
-    all_to_all: AllToAll
-    reduce_scatter: Reduction
-
-    @staticmethod
-    def growing(model: AbstractCollectiveModel) -> Prices:
-        """The parts that grow with the bytes."""
-        return Prices(model.all_to_all, model.reduce_scatter)
-
-    @staticmethod
-    def whole(model: AbstractCollectiveModel) -> Prices:
-        """The seconds with all that is fixed."""
-        return Prices(model.all_to_all_s, partial(model.buffer_s, Collective.REDUCE_SCATTER))
+NUM_EXCHANGES: Final = 3
+_, _SECOND_EXCHANGE, INDICES = range(NUM_EXCHANGES)
+"""The exchanges of one sharding type: two of vectors, and that of indices."""
 
 
 class EmbeddingExchanges:
@@ -312,70 +321,68 @@ class EmbeddingExchanges:
         unequal, every rank counts with the smallest batch, so that the result is never above the
         real times.
         """
-        if self.models.exchange is not None:
-            kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
-            first = self.models.exchange.output_growth(kind, traffic)
-            batch = self.workload.batch_size_per_rank
-            indices = self.models.exchange.input_growth(kind, traffic, batch)
-            return first, np.zeros_like(first), indices
-        model = self.models.collective
-        first, second = sent_bytes(work, family)
-        indices = work[..., columns.INPUT + family]
-        if self.batch_ratio is not None:
-            first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
-        kind = EXCHANGING_TYPES[family]
-        outputs = self._outputs(kind, (first, second), Prices.growing(model))
-        found = *outputs, self.index_exchange(indices, model.all_to_all)
+        kind, exchange = EXCHANGING_TYPES[family], self.models.exchange
+        if exchange is not None:
+            traffic, batch = _traffic(work, family), self.workload.batch_size_per_rank
+            first = exchange.output_growth(kind, traffic)
+            return first, np.zeros_like(first), exchange.input_growth(kind, traffic, batch)
+        least = 1.0 if self.batch_ratio is None else self.batch_ratio.min()
+        sizes = *sent_bytes(work, family), work[..., columns.INPUT + family]
+        found = tuple(
+            self.exchange(kind, which, size * least, self.models.collective, whole=False)
+            for which, size in enumerate(sizes)
+        )
         for seconds in found:
             require_times(seconds, f"an exchange of {kind.value} tables")
         return found
 
-    def _outputs(
-        self, kind: ShardingType, sent: Sent, prices: Prices, ratio: FloatArray | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of vectors on each rank."""
-        first = self.first_exchange(kind, sent[0], prices, ratio)
-        if kind not in BY_HOSTS:
-            return first, np.zeros_like(sent[0])
-        return first, self.across_hosts(sent[1], prices.all_to_all, ratio)
+    def _adds(self, kind: ShardingType) -> bool:
+        """Whether the first exchange of vectors adds up partial sums."""
+        return kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
 
-    def first_exchange(
-        self, kind: ShardingType, out: FloatArray, prices: Prices, ratio: FloatArray | None = None
+    def exchange(
+        self,
+        kind: ShardingType,
+        which: int,
+        sent: FloatArray,
+        model: AbstractCollectiveModel,
+        *,
+        whole: bool,
+        ratio: FloatArray | None = None,
     ) -> FloatArray:
-        """The exchange of looked-up vectors, or for types by hosts its part inside a host.
+        """Seconds of one exchange on each rank.
 
         Args:
             kind: the sharding type.
-            out: bytes that each rank sends to each rank.
-            prices: of the two collectives.
-            ratio: batch of each rank over the mean, ``[W]``: a rank receives in proportion to its
-                batch. The buffer of a reduce-scatter stays as large as with equal batches.
+            which: the first exchange of vectors (0), which for types by hosts is inside a host; the
+                second one (1), across hosts; or that of ``INDICES`` (2).
+            sent: bytes between each two ranks with a mean batch: those that a rank sends, or for
+                indices gets.
+            model: prices the collectives.
+            whole: whether with all that is fixed; otherwise the part that grows with the bytes.
+            ratio: batch of each rank over the mean, ``[W]``: what a rank gets, or for indices
+                sends, is in proportion. The buffer of a reduce-scatter stays as large as with equal
+                batches.
         """
-        world_bytes = out * self.topology.world_size
-        if kind is ShardingType.ROW_WISE and self._pooled:
-            return prices.reduce_scatter(world_bytes, self.topology, within_host=False)
-        if kind in BY_HOSTS and self.topology.local_world_size == 1:
-            return np.zeros_like(out)
-        if kind in BY_HOSTS:
-            return prices.reduce_scatter(world_bytes, self.topology, within_host=True)
-        own, others = _weighted(out, *self._levels, ratio)
-        return prices.all_to_all(own, others, self.topology)
+        topology, by_hosts = self.topology, kind in BY_HOSTS
+        all_to_all = model.all_to_all_s if whole else model.all_to_all
+        if which == _SECOND_EXCHANGE:
+            return self._across_hosts(sent, all_to_all, ratio) if by_hosts else np.zeros_like(sent)
+        if which == INDICES or not self._adds(kind):
+            own, others = _weighted(sent, *self._levels, ratio)
+            sides = (others, own) if which == INDICES else (own, others)
+            return all_to_all(*sides, topology)
+        if by_hosts and topology.local_world_size == 1:
+            return np.zeros_like(sent)
+        buffer_s = partial(model.buffer_s, Collective.REDUCE_SCATTER)
+        reduce_scatter = buffer_s if whole else model.reduce_scatter
+        return reduce_scatter(sent * topology.world_size, topology, within_host=by_hosts)
 
-    def index_exchange(
-        self, arriving: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
-    ) -> FloatArray:
-        """Seconds of the exchange of indices on each rank.
-
-        Args:
-            arriving: bytes that arrive at each rank from each rank with a mean batch.
-            all_to_all: prices an all-to-all.
-            ratio: ``[W]`` batch of each rank over the mean; a rank sends in proportion to it.
-        """
-        own, others = _weighted(arriving, *self._levels, ratio)
-        return all_to_all(others, own, self.topology)
-
-    def across_hosts(
-        self, per_peer: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
+    def _across_hosts(
+        self,
+        per_peer: FloatArray,
+        all_to_all: Callable[[FloatArray, FloatArray, Topology], FloatArray],
+        ratio: FloatArray | None,
     ) -> FloatArray:
         """Seconds of the all-to-all among ranks of the same local index, one on each host."""
         topology = self.topology
@@ -398,8 +405,7 @@ class EmbeddingExchanges:
         some = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         present = None if some.all() else some
         kind = EXCHANGING_TYPES[family]
-        adds = kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
-        labels = ("reduce-scatter" if adds else "all-to-all", "all-to-all")
+        labels = ("reduce-scatter" if self._adds(kind) else "all-to-all", "all-to-all")
         run = self.output_exchanges(kind)
 
         def slowest(seconds: FloatArray) -> FloatArray:
@@ -408,39 +414,37 @@ class EmbeddingExchanges:
             return np.asarray(longest if present is None else longest * present)
 
         ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
-        each = [self._output_times(work, family, way) for way in ways]
+        each = [self._exchange_times(work, family, way) for way in ways]
         forward, *backward = (tuple(slowest(seconds[i]) for i in run) for seconds in each)
         return FamilyTimes(
             name=kind.value,
             present=present,
-            input_s=slowest(self._input_times(work, family)),
+            input_s=slowest(each[0][INDICES]),
             outputs_s=tuple(zip((labels[i] for i in run), forward, strict=True)),
             gradients_s=backward[0] if backward else None,
         )
 
-    def _output_times(
+    def _exchange_times(
         self, work: FloatArray, family: int, way: int | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Seconds of the two exchanges of vectors, or of their gradients, on each rank."""
-        exchange, model = self.models.exchange, self.models.collective
-        sent = sent_bytes(work, family, way)
-        kind = EXCHANGING_TYPES[family]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Seconds of the exchanges on each rank; those of vectors, or of their gradients."""
+        kind, exchange, sent = (
+            EXCHANGING_TYPES[family],
+            self.models.exchange,
+            sent_bytes(work, family, way),
+        )
         if exchange is None:
-            return self._outputs(kind, sent, Prices.whole(model), self.batch_ratio)
+            sizes, ratio = (*sent, work[..., columns.INPUT + family]), self.batch_ratio
+            first, second, indices = (
+                self.exchange(kind, which, size, self.models.collective, whole=True, ratio=ratio)
+                for which, size in enumerate(sizes)
+            )
+            return first, second, indices + self.lengths_s
         traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
-        grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
-        return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
-
-    def _input_times(self, work: FloatArray, family: int) -> FloatArray:
-        """Seconds of the exchange of lengths and indices on each rank."""
-        exchange, model = self.models.exchange, self.models.collective
-        if exchange is None:
-            arriving = work[..., columns.INPUT + family]
-            indices_s = self.index_exchange(arriving, model.all_to_all_s, self.batch_ratio)
-            return indices_s + self.lengths_s
-        kind, batch = EXCHANGING_TYPES[family], self.workload.batch_size_per_rank
-        indices = exchange.input_growth(kind, _traffic(work, family), batch)
-        return indices + exchange.fixed_s(kind)[0]
+        indices_s, outputs_s = exchange.fixed_s(kind)
+        first = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
+        indices = exchange.input_growth(kind, traffic, self.workload.batch_size_per_rank)
+        return first + outputs_s, np.zeros_like(first), indices + indices_s
 
 
 def _weighted(
@@ -558,10 +562,10 @@ class CodecModel:
         ends_s = [
             (present * self._received_s[way]).max(axis=-1) / speeds for way in (FORWARD, BACKWARD)
         ]
-        return CodecTimes(
-            output_quantize_s=(own_s[FORWARD] + gap_s) * ratio,
-            output_dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
-            gradient_quantize_s=(ends_s[BACKWARD] + gap_s) * ratio,
-            gradient_dequantize_s=(own_s[BACKWARD] + gap_s) * ratio,
-            host_s=calls * self._issue_s * scale.host_ratio,
-        )
+        return {
+            "output quantize": (own_s[FORWARD] + gap_s) * ratio,
+            "output dequantize": (ends_s[FORWARD] + gap_s) * ratio,
+            "gradient quantize": (ends_s[BACKWARD] + gap_s) * ratio,
+            "gradient dequantize": (own_s[BACKWARD] + gap_s) * ratio,
+            "host": calls * self._issue_s * scale.host_ratio,
+        }

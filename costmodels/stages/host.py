@@ -19,8 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import Layer
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import OperatorKind
 from costmodels.topology import Host
 from costmodels.training.optimizers import DenseOptimizer
 from costmodels.workload import Feature, HostProfile, Pipeline, Workload
@@ -29,99 +32,73 @@ _NUMBER_BYTES: Final = 4
 """Dense features, labels and weights of indices arrive as fp32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Work of the host: how many dispatches and how many launches."""
-
-    num_dispatches: float = 0.0
-    num_launches: float = 0.0
-
-    def times(self, count: float) -> Calls:
-        """The work of ``count`` of them."""
-        return Calls(self.num_dispatches * count, self.num_launches * count)
-
-    def plus(self, other: Calls) -> Calls:
-        """Both works together."""
-        dispatches = self.num_dispatches + other.num_dispatches
-        return Calls(dispatches, self.num_launches + other.num_launches)
+def _calls(num_dispatches: float, num_launches: float) -> FloatArray:
+    """Work of the host ``[2]``: how many dispatches and how many launches."""
+    return np.array([num_dispatches, num_launches])
 
 
-_NONE: Final = Calls()
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCalls:
-    """What one operator costs the host, by its calls and by its kernels.
-
-    Attributes:
-        forward: each call of the forward pass.
-        forward_kernel: each kernel of the forward pass.
-        backward: the backward pass, for each call of the forward pass.
-        backward_kernel: the backward pass, for each kernel of the forward pass.
-    """
-
-    forward: Calls = _NONE
-    forward_kernel: Calls = _NONE
-    backward: Calls = _NONE
-    backward_kernel: Calls = _NONE
+_NONE: Final = _calls(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLaunches:
-    """A host profile: the work of the host for each kind of call.
+    """A host profile: the work of the host for each kind of call, as :func:`_calls` gives it.
 
     Attributes:
-        other: an operator of the dense part whose kind is not in ``operators``.
-        operators: operators of a kind.
-        cast: casting the input and the parameters of a product under autocast.
-        gradient: adding up the gradient of one tensor.
-        reduced: copying the gradient of one tensor into a bucket of an all-reduce.
-        update: the optimizer's step and its zeroing of gradients, without the single tensors.
-        per_update: zeroing one tensor's gradient and updating the tensor.
-        optimizers: ``update`` and ``per_update`` of optimizers that differ from these.
-        lookup_forward: a fused lookup, with what the sharded module does around it.
-        lookup_backward: its backward pass.
-        wrapper: what the sharded modules do once in a step: indices sorted by rank and split.
-        pipelined: what a training pipeline of TorchRec does in a step beside the step itself.
-        collective: issuing one collective.
-        copy: issuing one copy of an input tensor to the device.
-        loss: the loss, forward and backward, and the start of the backward pass.
-        between_steps: reading the loss and fetching the next batch, in which the device has no
-            work.
+        num_operator_calls: operators of the dense part by their kind, ``[forward pass, backward
+            pass; each call, each kernel of the forward pass; 2]``; those of kind ``OTHER`` are
+            taken for kinds that are not there.
+        num_cast_calls: the same of casting the input and the parameters of a product under
+            autocast.
+        num_calls: calls by their name; those that are not there take no time.
+
+            - ``gradient``: adding up the gradient of one tensor;
+            - ``reduced``: copying the gradient of one tensor into a bucket of an all-reduce;
+            - ``update``: the optimizer's step and its zeroing of gradients, without the single
+              tensors;
+            - ``per_update``: zeroing one tensor's gradient and updating the tensor;
+            - ``lookup_forward``: a fused lookup, with what the sharded module does around it;
+            - ``lookup_backward``: its backward pass;
+            - ``wrapper``: what the sharded modules do once in a step: indices sorted by rank and
+              split;
+            - ``pipelined``: what a training pipeline of TorchRec does in a step beside the step
+              itself;
+            - ``collective``: issuing one collective;
+            - ``copy``: issuing one copy of an input tensor to the device;
+            - ``loss``: the loss, forward and backward, and the start of the backward pass;
+            - ``between_steps``: reading the loss and fetching the next batch, in which the device
+              has no work.
+        num_updates: ``update`` and ``per_update`` of optimizers that differ from these.
         copies_block: whether the host waits for copies, as it does if memory is not pinned.
-        source: where the figures come from.
     """
 
-    other: OperatorCalls
-    operators: Mapping[OperatorKind, OperatorCalls] = field(default_factory=dict)
-    cast: OperatorCalls = field(default_factory=OperatorCalls)
-    gradient: Calls = _NONE
-    reduced: Calls = _NONE
-    update: Calls = _NONE
-    per_update: Calls = _NONE
-    optimizers: Mapping[DenseOptimizer, tuple[Calls, Calls]] = field(default_factory=dict)
-    lookup_forward: Calls = _NONE
-    lookup_backward: Calls = _NONE
-    wrapper: Calls = _NONE
-    pipelined: Calls = _NONE
-    collective: Calls = _NONE
-    copy: Calls = _NONE
-    loss: Calls = _NONE
-    between_steps: Calls = _NONE
+    num_operator_calls: Mapping[OperatorKind, FloatArray]
+    num_cast_calls: FloatArray = field(default_factory=lambda: np.zeros((2, 2, 2)))
+    num_calls: Mapping[str, FloatArray] = field(default_factory=dict)
+    num_updates: Mapping[DenseOptimizer, tuple[FloatArray, FloatArray]] = field(
+        default_factory=dict
+    )
     copies_block: bool = False
-    source: str
+
+    def operator(self, kind: OperatorKind) -> FloatArray:
+        """Operators of a kind, ``[2, 2, 2]``."""
+        known = self.num_operator_calls
+        return known.get(kind, known[OperatorKind.OTHER])
+
+    def calls(self, name: str) -> FloatArray:
+        """Calls of a name, ``[2]``."""
+        return self.num_calls.get(name, _NONE)
 
 
-def _both(forward: tuple[float, float], backward: tuple[float, float]) -> OperatorCalls:
+def _both(forward: tuple[float, float], backward: tuple[float, float]) -> FloatArray:
     """Dispatches of a call and launches of a kernel, forward and backward."""
-    numbers = ((call, kernel) for call, kernel in (forward, backward))
-    return OperatorCalls(*(c for a, b in numbers for c in (Calls(a, 0.0), Calls(0.0, b))))
+    return np.array([np.diag(forward), np.diag(backward)])
 
 
 _ELEMENTWISE: Final = _both((2.2, 1.2), (3.3, 1.9))
 _EAGER: Final = HostLaunches(
-    other=_both((4.4, 3.0), (6.6, 5.0)),
-    operators={
+    num_operator_calls={
+        OperatorKind.OTHER: _both((4.4, 3.0), (6.6, 5.0)),
         OperatorKind.MATMUL: _both((3.2, 1.0), (4.8, 3.6)),
         OperatorKind.BATCHED_MATMUL: _both((3.5, 1.0), (5.5, 2.2)),
         OperatorKind.ATTENTION: _both((27.0, 5.0), (49.0, 12.0)),
@@ -130,38 +107,40 @@ _EAGER: Final = HostLaunches(
         OperatorKind.NORM: _both((3.4, 1.2), (4.6, 1.6)),
         OperatorKind.SOFTMAX: _both((1.8, 1.0), (2.6, 1.4)),
     },
-    cast=_both((3.0, 2.1), (4.0, 2.1)),
-    gradient=Calls(1.8, 0.0),
-    reduced=Calls(1.0, 1.0),
-    update=Calls(15.4, 6.0),
-    per_update=Calls(1.2, 0.0),
-    optimizers={
-        DenseOptimizer.SGD: (Calls(10.4, 2.0), Calls(0.4, 0.0)),
-        DenseOptimizer.ADAM: (Calls(12.4, 3.0), Calls(1.5, 0.0)),
-        DenseOptimizer.ADAM_FOREACH: (Calls(33.4, 14.0), Calls(2.0, 0.1)),
-        DenseOptimizer.LAMB: (Calls(33.4, 14.0), Calls(6.0, 4.0)),
+    num_cast_calls=_both((3.0, 2.1), (4.0, 2.1)),
+    num_calls={
+        "gradient": _calls(1.8, 0.0),
+        "reduced": _calls(1.0, 1.0),
+        "update": _calls(15.4, 6.0),
+        "per_update": _calls(1.2, 0.0),
+        "lookup_forward": _calls(95.0, 10.0),
+        "lookup_backward": _calls(22.0, 27.0),
+        "wrapper": _calls(110.0, 6.0),
+        "pipelined": _calls(100.0, 7.0),
+        "collective": _calls(8.0, 8.0),
+        "copy": _calls(2.5, 1.0),
+        "loss": _calls(21.5, 5.0),
     },
-    lookup_forward=Calls(95.0, 10.0),
-    lookup_backward=Calls(22.0, 27.0),
-    wrapper=Calls(110.0, 6.0),
-    pipelined=Calls(100.0, 7.0),
-    collective=Calls(8.0, 8.0),
-    copy=Calls(2.5, 1.0),
-    loss=Calls(21.5, 5.0),
-    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that "
-    "of an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
-    "H200; kernels of 31 dense and 20 TorchRec steps on an H200; LAMB is assumed",
+    num_updates={
+        DenseOptimizer.SGD: (_calls(10.4, 2.0), _calls(0.4, 0.0)),
+        DenseOptimizer.ADAM: (_calls(12.4, 3.0), _calls(1.5, 0.0)),
+        DenseOptimizer.ADAM_FOREACH: (_calls(33.4, 14.0), _calls(2.0, 0.1)),
+        DenseOptimizer.LAMB: (_calls(33.4, 14.0), _calls(6.0, 4.0)),
+    },
 )
+"""Times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of an add_
+(PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an H200; kernels of
+31 dense and 20 TorchRec steps on an H200. LAMB is assumed."""
 _UNPROFILED: Final = 0.4
 """Host time without the profiler over host time in the profiler's traces. It is fitted to the 36
 iterations of Lin et al. 2022, together with the time between steps; ``shardplan validate published
 --what single-gpu`` prints the errors when models or GPUs are left out of the fit."""
 
 
-def _traced(microseconds: float) -> Calls:
+def _traced(microseconds: float) -> FloatArray:
     """Microseconds of the traces, in whole eager calls of 5 us."""
     calls = microseconds * _UNPROFILED / 5.0
-    return Calls(calls, calls)
+    return _calls(calls, calls)
 
 
 _KERNEL_2021: Final = 10.4
@@ -170,36 +149,37 @@ _KERNELS_2021: Final = 3 * _KERNEL_2021
 """The kernels that the host launches for a fused lookup, and for its backward pass."""
 _BACKWARD_2021: Final = 1.67
 """Host time of a backward pass over that of its forward pass."""
+_OPERATOR_2021: Final = np.array([_traced(58.0), _traced(_KERNEL_2021)])
+"""Each call of an operator of the forward pass, and each of its kernels."""
 _EAGER_2021: Final = HostLaunches(
-    other=OperatorCalls(
-        forward=_traced(58.0),
-        forward_kernel=_traced(_KERNEL_2021),
-        backward=_traced(58.0).times(_BACKWARD_2021),
-        backward_kernel=_traced(_KERNEL_2021).times(_BACKWARD_2021),
-    ),
-    gradient=_traced(39.0),
-    update=_traced(172.0),
-    per_update=_traced(60.0),
-    lookup_forward=_traced(105.3 + _KERNELS_2021),
-    lookup_backward=_traced(135.2 + _KERNELS_2021),
-    collective=_traced(91.6),
-    copy=_traced(52.5),
-    loss=_traced(190.0),
-    between_steps=Calls(460.0, 460.0),
+    num_operator_calls={
+        OperatorKind.OTHER: np.array([_OPERATOR_2021, _OPERATOR_2021 * _BACKWARD_2021])
+    },
+    num_calls={
+        "gradient": _traced(39.0),
+        "update": _traced(172.0),
+        "per_update": _traced(60.0),
+        "lookup_forward": _traced(105.3 + _KERNELS_2021),
+        "lookup_backward": _traced(135.2 + _KERNELS_2021),
+        "collective": _traced(91.6),
+        "copy": _traced(52.5),
+        "loss": _traced(190.0),
+        "between_steps": _calls(460.0, 460.0),
+    },
     copies_block=True,
-    source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
-    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), "
-    "T2 (before the first launch) and T3 (after the last one), T4 for each launch; their share "
-    "without the profiler and the time between steps from their 36 measured iterations",
 )
-_CUDA_GRAPH: Final = HostLaunches(
-    other=OperatorCalls(), source="a captured CUDA graph is replayed without the host"
-)
+"""Means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator
+(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2
+(before the first launch) and T3 (after the last one), T4 for each launch; their share without the
+profiler and the time between steps from their 36 measured iterations."""
 PROFILES: Final = {
     HostProfile.EAGER: _EAGER,
     HostProfile.EAGER_2021: _EAGER_2021,
-    HostProfile.CUDA_GRAPH: _CUDA_GRAPH,
+    HostProfile.CUDA_GRAPH: HostLaunches(
+        num_operator_calls={OperatorKind.OTHER: np.zeros((2, 2, 2))}
+    ),
 }
+"""A captured CUDA graph is replayed without the host."""
 _TORCHREC_PIPELINES: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
 """Pipelines whose own work counts as that of TorchRec's."""
 _FULL: Final = 4.0
@@ -208,7 +188,7 @@ _FULL: Final = 4.0
 
 def _seconds_of(kind: str) -> property:
     """The seconds of one call of a kind, by its name in the profile."""
-    return property(lambda self: self.seconds(getattr(self.profile, kind)))
+    return property(lambda self: self.seconds(self.profile.calls(kind)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,60 +216,49 @@ class HostCosts:
         times = {"dispatch_s": host.dispatch_s, "launch_s": host.launch_s}
         return cls(profile=PROFILES[profile], reduces=reduces, **times)
 
-    def seconds(self, calls: Calls) -> float:
+    def seconds(self, calls: FloatArray) -> float:
         """Host seconds of some work."""
-        return calls.num_dispatches * self.dispatch_s + calls.num_launches * self.launch_s
+        return float(calls[0] * self.dispatch_s + calls[1] * self.launch_s)
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the forward pass of layers."""
-        return self._passes(layers)[0]
+        return self.seconds(self._passes(layers)[0])
 
-    def _passes(self, layers: Sequence[Layer]) -> tuple[float, float]:
-        """Issuing the forward and the backward pass of layers, without gradients of tensors."""
-        forward, backward = _NONE, _NONE
+    def _passes(self, layers: Sequence[Layer]) -> FloatArray:
+        """The forward and the backward pass of layers ``[2, 2]``, without gradients of tensors."""
+        total, profile = np.zeros((2, 2)), self.profile
         for layer in layers:
             cast = is_cast(layer)
-            for operator in layer.operators:
-                count = operator.num_repeats
-                for kind, calls, kernels in self._parts(operator, cast=cast):
-                    forward = forward.plus(kind.forward.times(calls * count))
-                    forward = forward.plus(kind.forward_kernel.times(kernels * count))
-                    backward = backward.plus(kind.backward.times(calls * count))
-                    backward = backward.plus(kind.backward_kernel.times(kernels * count))
-        return self.seconds(forward), self.seconds(backward)
-
-    def _parts(self, operator: Operator, *, cast: bool) -> list[tuple[OperatorCalls, int, int]]:
-        """What an operator consists of: the cost, its calls and its kernels."""
-        kind = self.profile.operators.get(operator.kind, self.profile.other)
-        found = [(kind, operator.num_calls, operator.num_kernels)]
-        if cast and operator.kind is OperatorKind.MATMUL and operator.num_parameters:
-            found.append((self.profile.cast, 1, 1))
-        return found
+            for o in layer.operators:
+                kind = profile.operator(o.kind)
+                total += o.num_repeats * (o.num_calls * kind[:, 0] + o.num_kernels * kind[:, 1])
+                if cast and o.kind is OperatorKind.MATMUL and o.num_parameters:
+                    total += o.num_repeats * profile.num_cast_calls.sum(axis=1)
+        return total
 
     def backward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the backward pass of layers, and adding up the gradients of their tensors."""
-        gradient = self.profile.gradient
-        if self.reduces:
-            gradient = gradient.plus(self.profile.reduced)
-        return self._passes(layers)[1] + _num_tensors(layers) * self.seconds(gradient)
+        calls = self.profile.calls
+        gradient = calls("gradient") + self.reduces * calls("reduced")
+        return self.seconds(self._passes(layers)[1] + _num_tensors(layers) * gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
         """Issuing forward and backward pass of layers, and the loss."""
-        loss_s = self.seconds(self.profile.loss)
+        loss_s = self.seconds(self.profile.calls("loss"))
         return self.forward_s(layers) + self.backward_s(layers) + loss_s
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
         tensors = _num_tensors(layers)
-        usual = self.profile.update, self.profile.per_update
-        update, per_update = self.profile.optimizers.get(optimizer, usual)
-        return self.seconds(update.plus(per_update.times(tensors))) if tensors else 0.0
+        usual = self.profile.calls("update"), self.profile.calls("per_update")
+        update, per_update = self.profile.num_updates.get(optimizer, usual)
+        return self.seconds(update + tensors * per_update) if tensors else 0.0
 
     @property
     def operator_s(self) -> float:
         """Issuing one operator of one kernel."""
-        kind = self.profile.operators.get(OperatorKind.ELEMENTWISE, self.profile.other)
-        return self.seconds(kind.forward.plus(kind.forward_kernel))
+        kind = self.profile.operator(OperatorKind.ELEMENTWISE)
+        return self.seconds(kind[0].sum(axis=0))
 
     lookup_s = _seconds_of("lookup_forward")
     """Issuing a fused lookup."""
@@ -306,23 +275,20 @@ class HostCosts:
         It is that of the workload if it gives one, else that of the profile.
         """
         given_s = workload.between_steps_s
-        return self.seconds(self.profile.between_steps) if given_s is None else given_s
+        return self.seconds(self.profile.calls("between_steps")) if given_s is None else given_s
 
     def copies_s(self, workload: Workload) -> float:
         """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
         weighted = any(t.is_weighted for t in workload.tables)
         dense = workload.dense.num_dense_features > 0 or workload.dense.operators is not None
-        tensors = 3 + dense + weighted
-        return tensors * self.seconds(self.profile.copy)
+        return (3 + dense + weighted) * self.seconds(self.profile.calls("copy"))
 
     def input_s(self, workload: Workload) -> float:
         """What sharded modules and the training pipeline do with a batch once in a step."""
         if not workload.tables:
             return 0.0
-        calls = self.profile.wrapper
-        if workload.pipeline in _TORCHREC_PIPELINES:
-            calls = calls.plus(self.profile.pipelined)
-        return self.seconds(calls)
+        calls, is_pipelined = self.profile.calls, workload.pipeline in _TORCHREC_PIPELINES
+        return self.seconds(calls("wrapper") + is_pipelined * calls("pipelined"))
 
 
 def is_cast(layer: Layer) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,61 +45,22 @@ _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
 
-def own_description(parts: Sequence[object]) -> str:
-    """A text that is the same for the same models in every process, and no other.
+class _Content(pickle.Pickler):
+    """Pickles values as they are told apart, and notes the modules that define what is in them."""
 
-    It has the fields of the models; for models of users also the content of the file that defines
-    them, because a changed formula is another model. It is empty where no model is a user's.
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.modules: set[str] = set()
+        self.fast = True  # equal values have equal content, whether they are one object or several
 
-    Args:
-        parts: the fields of ``CostModels``.
-    """
-    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
-        return ""
-    try:
-        return ", ".join(map(_described, parts))
-    except (RecursionError, ValueError):  # something holds itself, or what is not there yet
-        return repr(parts)
-
-
-def _described(value: object) -> str:
-    """A text of a value and all in it.
-
-    What has no text of its own keeps its address, so that it is never taken for another one.
-    """
-    kind: Any = type(value)
-    if isinstance(value, np.ndarray):  # its own text leaves numbers out
-        content = value.tolist() if value.dtype.hasobject else value.tobytes()
-        return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
-    if isinstance(value, FunctionType):
-        return _function_text(value)
-    if isinstance(value, dict):
-        parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
-        return f"dict({', '.join(parts)})"
-    if isinstance(value, list | tuple):
-        return f"{kind.__qualname__}({', '.join(map(_described, value))})"
-    has_fields = is_dataclass(value) or isinstance(value, _FAMILIES)
-    if not has_fields and kind.__repr__ is not object.__repr__:
-        return repr(value)
-    held = {name: getattr(value, name) for name in _names(value) if hasattr(value, name)}
-    return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
-
-
-def _function_text(function: FunctionType) -> str:
-    """What a function computes: its code with that of functions in it, and the values it holds."""
-    codes, content = [function.__code__], hashlib.sha256()
-    while codes:
-        code = codes.pop()
-        constants = [
-            sorted(map(repr, c)) if isinstance(c, frozenset) else c
-            for c in code.co_consts
-            if not isinstance(c, CodeType)
-        ]
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-        content.update(repr((code.co_code, code.co_names, constants)).encode())
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = _described([function.__defaults__, function.__kwdefaults__, held])
-    return f"{function.__module__}.{function.__qualname__}({values}) of {content.hexdigest()}"
+    def reducer_override(self, value: object) -> Any:
+        """Pickle models by all that tells them from others; anything else as usual."""
+        kinds = (value if isinstance(value, type) else type(value)).__mro__
+        self.modules.update(kind.__module__ for kind in kinds)
+        self.modules.add(getattr(value, "__module__", None) or "")
+        if isinstance(value, type) or not (is_dataclass(value) or isinstance(value, _FAMILIES)):
+            return NotImplemented
+        return type(value), (), {n: getattr(value, n) for n in _names(value) if hasattr(value, n)}
 
 
 def _names(value: Any) -> list[str]:
@@ -113,16 +75,30 @@ def _names(value: Any) -> list[str]:
     return sorted(names - kept - {"__dict__", "__weakref__"})
 
 
-@cache
-def _content_hash(kind: type) -> str:
-    """SHA-256 of the files that define a class and what it inherits from, as far as there are."""
-    modules = {k.__module__ for k in kind.__mro__ if k.__module__ != "builtins"}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
-    content = hashlib.sha256()
-    for file in sorted(str(file) for file in files if file):
+def own_description(parts: Sequence[object]) -> str:
+    """A text that is the same for the same models in every process, and no other.
+
+    It follows from the fields of the models and from the content of the files that define them,
+    because a changed formula is another model. It is empty where no model is a user's. What cannot
+    be pickled, such as a function without a name, is told from all others by its address.
+
+    Args:
+        parts: the fields of ``CostModels``.
+    """
+    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
+        return ""
+    pickled = io.BytesIO()
+    content = _Content(pickled)
+    try:
+        content.dump(parts)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError):
+        return repr(parts)
+    digest = hashlib.sha256(pickled.getvalue())
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in content.modules}
+    for file in sorted(filter(None, files)):
         with contextlib.suppress(OSError):
-            content.update(Path(file).read_bytes())
-    return content.hexdigest()
+            digest.update(Path(file).read_bytes())
+    return digest.hexdigest()
 
 
 def require_shapes(models: CostModels, topology: Topology) -> None:
@@ -235,16 +211,6 @@ _ROUNDING: Final = 1e-6
 
 _Growth = Callable[[FloatArray], FloatArray]
 """Seconds of the growing part, in any shape, for bytes ``[..., columns]``."""
-_OfWork = Callable[[FloatArray, Topology], FloatArray]
-_OfPeers = Callable[[FloatArray, FloatArray, Topology], FloatArray]
-
-
-class _OfBuffer(Protocol):
-    """The growing part of a collective of one buffer."""
-
-    def __call__(
-        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
-    ) -> FloatArray: ...
 
 
 def require_rules(models: CostModels, topology: Topology) -> None:
@@ -269,7 +235,7 @@ def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
         _try(f"the {what} lookup", model, _of_work(time_s, topology), NUM_LOOKUP_WORK)
 
 
-def _of_work(time_s: _OfWork, topology: Topology) -> _Growth:
+def _of_work(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
     return lambda work: time_s(work, topology)
 
 
@@ -300,13 +266,13 @@ def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
         )
 
 
-def _of_peers(time_s: _OfPeers, topology: Topology) -> _Growth:
+def _of_peers(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
     """Seconds ``[..., W]`` of ranks from the bytes that each sends to every other one."""
     local, domain = topology.local_world_size, topology.domain_size
     return lambda sent: time_s(*spread_by_level(sent, local=local, domain=domain), topology)
 
 
-def _of_buffer(time_s: _OfBuffer, topology: Topology, *, within: bool) -> _Growth:
+def _of_buffer(time_s: Callable[..., FloatArray], topology: Topology, *, within: bool) -> _Growth:
     return lambda num_bytes: time_s(num_bytes, topology, within_host=within)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.cpu.exchange import CpuExchange
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
@@ -23,7 +20,7 @@ from costmodels.sharding import ComputeKernel
 from costmodels.stages.exchanges import CodecModel, DenseReduction, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, batch_ratios, with_batch
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
 
@@ -36,20 +33,6 @@ _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Columns of the work that a cache in front of host memory does before the lookup itself."""
 _CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
 """The kernel of each column that counts the shards of a fused call."""
-
-
-class _Ranks(NamedTuple):
-    """What distinguishes ranks before any table is placed.
-
-    Attributes:
-        speeds: ``[W]`` factors on the rates of the device.
-        dense: seconds of the dense part at the speed of the device.
-        copy_s: seconds in which a batch is copied to the device.
-    """
-
-    speeds: FloatArray
-    dense: DenseTimes
-    copy_s: FloatArray | float
 
 
 class StageModel:
@@ -71,9 +54,7 @@ class StageModel:
         for field in fields(DenseTimes):
             require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
         self._layers = dense_layers(workload)
-        self.reduction = DenseReduction(
-            workload, topology.trainers, self._layers, models.collective
-        )
+        self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
         wrapped = bool(workload.tables) or topology.world_size > 1
         self._host = HostCosts.of(topology.host, workload.issued_by, reduces=wrapped)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
@@ -121,14 +102,6 @@ class StageModel:
         require_times(seconds, f"{model_words(model)}: call_floor")
         return seconds
 
-    def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
-        """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
-        if self.models.exchange is not None:
-            return self._gradient_growth(self.models.exchange, num_bytes)
-        seconds = self.models.collective.all_reduce(num_bytes, self.topology.trainers)
-        require_times(seconds, "an all-reduce")
-        return seconds
-
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
@@ -138,25 +111,23 @@ class StageModel:
         forward_floor_s, backward_floor_s, fetch_floor_s = np.moveaxis(
             called @ self._call_floors_s, -1, 0
         )
-        shards = work[..., columns.CALLS : columns.REPLICATED - 1].reshape(
-            -1, len(EXCHANGING_TYPES), len(KERNELS)
-        )
+        shards = called[..., :-1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
-        tail_s = self._tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
+        tail_s = self.reduction.tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
         codecs = None
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
         return replace(
-            self._without_tables if scale is UNSCALED else self._idle_times(self._ranks, scale),
+            self._without_tables if scale is UNSCALED else self._scaled_idle_times(scale),
             lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
             lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + backward_floor_s) * scale.lookup_ratio,
             cache_fetch_s=(fetch + fetch_floor_s) * scale.lookup_ratio,
             families=families,
-            codecs=codecs,
+            codecs_s=codecs,
             tail_bucket_s=tail_s * ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )
@@ -187,36 +158,36 @@ class StageModel:
             pairs = zip(each, dense, strict=True)
             dense = DenseTimes(*(np.where(there, slow_s, s) for slow_s, s in pairs))
         return replace(
-            self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
+            self._idle_times(speeds, dense, self.least_copy_s, UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,
             lookup_backward_host_s=calls * self._host.lookup_backward_s,
             lookup_forward_s=calls * least[0],
             lookup_backward_s=calls * least[1],
         )
 
-    @property
-    def _ranks(self) -> _Ranks:
-        """The ranks as they are."""
-        return _Ranks(self.speeds, self.dense, self.input_copy_s)
-
     @cached_property
     def _without_tables(self) -> StageTimes:
         """:meth:`_idle_times` of the ranks as they are: the same for every plan, so made once."""
-        return self._idle_times(self._ranks, UNSCALED)
+        return self._scaled_idle_times(UNSCALED)
 
-    def _idle_times(self, ranks: _Ranks, scale: Scale) -> StageTimes:
+    def _scaled_idle_times(self, scale: Scale) -> StageTimes:
+        return self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
+
+    def _idle_times(
+        self, speeds: FloatArray, dense: DenseTimes, copy_s: FloatArray | float, scale: Scale
+    ) -> StageTimes:
         """Stage times with nothing to look up, to exchange or to replicate.
 
         Args:
-            ranks: the ranks.
+            speeds: ``[W]`` factors on the rates of the device.
+            dense: seconds of the dense part at the speed of the device.
+            copy_s: seconds in which a batch is copied to the device.
             scale: factors on all times.
         """
-        speeds, dense, copy_s = ranks
         issue, layers, exchange = self._host, self._layers, self.models.exchange
         # Of exchanges that are priced with the copies around them, what they cost once in a step.
         splits_s = self.exchanges.lengths_s if exchange is None else exchange.once_s
         host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
-        buckets = self.reduction.beside_backward_s(self._all_reduce_s)
         every = (*layers.bottom, *layers.top)
         update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
@@ -242,7 +213,7 @@ class StageModel:
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             input_splits_s=splits_s * ratio,
-            bucket_s=tuple(s * ratio for s in buckets),
+            bucket_s=tuple(s * ratio for s in self.reduction.beside_backward_s),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
@@ -272,31 +243,6 @@ class StageModel:
         calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
         issued_s += calls * issue.collective_s
         return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
-
-    def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
-        """Seconds of the last all-reduce, of the gradients that are reduced after the others.
-
-        They are those of the bottom MLP, of the last bucket of the top, and of replicated tables.
-        """
-        seconds = self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
-        exchange = self.models.exchange
-        fixed_s = 0.0 if exchange is None else exchange.gradient_fixed_s
-        return seconds + fixed_s * (replicated_bytes > 0)
-
-    def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds of an all-reduce over all ranks that train; 0 if there is nothing to reduce."""
-        if self.models.exchange is not None:
-            return self._gradient_growth(self.models.exchange, num_bytes)
-        return self.reduction.all_reduce_s(num_bytes)
-
-    def _gradient_growth(self, exchange: CpuExchange, num_bytes: FloatArray) -> FloatArray:
-        """What an exchange model says of reducing gradients and of the optimizer's step after it.
-
-        One rank without tables reduces nothing, and its optimizer is priced with the dense part.
-        """
-        if self.topology.trainers.world_size == 1 and not self.workload.tables:
-            return np.zeros_like(num_bytes)
-        return exchange.gradient_growth(num_bytes)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:

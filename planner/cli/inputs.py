@@ -16,8 +16,8 @@ from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
 from planner.io.constraints import merged
-from planner.options.contradictions import broken_constraints
 from planner.options.cuts import rank_batch
+from planner.options.table_limits import broken_constraints
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.profiling.stats import load_stats, with_stats
 

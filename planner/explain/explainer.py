@@ -18,11 +18,10 @@ from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
-from costmodels.sharding import Plan, ShardingType, Spread, TablePlacement, place
+from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, place
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
-from planner.options.cuts import option_of
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
 from planner.rules import placement_rules
@@ -306,8 +305,7 @@ def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan
     if option is None or option.num_pieces < 2:
         return placement
     received = MoveBudget(MoveLimit(start=start), problem.workload, topology).piece_bytes(option)
-    step = local if option.spread is Spread.HOSTS else 1
-    places = np.array(placement.ranks[::step], dtype=np.int64) // step
+    places = np.array(option.places_of(placement.ranks, local), dtype=np.int64)
     widths = np.array(option.column_widths)
     for width in np.unique(widths):
         same = np.flatnonzero(widths == width)

@@ -55,10 +55,14 @@ from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
-from planner.options.contradictions import broken_constraints
 from planner.options.cuts import without_types
-from planner.options.runtime_warnings import pooling_problems, runtime_warnings, width_problems
-from planner.options.torchrec_rules import layout_problems
+from planner.options.table_limits import broken_constraints
+from planner.options.torchrec_rules import (
+    layout_problems,
+    pooling_problems,
+    runtime_warnings,
+    width_problems,
+)
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule

@@ -11,19 +11,19 @@ from typing import Self, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.floors.floor import TypeFloor
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
-    INDICES,
     exchange_phase,
 )
-from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import CALLS, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
+from costmodels.stages.exchanges import INDICES
 from planner.search.bounds.boxes import Box, BoxLaunches, Call
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork

@@ -10,7 +10,7 @@ make smaller. Otherwise every name is listed for every table that may have it.
 
 Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
 and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint
-(:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks is cut into
+(:mod:`planner.options.torchrec_rules`). A table that may use only some of the ranks is cut into
 as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
@@ -18,48 +18,28 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
-    SPREAD,
     Plan,
     ShardingOption,
     ShardingType,
-    Spread,
-    TablePlacement,
-    place,
 )
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
-from costmodels.workload import Pooling, Table, Workload
+from costmodels.workload import Pooling, Workload
 from planner.errors import InvalidInputError, StoppedError
-from planner.options.runtime_warnings import NOT_DIVIDED, rows_change, tables_by_module
 from planner.options.table_limits import TableLimits, table_limits
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS
+from planner.options.torchrec_rules import (
+    COLUMN_MULTIPLE,
+    NOT_DIVIDED,
+    SUMS_ROWS,
+    rows_change,
+    tables_by_module,
+)
 from planner.problem import PlanningProblem, TableConstraint
-
-__all__ = ["ListingProgress", "OptionWork", "priced"]
-
-
-# ------------------ cuts
-#
-# Ways to cut a table, without kernels and places.
-#
-# Some sharding types can give the same shards: a whole table on one rank is ``table_wise``,
-# ``column_wise`` with one piece, and ``table_column_wise`` with one piece. Each of these names has
-# collectives of its own, and two collectives never take less time than one with the bytes of both.
-# If every table may have the most general name of such a group, only that name is listed
-# (:func:`names_to_list`). Bounds hold for the other names as well, because they price the group by
-# a subadditive model, and without the slow-down of compute beside communication, which more names
-# can make smaller. Otherwise every name is listed for every table that may have it.
-#
-# Two more kinds of cuts are left out: those with more column pieces than there are ranks (or
-# hosts), and those with pieces of unequal widths, which TorchRec trains but cannot load from a
-# checkpoint (:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks
-# is cut into as many pieces as any other, because two pieces on one rank do not cost the same as
-# one.
 
 ColumnSplit = tuple[ShardingType, tuple[int, ...]]
 """Sharding type and widths of the column pieces."""
@@ -71,34 +51,14 @@ PLAIN_NAMES: Final = {
 """For each general type its plain name, which it has in a plan if it splits no columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """The sharding types under which cuts are listed.
-
-    Attributes:
-        stands_for: pairs of a type that is not listed, and the type that is listed in its place.
-    """
-
-    stands_for: tuple[tuple[ShardingType, ShardingType], ...] = ()
-
-    @property
-    def left_out(self) -> frozenset[ShardingType]:
-        """The types that are not listed because another one stands for them."""
-        return frozenset(left_out for left_out, _ in self.stands_for)
-
-    def listed(self, sharding_type: ShardingType) -> ShardingType:
-        """The type under which a cut of this type is listed."""
-        return dict(self.stands_for).get(sharding_type, sharding_type)
-
-    @property
-    def plain(self) -> dict[ShardingType, ShardingType]:
-        """The plain name of each listed type, for plans in which that type splits no columns."""
-        names = self.stands_for
-        return {k: plain for k, plain in PLAIN_NAMES.items() if (plain, k) in names}
+Names = Mapping[ShardingType, ShardingType]
+"""From each type that is not listed to the type that is listed in its place."""
 
 
 def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
     """Choose which of several sharding types that give the same shards are listed.
+
+    A type stands for another one if it leaves every table the kernels that the other leaves it.
 
     Args:
         limits: what constraints leave to every table.
@@ -106,49 +66,35 @@ def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[Shardi
     """
     stands_for: dict[ShardingType, ShardingType] = {}
     for general, *others in alike:
-        users = [limit for limit in limits if any(limit.allows(t) for t in (general, *others))]
-        if general not in stands_for and all(limit.allows(general) for limit in users):
-            covered = [t for t in others if all(_covers(limit, general, t) for limit in users)]
-            stands_for.update({t: general for t in covered if t not in stands_for})
-    return Names(stands_for=tuple(stands_for.items()))
+        users = [limit for limit in limits if any(t in limit.kernels for t in (general, *others))]
+        if general in stands_for or not all(general in limit.kernels for limit in users):
+            continue
+        for other in others:
+            pairs = ((x.kernels.get(other, ()), x.kernels.get(general, ())) for x in users)
+            if all(set(theirs) <= set(own) for theirs, own in pairs):
+                stands_for.setdefault(other, general)
+    return stands_for
 
 
-def _covers(limit: TableLimits, general: ShardingType, other: ShardingType) -> bool:
-    """Whether ``general`` leaves a table every kernel that ``other`` leaves it."""
-    return set(limit.kernels.get(other, ())) <= set(limit.kernels.get(general, ()))
-
-
-def table_cuts(
-    problem: PlanningProblem, limit: TableLimits, names: Names, *, every: bool = False
-) -> Iterator[ColumnSplit]:
+def table_cuts(problem: PlanningProblem, limit: TableLimits, names: Names) -> Iterator[ColumnSplit]:
     """Sharding types with column widths; the module says which cuts are left out.
 
     Args:
         problem: tables and ranks.
         limit: what constraints leave to the table.
         names: the sharding types under which cuts are listed.
-        every: whether to list TorchRec's own column cut even if it has more pieces than ranks.
     """
-    topology, whole = problem.topology, (limit.table.embedding_dim,)
-    allowed = [t for t in ShardingType if limit.allows(t) and t not in names.left_out]
-    for sharding_type in allowed:
-        if sharding_type is ShardingType.COLUMN_WISE:
-            found = list(_splits(limit, topology.world_size))
-            own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
-            if every and own not in found:
-                found.append(own)
-        elif sharding_type is ShardingType.TABLE_COLUMN_WISE:
-            found = list(_splits(limit, topology.local_world_size))
-        elif sharding_type is ShardingType.GRID_SHARD:
-            found = list(_splits(limit, topology.num_hosts))
-        else:
-            found = [whole]
-        for widths in found:
-            yield sharding_type, widths
-
-
-def _splits(limit: TableLimits, most: int) -> Iterator[tuple[int, ...]]:
-    return column_splits(limit.table.embedding_dim, limit.min_column_width, most)
+    topology = problem.topology
+    most_pieces = {
+        ShardingType.COLUMN_WISE: topology.world_size,
+        ShardingType.TABLE_COLUMN_WISE: topology.local_world_size,
+        ShardingType.GRID_SHARD: topology.num_hosts,
+    }
+    for kind in ShardingType:
+        if kind in limit.kernels and kind not in names:
+            most, dim = most_pieces.get(kind, 1), limit.table.embedding_dim
+            for widths in column_splits(dim, limit.min_column_width, most):
+                yield kind, widths
 
 
 def column_splits(dim: int, min_width: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -203,29 +149,19 @@ def priced(
         StoppedError: ``should_stop`` was True.
     """
     works: list[tuple[OptionWork, ...]] = []
-    for part in _parts(options):
+    part: list[ShardingOption] = []
+    for number, table in enumerate(options, start=1):
+        part += table
+        if len(part) < _AT_ONCE and number < len(options):
+            continue
         if should_stop is not None and should_stop():
             msg = f"stopped while options of tables were listed, {len(works):,} of {len(options):,}"
             raise StoppedError(msg)
-        found = iter(pipeline.options_work([o for table in part for o in table]))
-        works += [tuple(next(found) for _ in table) for table in part]
+        found, part = iter(pipeline.options_work(part)), []
+        works += [tuple(next(found) for _ in own) for own in options[len(works) : number]]
         if progress is not None:
-            progress(len(works), len(options))
+            progress(number, len(options))
     return works
-
-
-def _parts(options: Sequence[Sequence[ShardingOption]]) -> Iterator[list[Sequence[ShardingOption]]]:
-    """Parts of neighbouring tables, each with about :data:`_AT_ONCE` options."""
-    part: list[Sequence[ShardingOption]] = []
-    count = 0
-    for table in options:
-        part.append(table)
-        count += len(table)
-        if count >= _AT_ONCE:
-            yield part
-            part, count = [], 0
-    if part:
-        yield part
 
 
 # ------------------ global batch
@@ -239,70 +175,23 @@ def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
     Raises:
         InvalidInputError: ranks and micro-batches cannot share the samples evenly.
     """
-    if not is_shared_evenly(samples, workload, num_ranks):
-        count = workload.gradient_accumulation
+    parts, count = num_ranks * workload.gradient_accumulation, workload.gradient_accumulation
+    shared = samples * workload.tensor_parallel
+    if shared < parts or shared % parts:
         micro = f" times {count} micro-batches (gradient_accumulation)" if count > 1 else ""
         ranks = f"{num_ranks} ranks"
         if workload.tensor_parallel > 1:
             ranks += f" over {workload.tensor_parallel} (tensor_parallel)"
         message = f"--global-batch-size {samples} is not a multiple of {ranks}{micro}"
         raise InvalidInputError(message)
-    return samples / (num_ranks * workload.gradient_accumulation)
-
-
-def is_shared_evenly(samples: int, workload: Workload, num_ranks: int) -> bool:
-    """Whether ranks and micro-batches can share the samples of a step evenly."""
-    parts = num_ranks * workload.gradient_accumulation
-    shared = samples * workload.tensor_parallel
-    return shared >= parts and shared % parts == 0
-
-
-# ------------------ recognise
-#
-# Recognises the option in a placement that somebody else made.
-
-
-def option_of(
-    placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
-) -> ShardingOption | None:
-    """The option that a placement has, whatever its places; None if no option cuts a table so."""
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=placement.sharding_type,
-        kernel=placement.kernel,
-        column_widths=_widths(placement, placement.sharding_type, table, local_world_size),
-        cache_load_factor_ratio=placement.cache_load_factor_ratio,
-    )
-    step = local_world_size if option.spread is Spread.HOSTS else 1
-    places = tuple(r // step for r in placement.ranks[::step])
-    places = () if option.is_uniform else places
-    if len(places) != option.num_pieces:
-        return None
-    same = place(
-        option,
-        table.num_embeddings,
-        places,
-        world_size=world_size,
-        local_world_size=local_world_size,
-    )
-    return option if same.shards == placement.shards else None
-
-
-def _widths(
-    placement: TablePlacement, kind: ShardingType, table: Table, local_world_size: int
-) -> tuple[int, ...]:
-    uniform = kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
-    if uniform or not placement.shards:
-        return (table.embedding_dim,)
-    step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
-    return tuple(s.num_cols for s in placement.shards[::step])
+    return samples / parts
 
 
 # ------------------ narrowing
 #
 # Narrower rules, under which TorchRec runs every plan and computes what the module computes.
 #
-# They exclude two kinds of plans of :mod:`planner.options.runtime_warnings`: those that cut some of
+# They exclude two kinds of plans of :mod:`planner.options.torchrec_rules`: those that cut some of
 # the mean-pooled tables of a module by rows and others not, and those that cut unpooled tables of a
 # module into column pieces of several widths. Rules are one :class:`TableConstraint` for each
 # table, in the workload's order.

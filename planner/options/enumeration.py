@@ -10,38 +10,34 @@ holds for them as well, unless other tables are listed with such kernels; see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    option_of,
+)
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.options.cuts import (
     ListingProgress,
     Names,
     names_to_list,
-    option_of,
     priced,
     table_cuts,
 )
 from planner.options.memory import TableOptions, crowded
-from planner.options.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
+from planner.options.table_limits import HOST_KERNELS, TableLimits, table_limits
 from planner.problem import PlanningProblem
-
-__all__ = [
-    "CACHE_LOAD_FACTORS",
-    "HOST_KERNELS",
-    "Listing",
-    "TableOptions",
-    "enumerate_options",
-    "kernel_choices",
-]
 
 _EVERY: Final = 1000
 """Every kernel is listed, whatever memory there is, if tables have at most this many options in
@@ -62,10 +58,6 @@ _COUNTED: Final = 200
 
 _ONE_FACTOR: Final = 0.2
 """The cache load factor that is listed if there is to be only one: TorchRec's default."""
-
-
-_Choice = tuple[ShardingType, tuple[int, ...], ComputeKernel, float | None]
-"""Sharding type, column widths, kernel and cache load factor."""
 
 
 class HostMenu(Enum):
@@ -122,7 +114,6 @@ def enumerate_options(
     problem: PlanningProblem,
     pipeline: CostPipeline,
     *,
-    limits: Sequence[TableLimits] = (),
     every_kernel: bool = False,
     every_name: bool = False,
     progress: ListingProgress | None = None,
@@ -133,7 +124,6 @@ def enumerate_options(
     Args:
         problem: tables, topology and constraints.
         pipeline: counts the work of the options.
-        limits: what constraints leave to every table; found if not given.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
         progress: as in :func:`planner.options.cuts.priced`.
@@ -143,12 +133,16 @@ def enumerate_options(
         InvalidInputError: constraints match no table or no rank, or leave a table no option.
         StoppedError: ``should_stop`` was True.
     """
-    limits = limits or table_limits(problem)
-    names = Names() if every_name else listed_names(pipeline, limits)
+    limits = table_limits(problem)
+    names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
     sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
-    if every_kernel or count - len(limits) <= _EVERY or not _prefers_device(problem, pipeline):
+    if (
+        every_kernel
+        or count - len(limits) <= _EVERY
+        or not pipeline.lookup.prefers_device(problem.topology)
+    ):
         menus = [wide] * len(limits)
     elif is_crowded := crowded(problem, limits, sizes, pipeline.device_limits):
         menus = _menus_by_size(sizes, pipeline, wide)
@@ -159,7 +153,6 @@ def enumerate_options(
         problem, pipeline, names, limits, menus, progress=progress, should_stop=should_stop
     )
     _require_options(problem, limits, names, found)
-    found = tuple(map(partial(_with_given, problem, pipeline, names), limits, found))
     lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(
         tables=found,
@@ -170,11 +163,6 @@ def enumerate_options(
     )
 
 
-def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names:
-    """The sharding types under which cuts are listed."""
-    return names_to_list(limits, pipeline.alike_types)
-
-
 def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names: Names) -> float:
     """About how many options there are with every kernel, estimated from some of the tables."""
     some = limits[:: max(len(limits) // _COUNTED, 1)]
@@ -183,10 +171,6 @@ def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names:
         kinds = {t: len(list(kernel_choices(limit, t))) for t in limit.kernels}
         count += sum(kinds[cut[0]] for cut in table_cuts(problem, limit, names))
     return count * len(limits) / max(len(some), 1)
-
-
-def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
-    return pipeline.lookup.prefers_device(problem.topology)
 
 
 def _menus_by_size(
@@ -222,22 +206,15 @@ def _require_options(
     problems = []
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
-            free = replace(limit, obstacle=_nothing)
-            cuts = _made(free, _choices(problem, free, names, HostMenu.EVERY))
-            tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
-            types = ", ".join(tried)
-            rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
+            every = _cut_options(problem, limit, names, HostMenu.EVERY)
+            tried = {str(o.sharding_type): limit.obstacle(o) for o in every}
+            rule = " and ".join(dict.fromkeys(filter(None, tried.values())))
             problems.append(
                 f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
-                f"to it ({types}); allow table_wise for it, or drop it from the rule"
+                f"to it ({', '.join(tried)}); allow table_wise for it, or drop it from the rule"
             )
     if problems:
         raise InvalidInputError(problems)
-
-
-def _nothing(option: ShardingOption) -> str | None:
-    del option
-    return None
 
 
 # ------------------------------------------------------------------ cuts
@@ -252,7 +229,7 @@ def _priced_options(
     **callbacks: Any,
 ) -> tuple[TableOptions, ...]:
     """Options of each table with their work; ``callbacks`` are those of :func:`priced`."""
-    known: dict[tuple[object, ...], list[_Choice]] = {}
+    known: dict[tuple[object, ...], list[ShardingOption]] = {}
     options = []
     for limit, menu in zip(limits, menus, strict=True):
         key = (  # tables with equal columns and limits share one list
@@ -260,14 +237,17 @@ def _priced_options(
             *(limit.cache_load_factors, limit.names_load_factors, menu),
         )
         if key not in known:
-            known[key] = list(_choices(problem, limit, names, menu))
-        options.append(tuple(_made(limit, known[key])))
+            known[key] = list(_cut_options(problem, limit, names, menu))
+        own = [replace(option, table=limit.table.name) for option in known[key]]
+        own = [option for option in own if limit.obstacle(option) is None]
+        options.append((*own, *_given(problem, names, limit, own)))
     works = priced(pipeline, options, **callbacks)
     return tuple(
         TableOptions(
             table=limit.table.name,
             options=listed,
             works=work,
+            kernels=limit.kernels,
             ranks=limit.ranks,
             hosts=limit.hosts,
         )
@@ -275,41 +255,30 @@ def _priced_options(
     )
 
 
-def _with_given(
-    problem: PlanningProblem,
-    pipeline: CostPipeline,
-    names: Names,
-    limit: TableLimits,
-    found: TableOptions,
-) -> TableOptions:
-    """The options, with that of the plan in use added if it is allowed and not listed yet.
+def _given(
+    problem: PlanningProblem, names: Names, limit: TableLimits, listed: Sequence[ShardingOption]
+) -> Iterator[ShardingOption]:
+    """The option of the plan in use, if it is allowed and not listed yet.
 
     It is added under every sharding type that gives the same shards. Each type is replaced by the
     one that stands for it, so that the table shares the collectives of the others.
     """
     if problem.move_limit is None:
-        return found
-    topology = problem.topology
-    given = option_of(
-        problem.move_limit.start.placement(limit.table.name),
-        limit.table,
-        world_size=topology.world_size,
-        local_world_size=topology.local_world_size,
-    )
+        return
+    topology, placement = problem.topology, problem.move_limit.start.placement(limit.table.name)
+    sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
+    given = option_of(placement, limit.table, **sizes)
     if given is None:
-        return found
+        return
+    found: list[ShardingOption] = []
     for kind in _same_shards(given.sharding_type, topology):
-        listed = names.listed(kind)
-        splits = SPREAD[listed] is not Spread.UNIFORM or len(given.column_widths) == 1
-        option = replace(given, sharding_type=listed if splits else kind)
+        general = names.get(kind, kind)
+        splits = SPREAD[general] is not Spread.UNIFORM or len(given.column_widths) == 1
+        option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
-        if allowed and option not in found.options:
-            found = replace(
-                found,
-                options=(*found.options, option),
-                works=(*found.works, *pipeline.options_work((option,))),
-            )
-    return found
+        if allowed and option not in (*listed, *found):
+            found.append(option)
+    yield from found
 
 
 def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
@@ -335,38 +304,24 @@ def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
     return kernel and wide and cached
 
 
-def _choices(
+def _cut_options(
     problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
-) -> Iterator[_Choice]:
+) -> Iterator[ShardingOption]:
+    """The options of a table, with those kernels in host memory that it needs or its menu has."""
     kinds = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
     for sharding_type, widths in table_cuts(problem, limit, names):
-        needed = limit.needs_host(sharding_type)
         for kernel, factor in kinds[sharding_type]:
-            if needed or kernel not in HOST_KERNELS or _is_in(menu, limit, widths, factor):
-                yield sharding_type, widths, kernel, factor
-
-
-def _made(limit: TableLimits, choices: Iterable[_Choice]) -> Iterator[ShardingOption]:
-    """The options of a table, without those that break a rule wherever they are placed."""
-    for sharding_type, widths, kernel, factor in choices:
-        option = ShardingOption(
-            table=limit.table.name,
-            sharding_type=sharding_type,
-            kernel=kernel,
-            column_widths=widths,
-            cache_load_factor_ratio=factor,
-        )
-        if limit.obstacle(option) is None:
-            yield option
-
-
-def _is_in(
-    menu: HostMenu, limit: TableLimits, widths: tuple[int, ...], factor: float | None
-) -> bool:
-    """Whether a menu has a kernel in host memory for a cut and a cache load factor."""
-    if menu is HostMenu.UNCUT:
-        return len(widths) == 1 and (limit.names_load_factors or factor in (None, _ONE_FACTOR))
-    return menu is HostMenu.EVERY
+            is_usual = limit.names_load_factors or factor in (None, _ONE_FACTOR)
+            is_uncut = menu is HostMenu.UNCUT and len(widths) == 1 and is_usual
+            is_listed = menu is HostMenu.EVERY or is_uncut or limit.needs_host(sharding_type)
+            if is_listed or kernel not in HOST_KERNELS:
+                yield ShardingOption(
+                    table=limit.table.name,
+                    sharding_type=sharding_type,
+                    kernel=kernel,
+                    column_widths=widths,
+                    cache_load_factor_ratio=factor,
+                )
 
 
 def kernel_choices(

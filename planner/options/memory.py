@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import ShardingOption, Spread
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
+from costmodels.units import format_bytes
+from costmodels.workload import Interaction, Workload
+from planner.errors import InfeasibleError
 from planner.options.table_limits import TableLimits
 from planner.problem import Level, PlanningProblem
 
@@ -22,21 +27,19 @@ take less, tables fit without such kernels."""
 
 _ROUNDING: Final = 1.0 + 1e-12
 
-_AT_ONCE: Final = 256
-"""The work of this many tables is joined in one array, so that arrays stay small."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableOptions:
     """Options of one table with their work, and the ranks and hosts that its shards may use.
 
-    ``works[i]`` is the work of ``options[i]``, as in
-    :class:`costmodels.shard_work.option_work.OptionWork`.
+    ``kernels`` are those that constraints leave to each sharding type. ``works[i]`` is the work of
+    ``options[i]``, as in :class:`costmodels.shard_work.cells.OptionWork`.
     """
 
     table: str
     options: tuple[ShardingOption, ...]
     works: tuple[OptionWork, ...]
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
 
@@ -56,12 +59,6 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
         host[column] = pipeline.host_bytes(probe)[0]
         probe[0, column] = 0.0
     return device, host
-
-
-def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
-    """Slices of neighbouring tables whose work is joined."""
-    for begin in range(0, len(tables), _AT_ONCE):
-        yield slice(begin, begin + _AT_ONCE)
 
 
 def crowded(
@@ -123,64 +120,103 @@ def drop_unfit(
         host: ``[F]`` host bytes per unit of work.
     """
     kept: list[TableOptions] = []
-    for part in _parts(tables):
-        works = [w.rows for t in tables[part] for w in t.works]
-        rows = np.concatenate([np.zeros((0, len(device))), *works])
-        on_device, on_host = rows @ device, rows @ host
-        begin = 0
-        for table in tables[part]:
-            end = begin + sum(len(w.rows) for w in table.works)
-            own = slice(begin, end)
-            fits = end > begin and _fit_anywhere(on_device[own], on_host[own], pipeline)
-            kept.append(table if fits else _fitting(table, pipeline, device, host))
-            begin = end
+    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
+    for table in tables:
+        # All fit if the smallest device holds the largest shard, and the smallest host the largest
+        # one of each of its ranks.
+        rows = np.concatenate([np.zeros((1, len(device))), *(w.rows for w in table.works)])
+        together = (rows @ host).max() * pipeline.topology.local_world_size
+        if (rows @ device).max() > limit or together > host_limit:
+            pairs = zip(table.options, table.works, strict=True)
+            fits = [
+                not any(lacking_bytes(o, w @ device, w @ host, table, pipeline)) for o, w in pairs
+            ]
+            options, works = compress(table.options, fits), compress(table.works, fits)
+            table = replace(table, options=tuple(options), works=tuple(works))
+        kept.append(table)
     return tuple(kept)
 
 
-def _fitting(
-    table: TableOptions, pipeline: CostPipeline, device: FloatArray, host: FloatArray
-) -> TableOptions:
-    kept = [
-        i
-        for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
-        if _fits_empty(option, work @ device, work @ host, table, pipeline)
-    ]
-    return replace(
-        table,
-        options=tuple(table.options[i] for i in kept),
-        works=tuple(table.works[i] for i in kept),
-    )
-
-
-def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
-    """Whether every option fits on empty devices and hosts.
-
-    It does if the smallest device holds the largest shard, and the smallest host holds the largest
-    shard of each of its ranks.
-    """
-    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
-    together = host.max() * pipeline.topology.local_world_size
-    return bool(device.max() <= limit and together <= host_limit)
-
-
-def _fits_empty(
+def lacking_bytes(
     option: ShardingOption,
     device: FloatArray,
     host: FloatArray,
     table: TableOptions,
     pipeline: CostPipeline,
-) -> bool:
+) -> tuple[float, float]:
+    """Device bytes per rank, and host bytes per host, that an option lacks on empty ranks.
+
+    Args:
+        option: the option.
+        device: device bytes of its shards: ``[W]`` of uniform options, ``[pieces]`` of pieces on
+            ranks, ``[pieces, L]`` of pieces on hosts of L ranks.
+        host: host bytes of its shards, in the same shape.
+        table: knows which places the table may have.
+        pipeline: knows the limits.
+    """
     limits, host_limits = pipeline.device_limits * _ROUNDING, pipeline.host_limits * _ROUNDING
-    local = pipeline.topology.local_world_size
+    local, ranks, hosts = pipeline.topology.local_world_size, list(table.ranks), list(table.hosts)
     if option.is_uniform:
         per_host = host.reshape(-1, local).sum(axis=-1)
-        return bool((device <= limits).all() and (per_host <= host_limits).all())
-    if option.spread is Spread.RANKS:
-        ranks = list(table.ranks)
-        host_ok = host.max() <= host_limits[np.array(ranks) // local].max()
-        return bool(device.max() <= limits[ranks].max() and host_ok)
-    hosts = list(table.hosts)
-    room = limits.reshape(-1, local)[hosts]
-    fits = (device[:, None, :] <= room[None]).all(axis=-1)
-    fits &= host.sum(axis=-1)[:, None] <= host_limits[hosts][None]
-    return bool(fits.any(axis=-1).all())
+        lacks = (device - limits).max(), (per_host - host_limits).max()
+    elif option.spread is Spread.RANKS:
+        beside = host_limits[np.array(ranks) // local].max()
+        lacks = device.max() - limits[ranks].max(), host.max() - beside
+    else:
+        on_device = (device[:, None, :] - limits.reshape(-1, local)[hosts]).max(axis=-1)
+        on_host = host.sum(axis=-1).max() - host_limits[hosts].max()
+        lacks = on_device.min(axis=-1).max(), on_host
+    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
+
+
+# ------------------ besides tables
+#
+# Problems that no plan can solve are refused before options are listed.
+
+_MANY_VECTORS: Final = 256
+"""If a dot interaction has at least this many vectors, the error names it as a likely cause."""
+
+
+def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+    """Refuse a problem whose ranks have no room for what they need besides tables.
+
+    Args:
+        problem: tables, topology and constraints.
+        pipeline: knows the limits of memory.
+
+    Raises:
+        InfeasibleError: the message has the bytes, and what to change.
+    """
+    workload, topology, limits = problem.workload, problem.topology, pipeline.device_limits
+    # Without tables every rank has to hold the dense part; with them one rank is enough.
+    has_tables = bool(workload.tables)
+    missing = -float(limits.max() if has_tables else limits.min())
+    if missing <= 0:
+        return
+    which, most = ("largest", np.max) if has_tables else ("smallest", np.min)
+    parts = dense_parts(workload, topology) | {"memory reserve": workload.reserved_bytes}
+    needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
+    msg = (
+        f"nothing fits: the dense part and the reserve alone exceed "
+        f"{'every' if has_tables else 'a'} device by {format_bytes(missing)}"
+        f"{' before any table is placed' if has_tables else ''}"
+    )
+    if type(pipeline).device_bytes is CostPipeline.device_bytes:
+        has = format_bytes(float(most(topology.hbm_capacities())))
+        msg += f": {', '.join(needs)}, and the {which} device has {has}"
+    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_dense_advice(workload))
+
+
+def _dense_advice(workload: Workload) -> tuple[str, ...]:
+    lines = []
+    vectors = sum(len(t.features) for t in workload.tables)
+    if workload.dense.interaction is Interaction.DOT and vectors >= _MANY_VECTORS:
+        pairs = vectors * (vectors - 1) // 2
+        lines.append(
+            f"a dot interaction of {vectors:,} vectors hands {pairs:,} products to the top MLP: "
+            "use interaction cat or dcn, or fewer features"
+        )
+    lines += filter(None, (layer.remark for layer in workload.dense.layers))
+    lines.append("reduce the memory reserve, the batch size or the layers of the dense part")
+    lines.append("use devices with more memory")
+    return tuple(lines)

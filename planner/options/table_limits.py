@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType
+from costmodels.datatypes import BoolArray, IntArray
+from costmodels.memory import ledger
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+)
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
-from planner.options.contradictions import constraint_problems, contradictions
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     column_multiple,
     legal_types_and_kernels,
     unsummed_words,
 )
-from planner.problem import PlanningProblem, TableConstraint
-from planner.rules.placement_rules import PlacementRules
+from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
+from planner.rules.placement_rules import PlacementRules, count_words, memory_words
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
 """Shares of a table that a cache may keep on the device, if no constraint names others."""
@@ -53,10 +65,6 @@ class TableLimits:
     names_load_factors: bool
     obstacle: Callable[[ShardingOption], str | None]
 
-    def allows(self, sharding_type: ShardingType) -> bool:
-        """Whether constraints leave the sharding type."""
-        return bool(self.kernels.get(sharding_type))
-
     def needs_host(self, sharding_type: ShardingType) -> bool:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
@@ -70,14 +78,12 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
             without any option, or contradict each other.
     """
     names = [t.name for t in problem.workload.tables]
-    problems = _unmatched(problem)
-    problems += constraint_problems(problem.constraints, names, problem.topology)
-    rules = PlacementRules.of(problem)
-    limits = []
+    problems = constraint_problems(problem.constraints, names, problem.topology)
+    rules, limits = PlacementRules.of(problem), []
     for index, table in enumerate(problem.workload.tables):
         limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
         limits.append(limit)
-        problems += wrong
+        problems += filter(None, [wrong])
     if rules and not problems:
         allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
         for row, limit in zip(allowed, limits, strict=True):
@@ -94,65 +100,37 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
     return any(k in HOST_KERNELS for menu in menus for kernels in menu.values() for k in kernels)
 
 
-def _unmatched(problem: PlanningProblem) -> list[str]:
-    names = [t.name for t in problem.workload.tables]
-    lines = [
-        f"constraint {c.pattern!r} matches no table; tables are {', '.join(names[:5])}"
-        + (", ..." if len(names) > 5 else "")
-        for c in problem.constraints.tables
-        if not any(c.matches(n) for n in names)
-    ]
-    for c in problem.constraints.tables:
-        for kind, values, count in (
-            ("ranks", c.ranks, problem.topology.world_size),
-            ("hosts", c.hosts, problem.topology.num_hosts),
-        ):
-            bad = [v for v in values if not 0 <= v < count]
-            if bad:
-                lines.append(
-                    f"constraint {c.pattern!r}: {kind} {bad[:5]} are outside 0..{count - 1}"
-                )
-    return lines
-
-
 def _limit(
     problem: PlanningProblem,
     table: Table,
     obstacle: Callable[[ShardingOption], str | None],
-) -> tuple[TableLimits, list[str]]:
+) -> tuple[TableLimits, str]:
+    """The limits of a table, and why they leave it no option; empty if they leave some."""
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
     multiple = column_multiple(problem.workload)
     legal = legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
-    factors = _load_factors([r.cache_load_factors for r in rules])
+    named = [set(r.cache_load_factors) for r in rules if r.cache_load_factors]
+    factors = tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
-    for sharding_type, choices in legal.items():
-        if sharding_type not in constraints.sharding_types:
-            continue
-        if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
-            continue
-        left = tuple(
-            k
-            for k in choices
-            if k in kernels_left
-            and all(r.allows_pair(sharding_type, k) for r in rules)
-            and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
-        )
-        if left:
-            kernels[sharding_type] = left
+    lacks_factor = not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left
+    kernels_left -= {ComputeKernel.FUSED_UVM_CACHING} if lacks_factor else set()
+    types_left = set(constraints.sharding_types)
+    types_left.intersection_update(*(r.sharding_types for r in rules if r.sharding_types))
     ranks, hosts = _places(
         topology.num_hosts,
         topology.local_world_size,
         tuple(r.ranks for r in rules if r.ranks),
         tuple(r.hosts for r in rules if r.hosts),
     )
-    if len(ranks) < topology.world_size:
-        kernels.pop(ShardingType.DATA_PARALLEL, None)
-        kernels.pop(ShardingType.ROW_WISE, None)
-    if not hosts:
-        kernels.pop(ShardingType.TABLE_ROW_WISE, None)
-        kernels.pop(ShardingType.GRID_SHARD, None)
+    places = {Spread.UNIFORM: len(ranks) == topology.world_size, Spread.RANKS: True}
+    places[Spread.HOSTS] = bool(hosts)
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
+    for kind, choices in legal.items():
+        usable = kernels_left if kind in types_left and places[SPREAD[kind]] else ()
+        left = [k for k in choices if k in usable and all(r.allows_pair(kind, k) for r in rules)]
+        if left:
+            kernels[kind] = tuple(left)
     limit = TableLimits(
         table=table,
         kernels=kernels,
@@ -160,18 +138,16 @@ def _limit(
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
-        names_load_factors=any(r.cache_load_factors for r in rules),
+        names_load_factors=bool(named),
         obstacle=obstacle,
     )
-    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
-        named = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
-        return limit, [
-            f"table {table.name!r}: {named} name cache_load_factors that have none in common; name "
-            "one in all of them"
-        ]
-    if kernels and ranks:
-        return limit, []
-    return limit, [_no_option(table, rules, tuple(legal), len(ranks))]
+    if lacks_factor:
+        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        return limit, (
+            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
+            "name one in all of them"
+        )
+    return limit, "" if kernels and ranks else _no_option(table, rules, tuple(legal), len(ranks))
 
 
 def _no_option(
@@ -188,13 +164,13 @@ def _no_option(
             "embedding_dim"
         )
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
-    types, unsummed = ", ".join(legal), unsummed_words(table)
-    return (
-        f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
-        f"ranks left: {num_ranks}; allow more sharding types, kernels or ranks"
-        + f"; {unsummed}"
-        * bool(unsummed)
-    )
+    reasons = [
+        f"table {table.name!r}: {named} leave it no option",
+        f"TorchRec knows {', '.join(legal)} for it, ranks left: {num_ranks}",
+        "allow more sharding types, kernels or ranks",
+        unsummed_words(table),
+    ]
+    return "; ".join(filter(None, reasons))
 
 
 @lru_cache(maxsize=256)
@@ -212,6 +188,202 @@ def _places(
     return tuple(left), tuple(sorted(h for h in hosts if counts[h] == local_world_size))
 
 
-def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:
-    named = [set(factors) for factors in limits if factors]
-    return tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
+# ------------------ contradictions
+#
+# Contradictions among constraints, named before any search, and constraints that a plan breaks.
+
+
+def constraint_problems(
+    constraints: Constraints, names: Sequence[str], topology: Topology
+) -> list[str]:
+    """One line for each rule that matches no table, too few tables, or names a missing place."""
+    places = {Level.RANK: topology.world_size, Level.HOST: topology.num_hosts}
+    told = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    problems = [
+        f"constraint {c.pattern!r} matches no table; tables are {told or 'none'}"
+        for c in constraints.tables
+        if not any(map(c.matches, names))
+    ]
+    for word, groups in (("together", constraints.together), ("apart", constraints.apart)):
+        for group in groups:
+            problems += _group_problems(word, group, names)
+    for c in constraints.counts:
+        if c.most < 1:
+            problems.append(f"constraint {count_words(c)}: must be at least 1")
+        if not any(map(c.matches, names)):
+            problems.append(f"constraint {count_words(c)}: {_show(c.patterns)} matches no table")
+    named = [
+        *((repr(c.pattern), Level.RANK, c.ranks) for c in constraints.tables),
+        *((repr(c.pattern), Level.HOST, c.hosts) for c in constraints.tables),
+        *((memory_words(m).split()[0], m.level, m.places) for m in constraints.memory),
+    ]
+    for rule, level, found in named:
+        bad = [p for p in found if not 0 <= p < places[level]]
+        if bad:
+            outside = f"{level}s {bad[:5]} are outside 0..{places[level] - 1}"
+            problems.append(f"constraint {rule}: {outside}")
+    return problems
+
+
+def contradictions(rules: PlacementRules, names: Sequence[str], allowed: BoolArray) -> list[str]:
+    """One line for each set of rules that cannot hold at the same time.
+
+    Every table needs at least one place. Tables that are kept apart (or limited in number) need
+    enough different places between them; tables that are kept together need a place that all of
+    them may use.
+
+    Args:
+        rules: the rules.
+        names: the names of the tables.
+        allowed: ``[T, W]`` ranks that each table may use under its own limits.
+    """
+    per_host = allowed.reshape(len(names), rules.num_hosts, -1).any(axis=-1)
+    reach = {Level.RANK: allowed, Level.HOST: np.asarray(per_host, dtype=bool)}
+    problems = [
+        f"constraint {union.text}: no {union.level} is allowed for all of "
+        f"{_named(np.flatnonzero(union.members), names)} by their own ranks and hosts; widen those "
+        "limits"
+        for union in rules.unions
+        if not reach[union.level][union.members].all(axis=0).any()
+    ]
+    for union, cap in itertools.product(rules.unions, rules.caps):
+        both = np.flatnonzero(union.members & cap.members)
+        nested = union.level is Level.RANK or cap.level is Level.HOST
+        if len(both) > cap.most and (nested or rules.local_world_size == 1):
+            problems.append(
+                f"constraints {union.text} and {cap.text} both name {_named(both, names)}: "
+                f"{len(both)} tables have to share one {cap.level}; raise the limit, or drop "
+                "tables from one of the two"
+            )
+    for cap in rules.caps:
+        members = np.flatnonzero(cap.members)
+        stuck = _unmatched(reach[cap.level][members], cap.most)
+        if stuck:
+            places = np.flatnonzero(reach[cap.level][members[stuck]].any(axis=0))
+            problems.append(
+                f"constraint {cap.text}: {_named(members[stuck], names)} need more than the "
+                f"{len(places)} {cap.level}s {places[:8].tolist()} that they may use; allow more "
+                f"{cap.level}s, or drop tables from the rule"
+            )
+    return problems
+
+
+def _group_problems(word: str, group: TableGroup, names: Sequence[str]) -> list[str]:
+    alone = (TableGroup(patterns=(pattern,)) for pattern in group.patterns)
+    unknown = [g.patterns[0] for g in alone if not any(map(g.matches, names))]
+    if unknown:
+        return [f"constraint {word}: {unknown[0]!r} matches no table; check its spelling"]
+    found = [n for n in names if group.matches(n)]
+    told = f"constraint {word} {_show(group.patterns)}: matches {found} alone; name two tables"
+    return [f"{told} or more"] if len(found) < 2 else []
+
+
+def _unmatched(reach: BoolArray, most: int) -> list[int]:
+    """Rows of ``reach [m, places]`` that do not all find a place with ``most`` rows in each.
+
+    The list is empty if they do. Where a largest matching leaves a row without a place, these are
+    that row, and the rows that hold the places which it could reach if others changed theirs: they
+    have too few places between them (Hall's theorem).
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    seats = csr_matrix(np.repeat(reach, most, axis=1))
+    place_of = maximum_bipartite_matching(seats, perm_type="column") // most
+    alone = np.flatnonzero(place_of < 0)
+    stuck = np.isin(np.arange(len(reach)), alone[:1])
+    while True:
+        more = stuck | np.isin(place_of, np.flatnonzero(reach[stuck].any(axis=0)))
+        if (more == stuck).all():
+            return [int(row) for row in np.flatnonzero(stuck)]
+        stuck = more
+
+
+def _named(members: IntArray, names: Sequence[str]) -> str:
+    shown = ", ".join(repr(names[i]) for i in members[:4])
+    return shown if len(members) <= 4 else f"{shown} and {len(members) - 4} more"
+
+
+def _show(patterns: tuple[str, ...]) -> str:
+    return f"[{', '.join(patterns)}]"
+
+
+_NUM_TOLD: Final = 3
+_EXCESS_RATIO: Final = 1e-9
+"""Share of a limit on memory by which a sum of bytes may exceed it because of rounding."""
+
+
+def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
+    """One line for each table that breaks its constraints, and for each broken rule.
+
+    A search never returns such a plan, but a plan that somebody else made is priced as it is. The
+    first three tables are named; a last line counts the others.
+    """
+    constraints, topology = problem.constraints, problem.topology
+    lines = []
+    for placement in plan.placements:
+        reasons = list(_reasons(placement, constraints, topology.local_world_size))
+        if reasons:
+            lines.append(f"table {placement.table!r} {' and '.join(reasons)}")
+    if len(lines) > _NUM_TOLD:
+        lines[_NUM_TOLD:] = [f"and {len(lines) - _NUM_TOLD} more tables are not as asked"]
+    rules = PlacementRules(constraints, [t.name for t in problem.workload.tables], topology)
+    if rules and plan.placements:
+        ranks = [plan.placement(t.name).ranks for t in problem.workload.tables]
+        counts = np.array([np.bincount(r, minlength=topology.world_size) for r in ranks])
+        lines += [f"tables do not lie as {text} asks" for text in rules.broken(counts)]
+    if constraints.memory:
+        lines += _overfull(problem, plan)
+    return tuple(lines)
+
+
+def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """For each limit on memory that a plan breaks, a line with the first place that holds more.
+
+    A limit on a place that there is not, which a search refuses, is a line too.
+    """
+    topology = problem.topology
+    work = CostPipeline(problem.workload, topology).plan_work(plan)
+    held = ledger(work, problem.workload, topology)
+    for rule in problem.constraints.memory:
+        by_rank = rule.level is Level.RANK
+        used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]
+        places = rule.places or range(len(used))
+        if max(places) >= len(used):
+            yield f"{memory_words(rule)} is outside {rule.level}s 0..{len(used) - 1}"
+        over = [
+            p for p in places if p < len(used) and used[p] > rule.most_bytes * (1 + _EXCESS_RATIO)
+        ]
+        if over:
+            excess = format_bytes(used[over[0]] - rule.most_bytes)
+            yield f"{rule.level} {over[0]} is {excess} over {memory_words(rule)}"
+
+
+def _reasons(
+    placement: TablePlacement, constraints: Constraints, local_world_size: int
+) -> Iterator[str]:
+    kind, kernel = placement.sharding_type, placement.kernel
+    rules = constraints.for_table(placement.table)
+    types = [constraints.sharding_types, *(r.sharding_types for r in rules)]
+    kernels = [constraints.kernels, *(r.kernels for r in rules)]
+    if any(allowed and kind not in allowed for allowed in types):
+        yield f"is {kind}"
+    elif any(allowed and kernel not in allowed for allowed in kernels):
+        yield f"has the kernel {kernel}"
+    elif not all(r.allows_pair(kind, kernel) for r in rules):
+        yield f"is {kind} with the kernel {kernel}"
+    if not rules:
+        return
+    used = set(placement.ranks)
+    hosts = {rank // local_world_size for rank in used}
+    for r in rules:
+        if r.ranks and not used <= set(r.ranks):
+            yield f"lies on rank {min(used - set(r.ranks))}"
+        if r.hosts and not hosts <= set(r.hosts):
+            yield f"lies on host {min(hosts - set(r.hosts))}"
+    cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
+    if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:
+        yield f"has pieces of {cells.num_cols.min()} columns"
+    cached = placement.cache_load_factor_ratio
+    if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
+        yield f"keeps {cached:g} of its rows in the cache"

@@ -22,12 +22,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from costmodels.sharding import (
-    SPREAD,
     ComputeKernel,
     Plan,
     ShardingOption,
     ShardingType,
-    Spread,
     place,
     row_block_columns,
 )
@@ -158,11 +156,13 @@ def _options(
             allowed = all(not r.kernels or kernel in r.kernels for r in rules)
             if not allowed or kernel not in constraints.kernels:
                 continue
-            known = {
-                (width, rows): _shard(read, machine, kind, kernel, width, rows)
-                for width in set(widths)
-                for rows, _ in blocks
-            }
+            known = {}
+            for width, (rows, _) in itertools.product(set(widths), blocks):
+                perf = shard_perf(read, machine, kind, kernel, num_cols=width)
+                sizes = {"num_rows": rows, "num_cols": width}
+                held = shard_storage(read, machine, kind, kernel, **sizes)
+                shard = DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
+                known[width, rows] = shard
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
                 table=table.name,
@@ -179,19 +179,6 @@ def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(rows, number of neighbouring parts with as many) for a table cut into ``parts`` by rows."""
     _, rows = row_block_columns(num_embeddings, parts)
     return tuple((size, len(list(equal))) for size, equal in itertools.groupby(rows.tolist()))
-
-
-def _shard(
-    read: TorchrecTable,
-    machine: TorchrecMachine,
-    kind: ShardingType,
-    kernel: ComputeKernel,
-    width: int,
-    rows: int,
-) -> DefaultShard:
-    perf = shard_perf(read, machine, kind, kernel, num_cols=width)
-    held = shard_storage(read, machine, kind, kernel, num_rows=rows, num_cols=width)
-    return DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
 
 
 # ------------------ the plan
@@ -220,40 +207,8 @@ class TorchrecDefault:
     is_cut: bool = False
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Proposal:
-    """One option of every table, with sums that say whether the proposal can be the best.
-
-    Attributes:
-        options: the options of each table, in the order of the walk.
-        at: which of its options each table has.
-        total_s: seconds of all shards.
-        device_bytes: device bytes of all shards.
-    """
-
-    options: Sequence[Sequence[DefaultOption]]
-    at: list[int]
-    total_s: float
-    device_bytes: float
-
-    @classmethod
-    def of(cls, options: Sequence[Sequence[DefaultOption]], at: list[int]) -> _Proposal:
-        """The proposal in which each table has the option at this place in its list."""
-        chosen = [own[i] for own, i in zip(options, at, strict=True)]
-        return cls(
-            options=options,
-            at=at,
-            total_s=sum(o.total_s for o in chosen),
-            device_bytes=sum(o.size[1] for o in chosen),
-        )
-
-    def advance(self, table: int) -> None:
-        """Give a table the next option in its list."""
-        before = self.options[table][self.at[table]]
-        self.at[table] += 1
-        after = self.options[table][self.at[table]]
-        self.total_s += after.total_s - before.total_s
-        self.device_bytes += after.size[1] - before.size[1]
+_Proposal = tuple[list[DefaultOption], float, float]
+"""One option of each table, and seconds and device bytes of all their shards."""
 
 
 class _NoRoomError(Exception):
@@ -281,106 +236,73 @@ def torchrec_default(
             message = "stopped before TorchRec's plan was made"
             raise StoppedError(message)
 
-    return _walk(problem).best(stop)
+    kept = _kept(problem)
+    if not kept:
+        kept.append(_walked(problem, stop))
+    return kept[0]
 
 
 @lru_cache(maxsize=2)
-def _walk(problem: PlanningProblem) -> _Walk:
-    return _Walk(problem)
+def _kept(problem: PlanningProblem) -> list[TorchrecDefault]:
+    """Where the plan of a problem is kept once it is made."""
+    del problem
+    return []
 
 
-class _Walk:
-    """Goes through the proposals in TorchRec's order and keeps the best one."""
+def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefault:
+    """Try proposals in TorchRec's order until there are no more, or too many shards are placed.
 
-    def __init__(self, problem: PlanningProblem) -> None:
-        self._problem = problem
-        topology = problem.topology
-        self._machine = TorchrecMachine.of(topology)
-        self._limits = self._machine.device_limits_bytes(problem.workload)
-        self._room = sum(self._limits)
-        self._options: list[list[DefaultOption]] | None = None
-        self._found: TorchrecDefault | None = None
-        self._best: tuple[float, list[DefaultOption], list[tuple[int, ...]]] | None = None
-        self._placed = 0
-
-    def best(self, stop: Callable[[], None]) -> TorchrecDefault:
-        """The result, which is kept; ``stop`` may raise to end the walk before."""
-        if self._found is None:
-            self._best, self._placed = None, 0
-            self._found = self._walked(stop)
-        return self._found
-
-    def _walked(self, stop: Callable[[], None]) -> TorchrecDefault:
-        """Try proposals until there are no more, or too many shards have been placed."""
-        if self._options is None:
-            self._options = default_options(self._problem, self._machine, stop)
-        if min(self._limits) < 0 or not all(self._options):
-            return TorchrecDefault(plan=None)
-        is_cut = False
-        for proposal in self._proposals(self._options):
-            stop()
-            if self._placed > _MOST_PLACED:
-                is_cut = True
-                break
-            if self._may_be_best(proposal):
-                self._try([own[i] for own, i in zip(proposal.options, proposal.at, strict=True)])
-        if self._best is None:
-            return TorchrecDefault(plan=None, is_cut=is_cut)
-        rating_s, options, places = self._best
-        return TorchrecDefault(plan=self._plan(options, places), rating_s=rating_s, is_cut=is_cut)
-
-    # -- proposals --------------------------------------------------------------------------------
-
-    def _proposals(self, options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
-        by_depth = [sorted(o, key=lambda x: x.largest_s) for o in options]
-        if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
-            for at in itertools.product(*(range(len(o)) for o in by_depth)):
-                yield _Proposal.of(by_depth, list(at))
-        yield from _greedy(by_depth)
-        yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in options])
-        for kind in DEFAULT_TYPES:
-            alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
-            if all(alike):
-                yield _Proposal.of(alike, [0] * len(alike))
-
-    def _may_be_best(self, proposal: _Proposal) -> bool:
-        """Whether a proposal can be the best: its mean over ranks, and all its bytes together."""
-        known = math.inf if self._best is None else self._best[0]
-        least = proposal.total_s / self._machine.world_size
-        fits = proposal.device_bytes <= self._room * (1 + _ROUNDING)
-        return fits and least <= known * (1 + _ROUNDING)
-
-    def _try(self, proposal: Sequence[DefaultOption]) -> None:
-        """Place a proposal, unless one of its shards alone is too slow; keep the best."""
-        known = math.inf if self._best is None else self._best[0]
-        if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
-            return
-        self._placed += sum(o.num_shards for o in proposal)
-        placing = _Placing(self._machine, self._limits)
+    A proposal is not placed if it cannot be the best: its bytes are too many for all ranks
+    together, or the mean over ranks, or one of its shards alone, takes too long.
+    """
+    workload, topology = problem.workload, problem.topology
+    machine = TorchrecMachine.of(topology)
+    limits = machine.device_limits_bytes(workload)
+    options = default_options(problem, machine, stop)
+    if min(limits) < 0 or not all(options):
+        return TorchrecDefault(plan=None)
+    most_bytes, rating_s, placed = sum(limits) * (1 + _ROUNDING), math.inf, 0
+    best: tuple[list[DefaultOption], list[tuple[int, ...]]] = [], []
+    for chosen, total_s, device_bytes in _proposals(options):
+        stop()
+        if placed > _MOST_PLACED:
+            break
+        most_s = rating_s * (1 + _ROUNDING)
+        is_slow = total_s / machine.world_size > most_s
+        if is_slow or device_bytes > most_bytes or max(o.largest_s for o in chosen) > most_s:
+            continue
+        placed += sum(o.num_shards for o in chosen)
+        placing = _Placing(machine, limits)
         try:
-            places = placing.place(proposal)
+            places = placing.place(chosen)
         except _NoRoomError:
-            return
-        rating = max(placing.seconds)
-        if rating < known:
-            self._best = (rating, list(proposal), places)
+            continue
+        if max(placing.seconds) < rating_s:
+            rating_s, best = max(placing.seconds), (list(chosen), places)
+    sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
+    placements = tuple(
+        place(option.option, workload.tables[option.table].num_embeddings, where, **sizes)
+        for option, where in zip(*best, strict=True)
+    )
+    plan = Plan(placements=placements) if placements else None
+    return TorchrecDefault(plan=plan, rating_s=rating_s, is_cut=placed > _MOST_PLACED)
 
-    def _plan(self, options: Sequence[DefaultOption], places: Sequence[tuple[int, ...]]) -> Plan:
-        topology = self._problem.topology
-        return Plan(
-            placements=tuple(
-                place(
-                    option.option,
-                    table.num_embeddings,
-                    where,
-                    world_size=topology.world_size,
-                    local_world_size=topology.local_world_size,
-                )
-                for option, table, where in zip(
-                    options, self._problem.workload.tables, places, strict=True
-                )
-            )
-        )
+
+def _proposals(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
+    by_depth = [sorted(o, key=lambda x: x.largest_s) for o in options]
+    if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
+        yield from map(_summed, itertools.product(*by_depth))
+    yield from _greedy(by_depth)
+    yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in options])
+    for kind in DEFAULT_TYPES:
+        alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
+        if all(alike):
+            yield _summed(own[0] for own in alike)
+
+
+def _summed(options: Iterable[DefaultOption]) -> _Proposal:
+    chosen = list(options)
+    return chosen, sum(o.total_s for o in chosen), sum(o.size[1] for o in chosen)
 
 
 def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
@@ -388,26 +310,27 @@ def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
 
     The largest table is the one whose present option takes most memory; the first one in a tie.
     """
-    proposal = _Proposal.of(options, [0] * len(options))
-    at = proposal.at
-    nothing = (0.0, 0.0, 0.0, 0.0)
+    chosen, total_s, device_bytes = _summed(own[0] for own in options)
+    at = [0] * len(options)
 
-    def entry(table: int) -> tuple[tuple[float, ...], int] | None:
-        size = options[table][at[table]].size
-        movable = at[table] + 1 < len(options[table]) and size > nothing
-        return (tuple(-s for s in size), table) if movable else None
+    def entry(table: int) -> list[tuple[tuple[float, ...], int]]:
+        """The table with its size, if it can take another option."""
+        size = chosen[table].size
+        movable = at[table] + 1 < len(options[table]) and any(size)
+        return [(tuple(-s for s in size), table)] if movable else []
 
-    heap = [e for e in map(entry, range(len(options))) if e is not None]
+    heap = [e for table in range(len(options)) for e in entry(table)]
     heapq.heapify(heap)
-    while True:
-        yield proposal
-        if not heap:
-            return
+    yield chosen, total_s, device_bytes
+    while heap:
         _, table = heapq.heappop(heap)
-        proposal.advance(table)
-        again = entry(table)
-        if again is not None:
+        before, at[table] = chosen[table], at[table] + 1
+        chosen[table] = after = options[table][at[table]]
+        total_s += after.total_s - before.total_s
+        device_bytes += after.size[1] - before.size[1]
+        for again in entry(table):
             heapq.heappush(heap, again)
+        yield chosen, total_s, device_bytes
 
 
 class _Placing:
@@ -431,19 +354,15 @@ class _Placing:
             _NoRoomError: a shard fits on no rank.
         """
         places: list[tuple[int, ...]] = [()] * len(proposal)
-        others = []
-        for option in proposal:
-            if SPREAD[option.option.sharding_type] is Spread.UNIFORM:
-                self._uniform(option, 0)
-            else:
-                others.append(option)
-        for option in sorted(others, key=lambda o: (o.size[1], o.size[3]), reverse=True):
+        by_memory = sorted(proposal, key=lambda o: (o.size[1], o.size[3]), reverse=True)
+        for option in filter(lambda o: o.option.is_uniform, proposal):
+            self._uniform(option, 0)
+        for option in filter(lambda o: not o.option.is_uniform, by_memory):
             kind = option.option.sharding_type
             if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_COLUMN_WISE):
                 places[option.table] = self._on_a_host(option)
             else:
-                ranks = range(len(self.seconds))
-                places[option.table] = self._on_ranks(option, ranks)
+                places[option.table] = self._on_ranks(option, range(len(self.seconds)))
         return places
 
     def _fits(self, shard: DefaultShard, rank: int) -> bool:

@@ -13,24 +13,26 @@ torchrec#1612). HugeCTR has no such rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from costmodels.errors import InvalidValueError
 from costmodels.sharding import (
     BY_ROWS,
     SPREAD,
     ComputeKernel,
     Plan,
-    ShardingOption,
     ShardingType,
+    Shards,
     Spread,
     TablePlacement,
-    place,
+    check_plan,
+    option_of,
 )
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
-from costmodels.workload import Pipeline, Pooling, Table, Workload
+from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.support.text import counted
 
@@ -115,13 +117,18 @@ def layout_problems(
         InvalidInputError: the device is neither ``cuda`` nor ``cpu``.
     """
     _fused_kernels(device)
-    problems = _table_problems(plan, workload)
-    tables = {t.name: t for t in workload.tables}
-    group_size = _group_size(plan, topology)
-    for placement in plan.placements:
-        table = tables.get(placement.table)
-        if table is not None:
-            problems += _placement_problems(placement, table, topology, group_size, device)
+    try:
+        check_plan(plan, workload, topology.world_size)
+    except InvalidValueError as error:
+        return [str(error)]
+    world, group, problems = topology.world_size, _group_size(plan, topology), []
+    for table in workload.tables:
+        placement = plan.placement(table.name)
+        found = _option_problems(placement, table, device)
+        if not _is_laid_out(placement, table, world, group):
+            needed = _LAYOUTS[placement.sharding_type].format(group=group)
+            found.append(f"needs {needed}; got {_shards_words(placement.cells)}")
+        problems += [f"table {table.name!r}: {placement.sharding_type} {line}" for line in found]
     return problems
 
 
@@ -149,29 +156,6 @@ def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
     return KERNELS_BY_DEVICE[device]
 
 
-def _table_problems(plan: Plan, workload: Workload) -> list[str]:
-    planned = Counter(p.table for p in plan.placements)
-    expected = [t.name for t in workload.tables]
-    known = set(expected)
-    missing = [
-        f"table {name!r}: the plan does not place it; add it, for TorchRec does not report a table "
-        "that a plan leaves out"
-        for name in expected
-        if name not in planned
-    ]
-    unknown = [
-        f"table {name!r}: the workload {workload.name!r} has no such table; remove it from the plan"
-        for name in planned
-        if name not in known
-    ]
-    twice = [
-        f"table {name!r}: placed {count} times; keep one placement"
-        for name, count in planned.items()
-        if count > 1
-    ]
-    return missing + unknown + twice
-
-
 def _group_size(plan: Plan, topology: Topology) -> int:
     """The number of ranks that TorchRec treats as one node: a host, or a domain of several hosts.
 
@@ -186,20 +170,6 @@ def _group_size(plan: Plan, topology: Topology) -> int:
         ):
             return topology.domain_size
     return topology.local_world_size
-
-
-def _placement_problems(
-    placement: TablePlacement, table: Table, topology: Topology, group_size: int, device: str
-) -> list[str]:
-    name = f"table {table.name!r}: {placement.sharding_type}"
-    problems = [f"{name} {p}" for p in _option_problems(placement, table, device)]
-    world = topology.world_size
-    outside = sorted({s.rank for s in placement.shards if not 0 <= s.rank < world})
-    if outside:
-        problems.append(f"{name} uses ranks {outside[:5]} outside 0..{world - 1}; move the shards")
-    if not placement.shards:
-        return [*problems, f"{name} has no shards; list at least one"]
-    return problems + [f"{name} {p}" for p in _layout(placement, table, world, group_size)]
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
@@ -232,90 +202,38 @@ def _option_problems(placement: TablePlacement, table: Table, device: str) -> li
 _ALONE: Final = (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)
 """Types of one piece."""
 
-_BLOCKS: Final = (
-    "in blocks of ceil({rows} / {parts}) = {block} rows (training assigns ids by that block size "
-    "whatever the plan says)"
-)
-_ON_A_HOST: Final = "all {group} ranks of one host in order, {first}..{last}"
 _COLUMNS: Final = (
-    "all {rows} rows in every shard, and shards that follow each other left to right without hole "
-    "or overlap from column 0 to {columns}"
+    "all rows in every shard, columns from left to right, and on each rank pieces of one width"
 )
+_BLOCKS: Final = "all {group} ranks of one host in order, in equal blocks of rows"
 _LAYOUTS: Final = {
-    ShardingType.DATA_PARALLEL: "one copy on every rank, in order 0..{end}, each the whole table "
-    "of {rows} x {columns}",
-    ShardingType.TABLE_WISE: "one shard with the whole table of {rows} x {columns}; merge them, or "
-    "use column_wise or row_wise",
-    ShardingType.COLUMN_WISE: f"{_COLUMNS}; cut columns only, or use grid_shard",
-    ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}; keep "
-    "to one host, or use column_wise",
-    ShardingType.ROW_WISE: "exactly one shard per rank in order 0..{end} (with 0 rows where rows "
-    f"run out), with all {{columns}} columns, {_BLOCKS}; cut evenly, or use grid_shard",
-    ShardingType.TABLE_ROW_WISE: f"{_ON_A_HOST}, with all {{columns}} columns, {_BLOCKS}; cut "
-    "evenly, or use grid_shard",
-    ShardingType.GRID_SHARD: f"{{group}} shards per column block, on {_ON_A_HOST} for the first, "
-    f"{_BLOCKS}, and covers {{covered}} of {{columns}} columns; cut columns first, then rows",
+    ShardingType.DATA_PARALLEL: "one copy on every rank, in order",
+    ShardingType.TABLE_WISE: "one shard with the whole table",
+    ShardingType.COLUMN_WISE: _COLUMNS,
+    ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}",
+    ShardingType.ROW_WISE: "exactly one shard per rank in order, in equal blocks of rows",
+    ShardingType.TABLE_ROW_WISE: _BLOCKS,
+    ShardingType.GRID_SHARD: f"blocks of columns, each on {_BLOCKS}",
 }
-"""What the shards of each type need to be."""
+"""What the shards of each type need to be: TorchRec's training lays tables out so, whatever a plan
+says, and joins the pieces of a rank (``TableBatchedEmbeddingSlice``)."""
 
 
-def _layout(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    """How shards differ from the layout that TorchRec's runtime gives a table of their type."""
-    kind, cells = p.sharding_type, p.cells
-    on_hosts = SPREAD[kind] is Spread.HOSTS
-    step = group if on_hosts else 1
-    where = tuple((cells.rank[::step] // step).tolist())
-    widths = tuple(cells.num_cols[::step].tolist())
-    if SPREAD[kind] is Spread.UNIFORM or kind in _ALONE:
-        widths, where = (table.embedding_dim,), where[:1] if kind in _ALONE else ()
-    where = where[: len(widths)]
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=p.kernel,
-        column_widths=tuple(max(w, 1) for w in widths),
-        cache_load_factor_ratio=p.cache_load_factor_ratio,
+def _is_laid_out(placement: TablePlacement, table: Table, world: int, group: int) -> bool:
+    """Whether shards that tile a table lie as TorchRec's runtime has them for their type."""
+    option = option_of(placement, table, world_size=world, local_world_size=group)
+    if option is None or (placement.sharding_type in _ALONE and len(option.column_widths) > 1):
+        return False
+    return option.may_be_at(option.places_of(placement.ranks, group), group)
+
+
+def _shards_words(shards: Shards) -> str:
+    """How many shards there are, with the first three of them."""
+    first = ", ".join(
+        f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols} on rank {s.rank}"
+        for s in shards[:3]
     )
-    rows, columns = table.num_embeddings, table.embedding_dim
-    expected = place(option, rows, where, world_size=world, local_world_size=group).cells
-    one_host = kind is not ShardingType.TABLE_COLUMN_WISE or len(set(cells.rank // group)) == 1
-    problems = _unequal_problems(p)
-    if expected != cells or sum(widths) != columns or not one_host:
-        parts = world if kind is ShardingType.ROW_WISE else group
-        first = int(cells.rank[0]) // group * group
-        needed = _LAYOUTS[kind].format(
-            rows=rows,
-            columns=columns,
-            group=group,
-            first=first,
-            last=first + group - 1,
-            end=world - 1,
-            parts=parts,
-            block=-(-rows // parts),
-            covered=sum(widths),
-        )
-        shown = ", ".join(
-            f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in cells[:3]
-        )
-        ranks = ", ".join(map(str, p.ranks[:8]))
-        problems.append(
-            f"needs {needed}; got {counted(len(cells), 'shard')} [{shown}, ...] on ranks [{ranks}"
-            + (", ...]" if len(cells) > 8 else "]")
-        )
-    return problems
-
-
-def _unequal_problems(p: TablePlacement) -> list[str]:
-    """Unequal pieces on one rank, where TorchRec joins them (``TableBatchedEmbeddingSlice``)."""
-    widths: dict[int, set[int]] = {}
-    for rank, width in zip(p.ranks, p.cells.num_cols.tolist(), strict=True):
-        widths.setdefault(rank, set()).add(width)
-    return [
-        f"needs pieces of one width where several lie on one rank, got {sorted(found)} columns on "
-        f"rank {rank}; move them apart, or cut evenly"
-        for rank, found in sorted(widths.items())
-        if len(found) > 1
-    ]
+    return f"{counted(len(shards), 'shard')} [{first}{', ...' if len(shards) > 3 else ''}]"
 
 
 _NAMED: Final = 5
@@ -329,14 +247,8 @@ def odd_tables(workload: Workload) -> tuple[Table, ...]:
 
 def widened(workload: Workload) -> Workload:
     """The workload with the columns of such tables rounded up to the next multiple."""
-    odd = {t.name for t in odd_tables(workload)}
-    return replace(
-        workload,
-        tables=tuple(
-            replace(t, embedding_dim=_next(t, workload)) if t.name in odd else t
-            for t in workload.tables
-        ),
-    )
+    wide = (replace(t, embedding_dim=_next(t, workload)) for t in workload.tables)
+    return replace(workload, tables=tuple(wide))
 
 
 def width_remarks(workload: Workload) -> tuple[str, ...]:
@@ -375,3 +287,188 @@ def _listed(parts: Iterable[str]) -> str:
     shown = list(parts)
     rest = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
     return ", ".join(shown[:_NAMED]) + rest
+
+
+# ------------------ runtime warnings
+#
+# Plans that TorchRec cannot run, or under which it computes another model.
+#
+# **Means.** Row-wise shards of a mean-pooled table send sums. TorchRec then divides the whole
+# output of the module by the lengths of its bags. This goes wrong in several ways:
+#
+# - The columns of mean-pooled tables that are not cut by rows are divided too, a second time.
+# - Those of sum-pooled tables that are not cut by rows are divided although they are sums.
+# - The sums of ``grid_shard`` are not divided unless another table of the module is.
+# - With weights, a row-wise mean is divided by the sum of the weights, and every other mean by the
+#   number of indices.
+# - TorchRec decides by feature what is divided. A feature that a sum-pooled table shares with
+#   another
+#   table is divided in the wrong places.
+#
+# (TorchRec 1.8, ``_create_mean_pooling_divisor`` of ``embeddingbag.py``; seen in runs.)
+#
+# **Unequal pieces** train, but cannot load a checkpoint. When TorchRec loads a state, it takes the
+# width of a table's first piece for the width of all its pieces (1.8, ``_pre_load_state_dict_hook``
+# of ``embeddingbag.py`` and ``embedding.py``; seen in runs). On ranks with a piece of another width
+# the job then ends with an error about shapes. TorchRec's own planner cuts columns only into equal
+# pieces.
+#
+# **Widths of unpooled tables.** The ``column_wise`` tables of one ``EmbeddingCollection`` share one
+# exchange, and on each rank one fused lookup. In the exchange, TorchRec takes the width of a rank's
+# vectors for the width on all ranks (``comm_ops.py``, ``alltoall_sequence``); FBGEMM's unpooled
+# lookup has only one width. With pieces of two widths the job therefore fails when the model is
+# sharded, or in its first forward pass. (TorchRec 1.8; seen in runs.)
+
+_DIVIDED: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+"""The sharding types for which TorchRec divides sums to make means of them."""
+
+NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
+"""The other sharding types. Their shards send means, except those of ``grid_shard``, which send
+sums."""
+
+
+def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
+    """Why a plan changes what a module computes; empty if it does not.
+
+    Args:
+        tables: the tables of one module, each with its sharding type.
+    """
+    chosen = list(tables)
+    means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
+    cut = [t.name for t, kind in means if kind in SUMS_ROWS]
+    others = [t.name for t, kind in chosen if kind not in _DIVIDED]
+    reason = rows_change([t for t, _ in chosen])
+    if not cut or not (others or reason):
+        return ""
+    why = (
+        f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
+        "of indices too often"
+        if others
+        else reason
+    )
+    return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
+
+
+def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
+    """One line for each module that computes something else under a plan."""
+    types = {p.table: p.sharding_type for p in plan.placements}
+    found = [
+        module_problem([(t, types[t.name]) for t in tables if t.name in types])
+        for tables in tables_by_module(workload).values()
+    ]
+    return [line for line in found if line]
+
+
+def rows_change(tables: Iterable[Table]) -> str:
+    """Why a module computes other numbers even if all its tables are cut by rows; else empty.
+
+    Args:
+        tables: the tables of the module.
+    """
+    chosen = list(tables)
+    means = [t for t in chosen if t.pooling is Pooling.MEAN]
+    if not means:
+        return ""
+    if any(t.is_weighted for t in means):
+        return "and have weights: TorchRec then divides by the sum of the weights"
+    if any(t.dtype is DataType.INT8 for t in means):
+        return "and quantized: TorchRec then adds the means of the blocks"
+    if shared := _shared_with_sums(chosen):
+        return (
+            f"and sum-pooled tables of the same module share features {shared[:5]} with others: "
+            "TorchRec then divides these sums as well, or does not divide these means"
+        )
+    return ""
+
+
+def _shared_with_sums(tables: Sequence[Table]) -> list[str]:
+    """Features that several tables of a module read, of which at least one pools by sum."""
+    readers = Counter(feature.name for table in tables for feature in table.features)
+    summed = {f.name for t in tables if t.pooling is Pooling.SUM for f in t.features}
+    return [name for name, count in readers.items() if count > 1 and name in summed]
+
+
+def tables_by_module(workload: Workload) -> dict[str, list[Table]]:
+    """Pooled tables of each module, in the workload's order."""
+    found: dict[str, list[Table]] = {}
+    for table in workload.tables:
+        if table.pooling is not Pooling.NONE:
+            found.setdefault(table.module, []).append(table)
+    return found
+
+
+def checkpoint_problem(plan: Plan) -> str:
+    """Which tables could not be loaded from a checkpoint; empty if all could.
+
+    Args:
+        plan: any plan.
+    """
+    found = [
+        p.table
+        for p in plan.placements
+        if p.sharding_type is not ShardingType.DATA_PARALLEL and len(set(p.cells.num_cols)) > 1
+    ]
+    if not found:
+        return ""
+    return (
+        f"{len(found)} tables are cut into columns of unequal widths ({_listed(found)}): "
+        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
+    )
+
+
+def width_problems(plan: Plan, workload: Workload) -> dict[str, str]:
+    """From the path of each module whose pieces have several widths to a line about it.
+
+    Args:
+        plan: a plan of the workload.
+        workload: the tables, with the module of each.
+    """
+    return {
+        module: f"unpooled tables of module {module!r} are cut by columns into pieces of widths "
+        f"{sorted(widths)}, which TorchRec can neither look up nor exchange together; cut all of "
+        "them into pieces of one width, or allow table_wise or row_wise alone"
+        for module, widths in piece_widths(plan, workload).items()
+        if len(widths) > 1
+    }
+
+
+def piece_widths(plan: Plan, workload: Workload) -> dict[str, tuple[int, ...]]:
+    """The columns of the ``column_wise`` pieces of each module's unpooled tables.
+
+    Args:
+        plan: a plan of the workload.
+        workload: the tables, with the module of each.
+
+    Returns:
+        From the path of each module to the different widths, those of most pieces first.
+    """
+    unpooled = {t.name: t.module for t in workload.tables if t.pooling is Pooling.NONE}
+    counted: dict[str, Counter[int]] = {}
+    for placed in plan.placements:
+        if placed.sharding_type is ShardingType.COLUMN_WISE and placed.table in unpooled:
+            found = counted.setdefault(unpooled[placed.table], Counter())
+            found.update(s.num_cols for s in placed.shards)
+    return {
+        module: tuple(width for width, _ in widths.most_common())
+        for module, widths in counted.items()
+    }
+
+
+def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
+    """One line for each module that a plan breaks, and one if checkpoints cannot be loaded.
+
+    There are no lines under HugeCTR's pipeline, because these are limits of TorchRec.
+
+    Args:
+        plan: a plan of the workload.
+        workload: the tables, with the module of each.
+    """
+    if workload.pipeline is Pipeline.HUGECTR:
+        return ()
+    fails = [f"training will fail: {line}" for line in width_problems(plan, workload).values()]
+    others = [
+        f"under this plan TorchRec computes another model: {problem}; cut all tables of the module "
+        "by rows (row_wise, table_row_wise) or no mean-pooled one"
+        for problem in pooling_problems(plan, workload)
+    ]
+    return (*fails, *others, *filter(None, [checkpoint_problem(plan)]))

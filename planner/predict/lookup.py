@@ -11,6 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
+from costmodels.calibration.fit_fbgemm import LOCATIONS
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -25,18 +26,9 @@ from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from planner.errors import refuse
 from planner.models import calibrated_spread_ratio
-from planner.predict.rows import (
-    CsvRows,
-    Predicted,
-    Unmodelled,
-    given_cells,
-    interval,
-    number,
-    parsed,
-    spread_ratio,
-    word,
-)
+from planner.predict import rows as cells
 
 LOOKUP_COLUMNS: Final = ("phase", "rows_per_table", "dim")
 LOOKUP_OPTIONAL: Final = (
@@ -47,11 +39,6 @@ LOOKUP_OPTIONAL: Final = (
 _KERNEL: Final = re.compile(r"tbe|table.?batched", re.IGNORECASE)
 _OTHER_KERNEL: Final = re.compile(r"nbit|triton|hip", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"((?<=[\s=:(])[-+])?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
-_LOCATIONS: Final = {
-    "hbm": ComputeKernel.FUSED,
-    "uvm": ComputeKernel.FUSED_UVM,
-    "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
-}
 _PHASES: Final = {
     "forward": (1, 0, 0),
     "eval forward": (1, 0, 1),
@@ -119,7 +106,7 @@ class CountedLaw(AbstractIndexDistribution):
         return num_indices * self.draws_per_index
 
 
-def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+def predict_lookups(table: cells.CsvRows, topology: Topology) -> tuple[cells.Answer, ...]:
     """Predict the call of every row.
 
     Args:
@@ -130,70 +117,65 @@ def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Predicted | Unm
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    rows = parsed(table, lookup_call)
     model = default_models(topology).lookup
-    return tuple(
-        row
-        if isinstance(row, Unmodelled)
-        else _on_cpu(row, model, topology)
-        if topology.calibration
-        else predict_calls((row,), model, topology)
-        for row in rows
-    )
+
+    def predicted(call: LookupCall) -> cells.Answer:
+        if topology.calibration:
+            return _on_cpu(call, model, topology)
+        return predict_calls((call,), model, topology)
+
+    return cells.predict_each(table, lookup_call, predicted)
 
 
 def predict_calls(
     calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology
-) -> Predicted:
+) -> cells.Predicted:
     """Predict one fused call on the tables of all ``calls``, which share a phase and a kernel."""
     indices = sum(call.num_tables * call.shard.num_indices for call in calls)
-    return interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
+    return cells.interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
 
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
-    kernel = call.shard.kernel
-    table = call.shard.table
-    is_fbgemm = table.row_update.sorts
-    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-    known = (
-        call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
-        if is_fbgemm
-        else group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)
-    )
-    parts = [known, rate_sigma(topology, "lookup")]
-    sources = {p.name: p.source for p in topology.provenance}
-    basis = _basis(topology)
+    kernel, table = call.shard.kernel, call.shard.table
+    known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
+    is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
+    sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
+    if is_fbgemm:
+        sigmas[0] = call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
+    # Measured rates of this device, or of a similar one.
+    known_rates = [sources[name] for name in _SOURCED if name in sources]
+    basis = Basis.CALIBRATED if known_rates else Basis.ANALYTIC
     if kernel is not ComputeKernel.FUSED:
-        link = sources.get("host.device_link_bandwidth", Source.DEFAULT)
-        parts.append(RELATIVE_SIGMA[link])
-        if link not in (Source.MEASURED, Source.CALIBRATED):
-            basis = Basis.ANALYTIC
+        known_rates.append(sources.get("host.device_link_bandwidth", Source.DEFAULT))
+        sigmas.append(RELATIVE_SIGMA[known_rates[-1]])
     if table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
-        parts.append(_PER_INDEX_SIGMA)
+        sigmas.append(_PER_INDEX_SIGMA)
+        basis = Basis.ANALYTIC
+    if any(source not in (Source.MEASURED, Source.CALIBRATED) for source in known_rates):
         basis = Basis.ANALYTIC
     if _PHASES[call.phase][2]:
-        parts += [_IDLE_SIGMA, rate_sigma(topology, "host")]
+        sigmas += [_IDLE_SIGMA, rate_sigma(topology, "host")]
     if is_fbgemm and not is_measured(topology):
         basis = Basis.EXTRAPOLATED
     if not is_fbgemm and num_indices < _FEW_INDICES:
-        parts.append(_EXTRAPOLATED_SIGMA)
+        sigmas.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
-    return spread_ratio(*parts), basis
+    return cells.spread_ratio(*sigmas), basis
 
 
-def _on_cpu(
-    call: LookupCall, model: AbstractLookupModel, topology: Topology
-) -> Predicted | Unmodelled:
+def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> cells.Answer:
     """A call on one core, by the constants of a calibrated machine."""
     if call.shard.kernel is not ComputeKernel.FUSED:
-        return Unmodelled(reason="a CPU has no device memory apart from its own")
+        return cells.Unmodelled(reason="a CPU has no device memory apart from its own")
     forward, backward, _ = _PHASES[call.phase]
     phases = ["forward"] * forward + ["backward"] * backward
     spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
-    spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
+    spread = max(
+        (s for s in spreads if s is not None), default=cells.spread_ratio(_EXTRAPOLATED_SIGMA)
+    )
     seconds = call_time((call,), model, topology)
-    return interval(seconds, spread, Basis.CALIBRATED)
+    return cells.interval(seconds, spread, Basis.CALIBRATED)
 
 
 def call_time(
@@ -223,44 +205,37 @@ def call_time(
     return forward * forward_s + backward * backward_s + idle * idle_s
 
 
-def _basis(topology: Topology) -> Basis:
-    """What predictions are based on: measured rates of this device or a similar one, or not."""
-    sources = [p.source for p in topology.provenance if p.name in _SOURCED]
-    strong = sources and all(s in (Source.MEASURED, Source.CALIBRATED) for s in sources)
-    return Basis.CALIBRATED if strong else Basis.ANALYTIC
-
-
-def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
+def lookup_call(row: Mapping[str, str]) -> LookupCall | cells.Unmodelled:
     """The call that a row describes.
 
     Raises:
         ValueError: a cell is wrong.
     """
-    given = given_cells(row)
+    given = cells.given_cells(row)
     kernel = given.get("kernel", "TBE")
     if not _KERNEL.search(kernel) or _OTHER_KERNEL.search(kernel):
-        return Unmodelled(reason=f"kernel {kernel!r} is not a table-batched lookup of FBGEMM")
+        return cells.Unmodelled(reason=f"kernel {kernel!r} is not a table-batched lookup of FBGEMM")
     missing = [c for c in LOOKUP_COLUMNS if c not in given]
     if "lookups_total" not in given and "batch_per_table" not in given:
         missing.append("lookups_total")
     if given.get("location") == "uvm_caching" and "cache_load_factor" not in given:
         missing.append("cache_load_factor")
     if missing:
-        return Unmodelled(reason=f"{', '.join(missing)} not given")
+        return cells.Unmodelled(reason=f"{', '.join(missing)} not given")
     return _shaped(given)
 
 
-def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
-    phase = word(given, "phase", "", {p: p for p in _PHASES}.__getitem__)
-    rows = int(number(given, "rows_per_table", low=1, high=_MOST, whole=True))
-    dim = int(number(given, "dim", low=1, high=16384, whole=True))
-    num_tables = number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
-    pooling_factor = number(given, "pooling_factor", 1.0, low=0, high=1e6)
+def _shaped(given: dict[str, str]) -> LookupCall | cells.Unmodelled:
+    phase = cells.word(given, "phase", "", {p: p for p in _PHASES}.__getitem__)
+    rows = int(cells.number(given, "rows_per_table", low=1, high=_MOST, whole=True))
+    dim = int(cells.number(given, "dim", low=1, high=16384, whole=True))
+    num_tables = cells.number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
+    pooling_factor = cells.number(given, "pooling_factor", 1.0, low=0, high=1e6)
     indices, bags = _counts(given, num_tables, pooling_factor)
     law = _law(given, rows, indices, num_tables)
-    if isinstance(law, Unmodelled):
+    if isinstance(law, cells.Unmodelled):
         return law
-    pooling = word(given, "pooling", "sum", Pooling)
+    pooling = cells.word(given, "pooling", "sum", Pooling)
     shard = LookupShard(
         table=Table(
             name="table",
@@ -268,21 +243,21 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
             embedding_dim=dim,
             features=(Feature(name="feature", pooling_factor=pooling_factor),),
             distribution=law,
-            dtype=word(given, "weight_dtype", "fp32", DataType),
+            dtype=cells.word(given, "weight_dtype", "fp32", DataType),
             pooling=pooling,
-            row_update=word(given, "update", "deduplicated", RowUpdate),
+            row_update=cells.word(given, "update", "deduplicated", RowUpdate),
         ),
-        kernel=word(given, "location", "hbm", _LOCATIONS.__getitem__),
+        kernel=cells.word(given, "location", "hbm", LOCATIONS.__getitem__),
         row_offset=0,
         num_rows=rows,
         num_cols=dim,
         num_indices=indices,
         num_table_indices=indices,
         num_bags=indices if pooling is Pooling.NONE else bags,
-        output_element_bytes=int(word(given, "output_dtype", "fp32", DataType).num_bytes),
+        output_element_bytes=int(cells.word(given, "output_dtype", "fp32", DataType).num_bytes),
         index_bytes=8,
-        optimizer=word(given, "optimizer", "sgd", _optimizer),
-        cache_load_factor_ratio=number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+        optimizer=cells.word(given, "optimizer", "sgd", _optimizer),
+        cache_load_factor_ratio=cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
         if given.get("location") == "uvm_caching"
         else None,
     )
@@ -295,38 +270,36 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
     Raises:
         ValueError: both and the pooling factor are given, and do not agree.
     """
-    bags = number(given, "batch_per_table", 0.0, low=1, high=_MOST)
+    bags = cells.number(given, "batch_per_table", 0.0, low=1, high=_MOST)
     indices = bags * pooling_factor
     if "lookups_total" in given:
-        counted = number(given, "lookups_total", low=0, high=_MOST) / num_tables
+        counted = cells.number(given, "lookups_total", low=0, high=_MOST) / num_tables
         all_given = bags > 0 and "pooling_factor" in given
         if all_given and not math.isclose(counted, indices, rel_tol=_AGREEING):
-            message = (
+            refuse(
                 f"lookups_total {given['lookups_total']} is not num_tables x batch_per_table x "
                 f"pooling_factor = {num_tables * indices:.10g}; correct one or leave one out"
             )
-            raise ValueError(message)
         if counted > 0 and pooling_factor == 0:
-            message = (
+            refuse(
                 f"lookups_total {given['lookups_total']} with a pooling_factor of 0: no bag holds "
                 "an index; correct one or leave one out"
             )
-            raise ValueError(message)
         indices = counted
     return indices, bags or indices / max(pooling_factor, 1e-6)
 
 
 def _law(
     given: dict[str, str], rows: int, indices: float, num_tables: float
-) -> AbstractIndexDistribution | Unmodelled:
+) -> AbstractIndexDistribution | cells.Unmodelled:
     """The law of one table's indices, corrected by the distinct rows if they were counted."""
     text = given.get("index_distribution", "uniform")
     law = named_law(text, rows)
     if "lookups_unique" not in given:
         reason = f"index_distribution {text!r} is not understood and lookups_unique not given"
-        return law or Unmodelled(reason=reason)
+        return law or cells.Unmodelled(reason=reason)
     most = min(indices, float(rows)) * num_tables
-    unique = number(given, "lookups_unique", low=0, high=most) / num_tables
+    unique = cells.number(given, "lookups_unique", low=0, high=most) / num_tables
     law = law or Uniform(num_embeddings=rows)
     draws = _draws_for(law, unique, indices)
     return CountedLaw(law=law, draws_per_index=draws / max(indices, 1e-9), num_embeddings=rows)
@@ -335,7 +308,7 @@ def _law(
 def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
     """A law from words such as ``uniform``, ``zipf 1.2``, ``power law alpha 1.05``; else None."""
     words = text.lower()
-    if any(word in words for word in ("uniform", "random", "distinct")):
+    if any(w in words for w in ("uniform", "random", "distinct")):
         return Uniform(num_embeddings=rows)
     exponent = _NUMBER.search(words)
     if exponent is None or not any(w in words for w in ("zipf", "power", "pow-law", "alpha")):

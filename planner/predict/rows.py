@@ -24,7 +24,7 @@ from costmodels.topology import Topology
 from costmodels.uncertainty import rate_sigma
 from costmodels.units import US
 from costmodels.workload import DataType
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import read_text
 from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
@@ -45,12 +45,8 @@ _CELL: Final = 40
 """Errors show at most this many characters of a cell."""
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
-_NAMES: Final = {
-    "alltoall": Collective.ALL_TO_ALL,
-    "alltoallv": Collective.ALL_TO_ALL,
-    "allgather": Collective.ALL_GATHER,
-    "reducescatter": Collective.REDUCE_SCATTER,
-    "allreduce": Collective.ALL_REDUCE,
+_NAMES: Final = {c.value.replace("_", ""): c for c in Collective} | {
+    "alltoallv": Collective.ALL_TO_ALL
 }
 
 
@@ -81,12 +77,8 @@ class Unmodelled:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CollectiveRow:
-    collective: Collective
-    nodes: int
-    gpus_per_node: int
-    size_bytes: float
+Answer = Predicted | Unmodelled
+"""What a row gets."""
 
 
 def predict_collectives(
@@ -103,35 +95,34 @@ def predict_collectives(
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     rows = parsed(table, _collective_row)
-    models: dict[tuple[int, int], tuple[Topology, AbstractCollectiveModel]] = {}
+    made = {shape: system(*shape) for _, shape, _ in rows}
+    models = {shape: collective_model_of_device(topology) for shape, topology in made.items()}
     found = []
-    for row in rows:
-        shape = (row.nodes * row.gpus_per_node, row.gpus_per_node)
-        if shape not in models:
-            topology = system(*shape)
-            models[shape] = (topology, collective_model_of_device(topology))
-        topology, model = models[shape]
-        time_s = float(balanced_s(model, row.collective, np.array(row.size_bytes), topology))
-        trust = _trust(model, row, topology)
+    for collective, shape, size_bytes in rows:
+        topology, model = made[shape], models[shape]
+        time_s = float(balanced_s(model, collective, np.array(size_bytes), topology))
+        trust = _trust(model, collective, size_bytes, topology)
         found.append(interval(time_s, trust.spread_ratio, trust.basis))
     return tuple(found)
 
 
 def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
     """Remarks on the times of :func:`predict_collectives`, from the same arguments."""
-    shapes = {(r.nodes * r.gpus_per_node, r.gpus_per_node) for r in parsed(table, _collective_row)}
+    shapes = {shape for _, shape, _ in parsed(table, _collective_row)}
     systems = [system(*shape) for shape in sorted(shapes)]
     told = (text for t in systems for text in collective_model_of_device(t).remarks(t))
     return tuple(dict.fromkeys(told))
 
 
-def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
+def _trust(
+    model: AbstractCollectiveModel, collective: Collective, size_bytes: float, topology: Topology
+) -> Confidence:
     """The confidence that the model states, or on a calibrated machine the one of its fit."""
     if not topology.calibration:
-        return model.confidence(row.collective, row.size_bytes, topology)
-    fitted = calibrated_spread_ratio(topology, f"gloo {row.collective}") or _UNFITTED_SPREAD
+        return model.confidence(collective, size_bytes, topology)
+    fitted = calibrated_spread_ratio(topology, f"gloo {collective}") or _UNFITTED_SPREAD
     ranks = load_constants(topology.calibration).world_size
-    if row.nodes == 1 and row.gpus_per_node == ranks:
+    if topology.num_hosts == 1 and topology.world_size == ranks:
         return Confidence(basis=Basis.MEASURED, spread_ratio=fitted)
     return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
 
@@ -152,8 +143,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
         header = next(reader, [])
         body = [(reader.line_num, cells) for cells in reader if any(c.strip() for c in cells)]
     except csv.Error as error:
-        message = f"{path}:{reader.line_num}: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}:{reader.line_num}: {error}")
     known = {name.lower(): name for name in (*needed, *optional)}
     names = [name.strip().removeprefix("\ufeff") for name in header]
     columns = tuple(known.get(name.lower(), name) for name in names)
@@ -174,8 +164,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
     if problems:
         raise InvalidInputError(problems)
     if not body:
-        message = f"{path}: no rows below the header"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no rows below the header")
     return CsvRows(
         path=path,
         columns=columns,
@@ -184,7 +173,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
     )
 
 
-def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> str:
+def predicted_text(table: CsvRows, found: Iterable[Answer]) -> str:
     """The table as CSV text with the predictions, which replace columns of the same name."""
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
@@ -197,7 +186,7 @@ def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> s
     return csv_text((*kept, *added), rows)
 
 
-def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:
+def _cells(predicted: Answer) -> tuple[str, ...]:
     if isinstance(predicted, Unmodelled):
         return "", "", "", "", predicted.reason
     seconds = (predicted.time_s, predicted.low_s, predicted.high_s)
@@ -232,35 +221,38 @@ def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row
     return rows
 
 
-def _collective_row(row: dict[str, str]) -> _CollectiveRow:
+def predict_each(
+    table: CsvRows,
+    parse: Callable[[dict[str, str]], _Row | Unmodelled],
+    predict: Callable[[_Row], Answer],
+) -> tuple[Answer, ...]:
+    """A prediction of every row that ``parse`` understands; errors as :func:`parsed`."""
+    rows = parsed(table, parse)
+    return tuple(row if isinstance(row, Unmodelled) else predict(row) for row in rows)
+
+
+def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], float]:
+    """The collective, the number of all GPUs and that of each host, and the size in bytes.
+
+    The shape follows from two of three columns; the third one may be missing.
+    """
     name = row["collective"].strip().lower().replace("_", "").replace("-", "")
     if name not in _NAMES:
-        message = f"collective {row['collective']!r} is not one of {', '.join(Collective)}"
-        raise ValueError(message)
+        refuse(f"collective {row['collective']!r} is not one of {', '.join(Collective)}")
     size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
-    nodes, per_node = _shape(row)
-    return _CollectiveRow(
-        collective=_NAMES[name], nodes=nodes, gpus_per_node=per_node, size_bytes=size_bytes
-    )
-
-
-def _shape(row: dict[str, str]) -> tuple[int, int]:
-    """(nodes, GPUs per node), from two of the three columns; the third one may be missing."""
     given = {
         c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
         for c in ("nodes", "gpus_per_node", "ranks")
         if row.get(c, "").strip()
     }
     if "ranks" not in given and len(given) < 2:
-        message = "needs ranks, or nodes and gpus_per_node"
-        raise ValueError(message)
+        refuse("needs ranks, or nodes and gpus_per_node")
     ranks = given.get("ranks", given.get("nodes", 1) * given.get("gpus_per_node", 1))
     nodes = given.get("nodes", max(1, ranks // given.get("gpus_per_node", ranks)))
     per_node = given.get("gpus_per_node", max(1, ranks // nodes))
     if nodes * per_node != ranks:
-        message = f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs"
-        raise ValueError(message)
-    return nodes, per_node
+        refuse(f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs")
+    return _NAMES[name], (ranks, per_node), size_bytes
 
 
 def number(
@@ -283,14 +275,10 @@ def number(
     try:
         value = float(text)
     except ValueError:
-        message = f"{column} {text[:_CELL]!r} is not a number"
-        raise ValueError(message) from None
+        refuse(f"{column} {text[:_CELL]!r} is not a number")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        message = (
-            f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}"
-        )
-        raise ValueError(message)
+        refuse(f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}")
     return value
 
 
@@ -314,8 +302,7 @@ def word(
         names = (
             f"one of {', '.join(map(str, meaning))}" if isinstance(meaning, EnumType) else "known"
         )
-        message = f"{column} {text!r} is not {names}"
-        raise ValueError(message) from None
+        refuse(f"{column} {text!r} is not {names}")
 
 
 def _shown(limit: float) -> str:
@@ -333,7 +320,7 @@ _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation of the errors on the products to which the tiles were fitted."""
 
 
-def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+def predict_products(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
     """Predict the product of every row: ``batch`` products of M x K by K x N in ``dtype``.
 
     Args:
@@ -349,7 +336,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
     basis = Basis.CALIBRATED if known else Basis.ANALYTIC
     rates = dict(topology.device.flops_per_s)
 
-    def predicted(product: Product, dtype: DataType) -> Predicted | Unmodelled:
+    def predicted(product: Product, dtype: DataType) -> Answer:
         """At the rate of the element type; tf32 runs as fp32 on devices without it."""
         if topology.calibration:
             return _on_cpu(product, dtype, topology)
@@ -358,11 +345,10 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
             return Unmodelled(reason=f"{name} lists no rate for products in {dtype}")
         return interval(product_s(product, dtype, topology.device), spread, basis)
 
-    rows = parsed(table, _product)
-    return tuple(row if isinstance(row, Unmodelled) else predicted(*row) for row in rows)
+    return predict_each(table, _product, lambda row: predicted(*row))
 
 
-def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Predicted | Unmodelled:
+def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Answer:
     """A product on a core, by the constants of a calibrated machine, which are those of fp32."""
     if dtype is not DataType.FP32:
         return Unmodelled(reason=f"this machine was calibrated in fp32, not in {dtype}")

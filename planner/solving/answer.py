@@ -8,16 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
+from costmodels.topology import batch_ratios
 from costmodels.units import format_bytes, format_time
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, refuse, refuse_any
 from planner.models import pipeline_of
-from planner.options.arithmetic import refuse_hopeless
-from planner.options.contradictions import constraint_problems
-from planner.options.runtime_warnings import runtime_warnings
+from planner.options.memory import refuse_hopeless
+from planner.options.table_limits import constraint_problems
 from planner.options.torchrec_default import torchrec_default
-from planner.options.torchrec_rules import odd_tables, width_remarks
+from planner.options.torchrec_rules import odd_tables, runtime_warnings, width_remarks
 from planner.problem import PlanningProblem
 from planner.result import (
     TORCHREC_BASELINE,
@@ -298,7 +297,7 @@ def answer_without_tables(
     refuse_any(broken)
     only = Plan(placements=())
     pipeline = pipeline_of(problem, make_pipeline)
-    refuse_hopeless(problem, pipeline, ())
+    refuse_hopeless(problem, pipeline)
     best = Candidate.of(NO_SEARCH, only, pipeline)
     value = objective_value(problem, only, search.objective)
     report = SolverReport(

@@ -12,10 +12,10 @@ from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
-from planner.options.arithmetic import refuse_hopeless
 from planner.options.cuts import ListingProgress
-from planner.options.enumeration import HOST_KERNELS, enumerate_options
-from planner.options.table_limits import table_limits
+from planner.options.enumeration import enumerate_options
+from planner.options.memory import refuse_hopeless
+from planner.options.table_limits import HOST_KERNELS
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard
@@ -60,14 +60,12 @@ def search_space(
         StoppedError: ``should_stop`` was True.
     """
     pipeline = search_pipeline(problem, make_pipeline)
-    limits = table_limits(problem)
-    refuse_hopeless(problem, pipeline, limits)
+    refuse_hopeless(problem, pipeline)
     if isinstance(pipeline, TorchrecPipeline):
         return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
         problem,
         pipeline,
-        limits=limits,
         every_kernel=every_kernel,
         every_name=every_name,
         progress=progress,
@@ -98,7 +96,7 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
     """Lines that say which options a search considered, and whether its bound holds for others."""
     listing, topology = space.listing, space.problem.topology
     kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
-    named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
+    named = [*kinds, *(left_out for left_out, kept in listing.names.items() if kept in kinds)]
     kernels = sorted({o.kernel for t in listing.tables for o in t.options})
     ratios = {o.cache_load_factor_ratio or 0.0 for t in listing.tables for o in t.options} - {0.0}
     cached = ", ".join(f"{100 * ratio:g} %" for ratio in sorted(ratios))

@@ -21,7 +21,7 @@ from planner.errors import (
     refuse,
 )
 from planner.options import cuts
-from planner.options.runtime_warnings import piece_widths, pooling_problems, width_problems
+from planner.options.torchrec_rules import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
@@ -213,7 +213,7 @@ def _listing_progress(
 # TorchRec cannot run some plans, and under others it computes something else than the model does.
 # This depends on several tables of a module together, and the search does not know of it. If the
 # plan of the search is such a plan, the problem is searched again under narrower rules
-# (:mod:`planner.options.narrowing`), and the best plan of these searches is the answer. The bound
+# (:mod:`planner.options.cuts`), and the best plan of these searches is the answer. The bound
 # of the first search holds for it as well, because all these plans are also plans of the first
 # search.
 

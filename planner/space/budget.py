@@ -1,8 +1,8 @@
 """How a time limit and a budget of work are shared out between listing, search and baselines.
 
-Without a time limit a search has a budget of work (:mod:`planner.space.effort`) that follows from
-the problem's size, so that it ends at the same point on every machine. A time limit is measured by
-the clock, so that with one the result can differ from machine to machine.
+Without a time limit a search has a budget of work (:mod:`planner.space.effort`) that
+follows from the problem's size, so that it ends at the same point on every machine. A time limit is
+measured by the clock, so that with one the result can differ from machine to machine.
 """
 
 from __future__ import annotations

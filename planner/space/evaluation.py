@@ -26,12 +26,13 @@ from costmodels.sharding import (
     ShardingType,
     Spread,
     TablePlacement,
+    option_of,
     place,
 )
 from planner.errors import InvalidInputError
+from planner.options.cuts import PLAIN_NAMES
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
-from planner.options.torchrec_rules import column_multiple, legal_types_and_kernels
 from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
@@ -256,15 +257,15 @@ class SearchSpace:
         the plain name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``.
         All such tables change their name together, so that the price stays the same.
         """
-        names = self._names(assignment)
-        return Plan(
-            placements=tuple(
-                self._placement(t, self.option(t, index), places, names)
-                for t, (index, places) in enumerate(
-                    zip(assignment.options, assignment.places, strict=True)
-                )
-            )
-        )
+        options = [self.option(t, i) for t, i in enumerate(assignment.options)]
+        names = self._names(options)
+        rows = (table.num_embeddings for table in self.problem.workload.tables)
+        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
+        named = [
+            replace(o, sharding_type=names.get(o.sharding_type, o.sharding_type)) for o in options
+        ]
+        placed = zip(named, rows, assignment.places, strict=True)
+        return Plan(placements=tuple(place(o, n, where, **sizes) for o, n, where in placed))
 
     def assignment(self, plan: Plan) -> Assignment:
         """The assignment that gives a plan; the inverse of :meth:`plan`.
@@ -296,78 +297,30 @@ class SearchSpace:
 
     def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
-        kind = placement.sharding_type
-        listed = self.listing.names.listed(kind)
-        for index, option in enumerate(self.tables[table].options):
-            if option.sharding_type not in (kind, listed):
-                continue
-            step = self.local_world_size if option.spread is Spread.HOSTS else 1
-            places = tuple(r // step for r in placement.ranks[::step])
-            uniform = option.is_uniform
-            if not uniform and len(places) != option.num_pieces:
-                continue
-            places = () if uniform else places
-            if _is_alike(self._placement(table, option, places, {}), placement):
-                return index, places
-        return None
+        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
+        item, options = self.problem.workload.tables[table], self.tables[table].options
+        kind, found = placement.sharding_type, []
+        for name in {kind, self.listing.names.get(kind, kind)}:
+            option = option_of(replace(placement, sharding_type=name), item, **sizes)
+            if option in options:
+                found.append((options.index(option), option))
+        if not found:
+            return None
+        index, option = min(found, key=lambda both: both[0])
+        return index, option.places_of(placement.ranks, self.local_world_size)
 
-    def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
+    def _names(self, options: Sequence[ShardingOption]) -> dict[ShardingType, ShardingType]:
         """The sharding types that get another name in the plan, and this name; see :meth:`plan`."""
-        options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = {}
-        for general, plain in self.listing.names.plain.items():
-            users = [t for t, o in enumerate(options) if o.sharding_type is general]
-            whole = all(len(options[t].column_widths) == 1 for t in users)
-            if whole and all(self._allows(t, plain, options[t].kernel) for t in users):
+        for general, plain in PLAIN_NAMES.items():
+            keeps = (
+                len(o.column_widths) == 1 and o.kernel in t.kernels.get(plain, ())
+                for o, t in zip(options, self.tables, strict=True)
+                if o.sharding_type is general
+            )
+            if self.listing.names.get(plain) is general and all(keeps):
                 names[general] = plain
         return names
-
-    def _allows(self, table: int, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
-        constraints = self.problem.constraints
-        item = self.problem.workload.tables[table]
-        rules = constraints.for_table(item.name)
-        named = all(
-            (not r.sharding_types or sharding_type in r.sharding_types)
-            and r.allows_pair(sharding_type, kernel)
-            for r in rules
-        )
-        legal = sharding_type in legal_types_and_kernels(
-            item,
-            self.problem.topology.compute_device,
-            multiple=column_multiple(self.problem.workload),
-        )
-        return legal and named and sharding_type in constraints.sharding_types
-
-    def _placement(
-        self,
-        table: int,
-        option: ShardingOption,
-        places: tuple[int, ...],
-        names: dict[ShardingType, ShardingType],
-    ) -> TablePlacement:
-        named = ShardingOption(
-            table=option.table,
-            sharding_type=names.get(option.sharding_type, option.sharding_type),
-            kernel=option.kernel,
-            column_widths=option.column_widths,
-            cache_load_factor_ratio=option.cache_load_factor_ratio,
-        )
-        return place(
-            named,
-            self.problem.workload.tables[table].num_embeddings,
-            places,
-            world_size=self.world_size,
-            local_world_size=self.local_world_size,
-        )
-
-
-def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
-    """Whether two placements are the same except for the name of their sharding type."""
-    return (one.shards, one.kernel, one.cache_load_factor_ratio) == (
-        other.shards,
-        other.kernel,
-        other.cache_load_factor_ratio,
-    )
 
 
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import least_sync_s
-from costmodels.topology import group_topology
+from costmodels.topology import PROPORTIONAL, batch_ratios, group_topology
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, refuse
 from planner.models import pipeline_of
-from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
+from planner.options.enumeration import enumerate_options
 from planner.options.memory import surely_crowded
+from planner.options.table_limits import CACHE_LOAD_FACTORS
 from planner.problem import PlanningProblem, TableConstraint
 from planner.rules.group_rules import group_problem
 

@@ -20,7 +20,7 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, reading, refuse
 from planner.io.plan.plan_file import plan_from_json
 from planner.io.plan.result_json import inputs_hash
-from planner.options.runtime_warnings import runtime_warnings
+from planner.options.torchrec_rules import runtime_warnings
 from planner.result import PlanningResult, SolverReport
 from planner.search.base import StopCallback
 from planner.search.bounds.proofs import Floor

@@ -1,7 +1,10 @@
 """What all kinds of published measurements have in common: cases, predictions and their errors.
 
-A kind of measurements is one module of this folder. It has the readers of its rows, what predicts
-them, and ``parts()``, which returns the predictions that are judged together.
+A case is one measured time, with the groups that it belongs to. A function of a module of this
+folder returns the predictions that are judged together, as :class:`Part`, and one runner prints
+them. Where constants are fitted to cases, each case is also predicted by constants that were fitted
+without its model, its device or its family. ``configs/published/left_out.json`` has these
+constants, and ``python -m benchmarks.fit_published KIND --left-out`` fits them anew.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from costmodels.estimates import Z90, Estimate, Source
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
@@ -29,6 +32,9 @@ from planner.io.workload.workload_file import workload_file_of
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 UNSEEN: Final = "as shipped (fitted to none)"
 """The names of the predictions with the shipped constants."""
+LEFT_OUT_FILE: Final = "left_out.json"
+_NO_TABLES: Final = Plan(placements=())
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,34 +45,33 @@ class Case:
         name: name of the case.
         topology: the system.
         measured_s: measured seconds.
+        groups: what it is counted among: from the title of a column to its cell.
         reference: where the measurement is published.
+        label: its name in tables; empty for ``name``.
     """
 
     name: str
     topology: Topology
     measured_s: float
+    groups: Mapping[str, str] = field(default_factory=dict, hash=False)
     reference: str = ""
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        """The name in tables."""
-        return self.name
+    def key(self, titles: Iterable[str]) -> str:
+        """The cells under some titles, joined by blanks."""
+        return " ".join(self.groups[title] for title in titles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase(Case):
-    """One measured iteration of a workload."""
+    """One measured iteration of a workload under a plan."""
 
     workload: Workload
-
-
-CaseT = TypeVar("CaseT", bound=Case)
-Item = TypeVar("Item")
-Fit = TypeVar("Fit")
+    plan: Plan = _NO_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction(Generic[CaseT]):
+class Prediction:
     """A case and what is predicted for it.
 
     Attributes:
@@ -74,7 +79,7 @@ class Prediction(Generic[CaseT]):
         predicted: the predictions by the names of fits and models, the one that ships first.
     """
 
-    case: CaseT
+    case: Any
     predicted: dict[str, Estimate]
 
     @property
@@ -85,12 +90,12 @@ class Prediction(Generic[CaseT]):
     @property
     def error_ratio(self) -> float:
         """Signed relative error of the shipped constants."""
-        return self.shipped.time_s / self.case.measured_s - 1.0
+        return float(self.shipped.time_s / self.case.measured_s - 1.0)
 
     @property
     def is_inside(self) -> bool:
         """Whether the interval holds the measurement."""
-        return self.shipped.low_s <= self.case.measured_s <= self.shipped.high_s
+        return bool(self.shipped.low_s <= self.case.measured_s <= self.shipped.high_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +106,24 @@ class Part:
         name: its key in JSON.
         title: its title for people.
         found: the predictions, all of them by the same names.
-        by: what the cases are grouped by: the title of a column, and what makes its cell.
+        by: the titles of the groups that errors are told for.
         judged: the name whose worst error and intervals groups are told with; empty for the first.
         unit: in which times are printed, ``ms`` or ``us``.
     """
 
     name: str
     title: str
-    found: Sequence[Prediction[Any]]
-    by: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    found: Sequence[Prediction]
+    by: tuple[str, ...] = ()
     judged: str = ""
     unit: str = "ms"
 
     @property
-    def groups(self) -> dict[tuple[str, ...], list[Prediction[Any]]]:
+    def groups(self) -> dict[tuple[str, ...], list[Prediction]]:
         """The predictions by group; none if nothing says what they are grouped by."""
         if not self.by:
             return {}
-        return grouped(self.found, lambda p: tuple(make(p.case) for make in self.by.values()))
+        return grouped(self.found, lambda p: tuple(p.case.groups[title] for title in self.by))
 
 
 def within(time_s: float, sigma: float = 0.0) -> Estimate:
@@ -128,7 +133,7 @@ def within(time_s: float, sigma: float = 0.0) -> Estimate:
     return Estimate(time_s=time_s, low_s=low_s, high_s=high_s, source=Source.DEFAULT)
 
 
-def summarize(found: Sequence[Prediction[Any]]) -> dict[str, ErrorSummary]:
+def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
     """The errors by the names of predictions, with coverage for those that have intervals."""
     measured = [p.case.measured_s for p in found]
     errors = {}
@@ -140,25 +145,23 @@ def summarize(found: Sequence[Prediction[Any]]) -> dict[str, ErrorSummary]:
     return errors
 
 
-def left_out(
-    cases: Sequence[CaseT],
-    others: Sequence[CaseT],
-    may_use: Mapping[str, Callable[[CaseT, CaseT], bool]],
-    fit: Callable[[tuple[int, ...]], Fit],
-) -> dict[str, list[Fit]]:
-    """For each way of leaving cases out and each case, the fit to those that it may use.
+def with_left_out(
+    case: Case,
+    kind: str,
+    ways: Mapping[str, tuple[str, ...]],
+    price: Callable[[Any], Estimate],
+) -> Prediction:
+    """A case priced with the shipped constants, and with those that were fitted without it.
 
     Args:
-        cases: the cases that are predicted.
-        others: what is fitted to.
-        may_use: by the name of a way, whether the first case may be fitted to the second one.
-        fit: fits to the cases of these indices in ``others``.
+        case: the case.
+        kind: name of the kind in the file of constants.
+        ways: for each way of leaving cases out, the titles of the groups that its constants go by.
+        price: prices the case with constants as the file has them, or with None as shipped.
     """
-    fitted = cache(fit)
-    return {
-        name: [fitted(tuple(i for i, o in enumerate(others) if is_kept(c, o))) for c in cases]
-        for name, is_kept in may_use.items()
-    }
+    stored = json_file(LEFT_OUT_FILE)[kind]
+    others = {way: price(stored[way][case.key(titles)]) for way, titles in ways.items()}
+    return Prediction(case=case, predicted={AS_SHIPPED: price(None), **others})
 
 
 @cache
@@ -200,9 +203,19 @@ def csv_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(_text(name))))
 
 
-def json_rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a file of configs/published with one JSON object on each line."""
-    return [json.loads(line) for line in _text(name).splitlines()]
+def json_rows(name: str, *blocks: str) -> list[dict[str, Any]]:
+    """The rows of these blocks in a file of configs/published, but those that failed.
+
+    A file has one JSON object on each line. Without ``blocks`` all its rows are returned.
+    """
+    rows = [json.loads(line) for line in _text(name).splitlines()]
+    return [r for r in rows if not blocks or (r["block"] in blocks and "error" not in r)]
+
+
+@cache
+def json_file(name: str) -> Any:
+    """The content of a JSON file of configs/published."""
+    return json.loads(_text(name))
 
 
 def _text(name: str) -> str:

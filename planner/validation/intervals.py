@@ -23,13 +23,11 @@ from costmodels.measured.curves import CollectiveCurve
 from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
-from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-from planner.predict.rows import Predicted, read_table
 from planner.validation.cases import Prediction, grouped
-from planner.validation.published import PublishedCase, load_cases, predict
+from planner.validation.kernels import other_lookups
+from planner.validation.published import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
@@ -234,8 +232,6 @@ def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
 WANTED: Final = (0.80, 0.97)
 """The least and the greatest share of measurements inside their intervals that is accepted. Below,
 intervals are too narrow; above, they are wider than they need to be."""
-_LOOKUP_DEVICE: Final = "H100-SXM5-80GB"
-"""The device whose lookups are looked at; its system is ``h100_sxm``."""
 _LARGE_BYTES: Final = 2**20
 """Collectives from this size on are large."""
 _CONSISTENT: Final = 0.05
@@ -271,6 +267,15 @@ class Coverage:
         low, high = WANTED
         return low <= self.coverage_ratio <= high or self.chance_ratio > _CONSISTENT
 
+    @property
+    def verdict(self) -> str:
+        """The same in words."""
+        if not self.coverage_ok:
+            return "no"
+        low, high = WANTED
+        too_few = f"too few to tell (p = {self.chance_ratio:.2f})"
+        return "yes" if low <= self.coverage_ratio <= high else too_few
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPair:
@@ -297,16 +302,15 @@ class PlanPair:
 def coverages() -> tuple[Coverage, ...]:
     """The coverage of each family, and last that of all counted families together."""
     records = predicting_records()
-    other = never_fitted(records)
-    large = (p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
-    published = [(p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0) for p in _published()]
+    large = (p for p in never_fitted(records) if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
+    lookups = (p for p in other_lookups() if p.case.groups["role"] == "validate")
     families = (
-        ("iteration: published systems", published, True),
-        ("lookup: H100", _lookup_rows(), True),
-        ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
-        ("collective: other versions", _curve_rows(older_versions(records)), True),
-        ("collective: other harness, >= 1 MiB", _curve_rows(large), False),
-        ("collective: other clusters", _curve_rows(clusters_never_fitted()), False),
+        ("iteration: published systems", _of_steps(_published()), True),
+        ("lookup: H100", _of_steps(lookups), True),
+        ("collective: sizes left out", _of_curves(every_other_size(records)), True),
+        ("collective: other versions", _of_curves(older_versions(records)), True),
+        ("collective: other harness, >= 1 MiB", _of_curves(large), False),
+        ("collective: other clusters", _of_curves(clusters_never_fitted()), False),
     )
     found = [_coverage(name, rows, counted=counted) for name, rows, counted in families]
     together = [row for _, rows, counted in families if counted for row in rows]
@@ -342,26 +346,19 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
 
 @cache
-def _published() -> tuple[Prediction[PublishedCase], ...]:
+def _published() -> tuple[Prediction, ...]:
     """All published cases with their predictions."""
     return tuple(predict(case) for case in load_cases())
 
 
-def _lookup_rows() -> list[tuple[bool, float]]:
-    """The lookups that nothing is fitted to: whether inside, and the width of the interval."""
-    table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
-    found = zip(table.rows, predict_lookups(table, load_system("h100_sxm")), strict=True)
-    return [
-        (p.low_s <= float(row["time_us"]) * 1e-6 <= p.high_s, p.high_s / p.low_s - 1.0)
-        for row, p in found
-        if row["device"] == _LOOKUP_DEVICE and row["role"] == "validate"
-        if isinstance(p, Predicted)
-    ]
+def _of_steps(found: Iterable[Prediction]) -> list[tuple[bool, float]]:
+    """Whether each measurement is inside its interval, and high / low - 1 of the interval."""
+    return [(p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0) for p in found]
 
 
-def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
+def _of_curves(found: Iterable[HeldOut]) -> list[tuple[bool, float]]:
     """The same of points of collective curves."""
-    return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in points]
+    return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in found]
 
 
 def _coverage(family: str, rows: list[tuple[bool, float]], *, counted: bool) -> Coverage:

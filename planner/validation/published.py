@@ -9,7 +9,7 @@ arguments.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.dense.base import dense_parameters
@@ -28,7 +28,7 @@ from costmodels.topology import Topology
 from costmodels.units import GB
 from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.validation.cases import UNSEEN, Part, Prediction, StepCase, csv_rows, within
 
 _FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
@@ -39,25 +39,7 @@ _REPLICATION_SLACK = 1.02
 the threshold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCase(StepCase):
-    """One measured system.
-
-    Attributes:
-        plan: the plan that ran.
-        plan_source: where the plan comes from.
-    """
-
-    plan: Plan
-    plan_source: str
-
-    @property
-    def label(self) -> str:
-        """The round of the benchmark and who ran it."""
-        return " ".join(self.name.split("-")[1:3])
-
-
-def load_cases() -> tuple[PublishedCase, ...]:
+def load_cases() -> tuple[StepCase, ...]:
     """Every shipped case, in the order of files and rows.
 
     Raises:
@@ -67,7 +49,7 @@ def load_cases() -> tuple[PublishedCase, ...]:
     return tuple(_case(row) for row in rows if row["role"] == "validate")
 
 
-def predict(case: PublishedCase) -> Prediction[PublishedCase]:
+def predict(case: StepCase) -> Prediction:
     """Predict a case: price its own plan."""
     models = models_of_run(case.workload, case.topology)
     estimate = CostPipeline(case.workload, case.topology, models).estimate(case.plan)
@@ -75,7 +57,7 @@ def predict(case: PublishedCase) -> Prediction[PublishedCase]:
     return Prediction(case=case, predicted={UNSEEN: estimate.time, NAIVE: within(naive_s)})
 
 
-def parts() -> tuple[Part, ...]:
+def systems() -> tuple[Part, ...]:
     """Every measured system."""
     found = tuple(predict(case) for case in load_cases())
     return (Part("systems", "MLPerf DLRM-DCNv2, iteration time", found),)
@@ -122,7 +104,7 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
     )
 
 
-def _case(row: dict[str, str]) -> PublishedCase:
+def _case(row: dict[str, str]) -> StepCase:
     """The case of a row.
 
     Raises:
@@ -132,16 +114,15 @@ def _case(row: dict[str, str]) -> PublishedCase:
     topology = io.load_system(row["system"], gpus=gpus, gpus_per_host=int(row["gpus_per_host"]))
     batch, rest = divmod(int(row["global_batch"]), gpus)
     if rest:
-        message = f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks"
-        raise InvalidInputError(message)
+        refuse(f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks")
     workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
-    return PublishedCase(
+    return StepCase(
         name=row["case"],
+        label=" ".join(row["case"].split("-")[1:3]),
         workload=workload,
         topology=topology,
         plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),
-        plan_source=row["plan_source"],
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )

@@ -8,20 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.points import placed
-from costmodels.distribution.zipf import Zipf
+from costmodels.calibration.points import placed, small_workload, zipf_table
 from costmodels.errors import CostModelError
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import (
-    DenseArch,
-    Feature,
-    Interaction,
-    Pipeline,
-    Pooling,
-    Table,
-    Workload,
-)
+from costmodels.workload import Pooling, Table, Workload
 from planner import api
 from planner.errors import PlannerError
 from planner.problem import Constraints
@@ -77,10 +68,9 @@ def random_workload(seed: int) -> Workload:
         exponent = _exponent(rng)
         pooling = float(np.round(np.exp(rng.uniform(0.0, np.log(50.0)))))
         scattered = bool(rng.random() < 0.6)
-        tables.append(_table(i, rows, dim, pooling, exponent, scattered=scattered))
+        tables.append(zipf_table(i, rows, dim, pooling, exponent, scattered=scattered))
     batch = int(rng.choice([1024, 2048, 4096]))
-    bottom, top = int(rng.choice([16, 32])), int(rng.choice((8, 16, 32)))
-    return _with_mlps(f"random-{seed}", tables, batch, bottom, top)
+    return _with_mlps(f"random-{seed}", tables, batch, (8, 16, 32), rng)
 
 
 def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
@@ -188,8 +178,7 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
         for i in range(count)
     ]
     batch, blocks = _blocks(width, heads, count, batch, rng)
-    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
-    return _with_mlps(f"fields-{seed}", tables, batch, bottom, top), blocks
+    return _with_mlps(f"fields-{seed}", tables, batch, (16, 32, 64), rng), blocks
 
 
 def over_sequences(seed: int) -> tuple[Workload, Blocks]:
@@ -207,8 +196,7 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     batch, blocks = _blocks(width, heads, positions, batch, rng)
-    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
-    return _with_mlps(f"sequences-{seed}", tables, batch, bottom, top), blocks
+    return _with_mlps(f"sequences-{seed}", tables, batch, (16, 32, 64), rng), blocks
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, int]:
@@ -221,25 +209,12 @@ def _random_table(number: int, width: int, length: float, rng: np.random.Generat
     """A random table with so many columns, and ``length`` indices per sample in the mean."""
     rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
     exponent = _exponent(rng)
-    return _table(number, rows, width, length, exponent, scattered=bool(rng.random() < 0.6))
+    return zipf_table(number, rows, width, length, exponent, scattered=bool(rng.random() < 0.6))
 
 
 def _exponent(rng: np.random.Generator) -> float:
     """The exponent of a random Zipf law; 0 for one law in seven."""
     return 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
-
-
-def _table(
-    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = True
-) -> Table:
-    """A pooled table of one feature, whose indices follow a Zipf law."""
-    return Table(
-        name=f"t{number}",
-        num_embeddings=rows,
-        embedding_dim=dim,
-        features=(Feature(name=f"f{number}", pooling_factor=length),),
-        distribution=Zipf(num_embeddings=rows, exponent=exponent, scattered=scattered),
-    )
 
 
 def _blocks(
@@ -262,20 +237,12 @@ def _blocks(
     return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
 
 
-def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int) -> Workload:
-    """The workload with these tables and MLPs of one hidden layer."""
-    return Workload(
-        name=name,
-        tables=tuple(tables),
-        batch_size_per_rank=batch,
-        dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=(bottom,),
-            top_mlp=(top, 1),
-            interaction=Interaction.CAT,
-        ),
-        pipeline=Pipeline.NONE,
-    )
+def _with_mlps(
+    name: str, tables: list[Table], batch: int, tops: tuple[int, ...], rng: np.random.Generator
+) -> Workload:
+    """The workload with these tables and random MLPs of one hidden layer."""
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice(tops))
+    return small_workload(name, tables, batch, (bottom,), (top, 1))
 
 
 BLOCK_TASKS: Final[dict[str, Callable[[int], tuple[Workload, Blocks]]]] = {

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import AbstractLookupModel
@@ -19,7 +18,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
-from costmodels.topology import Link, Topology
+from costmodels.topology import Link, Topology, batch_ratios, with_batch
 from costmodels.workload import DenseArch, Feature, Pipeline, Workload
 from tests.networks import matrix_by_level
 from tests.strategies import (

@@ -21,7 +21,7 @@ from costmodels.errors import (
     UnknownNameError,
     require,
 )
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import PIPELINES
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.workload import Pipeline
 

@@ -13,8 +13,8 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
+from costmodels.floors.floor import leaf
 from costmodels.floors.phases import ALL_REDUCE
-from costmodels.floors.type_floor import leaf
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.iteration.base import StageTimes
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import PIPELINES, StageTimes
 from tests.costmodels.iteration.events import simulate
 from tests.costmodels.iteration.programs import stage_times
 

@@ -15,7 +15,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.integrations.drop_in import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.options.runtime_warnings import pooling_problems
+from planner.options.torchrec_rules import pooling_problems
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem, TableConstraint
 from tests.found.drawn_torchrec import slower_memories
 from tests.integration.builders import make_table, make_topology, placed

@@ -19,7 +19,7 @@ from benchmarks.search.peer_searches.tasks import Best
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType, Spread
 from planner.objectives import objective_named
-from planner.options.enumeration import HOST_KERNELS
+from planner.options.table_limits import HOST_KERNELS
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy, shard_seconds, whole_options
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace

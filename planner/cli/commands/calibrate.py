@@ -193,6 +193,7 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
+    from planner.cli.printing.validate_show import told_errors
     from planner.io.system.measured_rows import read_rows
     from planner.io.system.system_writer import fit_and_write
 
@@ -212,7 +213,10 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
             "fit": [asdict(e) for e in result.errors],
-            "lookups": [asdict(e) for e in result.lookup_errors],
+            "lookups": [
+                {"block": block, "direction": way, **told_errors(error)}
+                for (block, way), error in result.lookup_errors.items()
+            ],
             "kept": list(result.kept),
             "other_card": result.other_card,
         }
@@ -234,12 +238,12 @@ def _print_fit(machine: str, result: Written) -> None:
     if result.lookup_errors:
         print_items(
             "Lookups that the fit has not seen, ten groups in turn",
-            result.lookup_errors,
+            result.lookup_errors.items(),
             {
-                "lookups": lambda e: f"{e.block} {e.direction}",
-                "points": lambda e: str(e.num_points),
-                "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
-                "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
+                "lookups": lambda item: " ".join(item[0]),
+                "points": lambda item: str(item[1].count),
+                "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
+                "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
             },
         )
     if result.errors:
@@ -303,9 +307,5 @@ def _print(machine: str, errors: Sequence[FitError]) -> None:
             "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
             "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
             "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
-            "odd points": lambda e: str(len(e.odd_points) or ""),
         },
     )
-    odd = [f"  {e.name}: {point}" for e in errors for point in e.odd_points]
-    if odd:
-        say("\n".join(("Points that look wrong:", *odd)))

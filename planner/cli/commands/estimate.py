@@ -61,7 +61,7 @@ def command(
     problem = inputs.problem.limited
     inputs = replace(inputs, problem=problem)
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.options.runtime_warnings import runtime_warnings
+    from planner.options.torchrec_rules import runtime_warnings
     from planner.report.terminal import print_facts
     from planner.result import PlanningResult
     from planner.solving.assumed import priced_assumptions

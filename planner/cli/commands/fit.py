@@ -92,7 +92,7 @@ def command(
     check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
-    from planner.cli.printing.validate_traces import print_traces
+    from planner.cli.printing.validate_show import print_traces
     from planner.fit.estimate import fit
     from planner.models import pipeline_of
     from planner.trace.kineto import compare_traces
@@ -234,7 +234,7 @@ def _as_json(
     found: Fit, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
 ) -> dict[str, Any]:
     from costmodels.topology import FITTED_KINDS
-    from planner.cli.printing.validate_traces import as_json
+    from planner.cli.printing.validate_show import traces_json
 
     return {
         "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
@@ -245,7 +245,7 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": found.errors,
-        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs},
+        "traces": {run.name: traces_json(run.traces, compared[run.name]) for run in runs},
     }
 
 

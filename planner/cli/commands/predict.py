@@ -16,7 +16,7 @@ from planner.cli.types import SYSTEM, File
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
-    from planner.predict.rows import CsvRows, Predicted, Unmodelled
+    from planner.predict.rows import Answer, CsvRows
 
 
 @click.group(short_help="Predict single operations, row by row of a CSV file.")
@@ -88,9 +88,8 @@ def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
     from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
 
     table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
-    return show(
-        settings, table, predict_lookups(table, io.load_smallest(flags.system)), flags.output
-    )
+    found = predict_lookups(table, io.load_smallest(flags.system))
+    return show(settings, table, found, flags.output)
 
 
 @spec.command("Matrix products of the dense part.", command)
@@ -107,9 +106,8 @@ def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark(settings, "there is no column dtype: every product is taken as fp32")
-    return show(
-        settings, table, predict_products(table, io.load_smallest(flags.system)), flags.output
-    )
+    found = predict_products(table, io.load_smallest(flags.system))
+    return show(settings, table, found, flags.output)
 
 
 def _read(
@@ -122,24 +120,18 @@ def _read(
     return read_table(file, columns, optional)
 
 
-def show(
-    settings: Settings, table: CsvRows, found: Sequence[Predicted | Unmodelled], output: Path | None
-) -> int:
+def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    from planner.predict.rows import predicted_text
+    from planner.predict.rows import OWN_COLUMNS, Predicted, predicted_text
 
-    data = [_record(row, p) for row, p in zip(table.rows, found, strict=True)]
+    data = []
+    for row, p in zip(table.rows, found, strict=True):
+        told: dict[str, object] = {k: cell for k, cell in row.items() if k not in OWN_COLUMNS}
+        told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
+        if isinstance(p, Predicted):
+            told |= {"predicted_s": p.time_s, "low_s": p.low_s, "high_s": p.high_s}
+            data.append({**told, "source": p.basis.value})
+        else:
+            data.append({**told, "reason": p.reason})
     write_or_print(settings, predicted_text(table, found), data, output, f"{len(found)} rows")
     return 0
-
-
-def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str, object]:
-    """A row of the JSON answer."""
-    from planner.predict.rows import OWN_COLUMNS, Unmodelled
-
-    told: dict[str, object] = {k: cell for k, cell in row.items() if k not in OWN_COLUMNS}
-    told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
-    if isinstance(predicted, Unmodelled):
-        return {**told, "reason": predicted.reason}
-    times = {"predicted_s": predicted.time_s, "low_s": predicted.low_s, "high_s": predicted.high_s}
-    return {**told, **times, "source": predicted.basis.value}

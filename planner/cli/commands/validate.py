@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    "systems": "published",
-    "lookups": "lookups",
-    "dense": "dense_kernels",
-    "steps": "h200",
+    "systems": "published.systems",
+    "lookups": "kernels.lookups",
+    "dense": "kernels.dense",
+    "steps": "steps.h200_steps",
     "memory": "",
-    "single-gpu": "single_gpu",
-    "transformers": "transformers",
-    "attention": "attention",
+    "single-gpu": "steps.single_gpu",
+    "transformers": "steps.transformers",
+    "attention": "kernels.attention",
 }
-"""The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
+"""The kinds of published measurements; for each the module of :mod:`planner.validation`, and its
+function that returns the predictions."""
 
 
 @click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
-    A model was fitted to none of them, or is fitted anew without those that it predicts.
+    A model was fitted to none of them, or is also judged with constants fitted without them.
 
     Examples:
       shardplan validate published
@@ -76,30 +77,30 @@ def published(
     fitted anew without the points, the widths of rows, or the pooling factors that they predict.
 
     single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
-    they are fitted anew without the model, or without the GPU, of each case.
+    each case is also predicted with those fitted without its model, or without its GPU.
 
     steps: walls of dense models and of TorchRec's DLRM on one H200. Its host is known by an eager
     call and a tiny pass alone; no wall is fitted to. The second error has the measured kernels in
     the place of what the models say, so that it is that of the host.
 
-    transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
-    the device's rates are fitted anew without the model, the whole family, or the generation of
-    devices of each case. Then steps of other sources, to which nothing is fitted.
+    transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. Each is
+    also predicted with shares of the device's rates that were fitted without its model, its whole
+    family, or its generation of devices. Then steps of other sources, to which nothing is fitted.
 
-    attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
-    device, of each case; and whole layers, to which nothing is fitted.
+    attention: kernels of HSTU on H100 and GB200, each also predicted with constants fitted without
+    its width of heads, or its device; and whole layers, to which nothing is fitted.
 
     dense: GPU times of training steps of ten model families on an H200, of the dense kernels of
-    TorchRec's DLRM, and of dot interactions on an H100. The constants of the kernels are fitted
-    anew without the family of each step. Then NVIDIA's DLRM on one A100, to which nothing is
-    fitted.
+    TorchRec's DLRM, and of dot interactions on an H100, each also predicted with constants fitted
+    without its family. Then NVIDIA's DLRM on one A100, to which nothing is fitted.
 
     memory: the peak of device memory of TorchRec's steps and of dense parts on one H200. The ledger
     counts tensors; which ones a DLRM holds was decided with these steps in view.
 
-    The measurements and their sources are in configs/published. -v prints every case.
+    The measurements, their sources and the constants fitted without them are in configs/published.
+    -v prints every case.
     """
-    from planner.cli.printing.validate_published import show_kind, show_memory
+    from planner.cli.printing.validate_show import show_kind, show_memory
 
     if KINDS[what]:
         show_kind(settings, KINDS[what])
@@ -116,7 +117,7 @@ def intervals(settings: Settings) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_published import show_intervals
+    from planner.cli.printing.validate_show import show_intervals
 
     show_intervals(settings)
     return 0
@@ -179,7 +180,7 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     and written, and the exit code is 4.
     """
     from planner.cli.environment import refuse_launcher, require_torchrec
-    from planner.cli.printing import validate_runs as show
+    from planner.cli.printing import validate_show as show
     from planner.cli.progress import status_line
 
     require_torchrec("validate torchrec")
@@ -262,7 +263,7 @@ def trace(
     predicted wait is added before the error is computed; the ratio is measured over predicted.
     """
     from planner.cli.inputs import load_plans
-    from planner.cli.printing import validate_traces as show
+    from planner.cli.printing import validate_show as show
 
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
@@ -273,7 +274,7 @@ def trace(
     measured = [read_trace(path) for path in traces]
     rows = compare_traces(pipeline, inputs.plans[0], measured)
     if settings.json:
-        write_json(show.as_json(measured, rows))
+        write_json(show.traces_json(measured, rows))
     else:
         show.print_traces(measured, rows)
     told = list(inputs.warnings)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
-from costmodels.calibration.device import DeviceJob, num_rows
+from costmodels.calibration.device import DeviceJob, device_points, exchange_points
 from costmodels.calibration.fit_machine import fit_machine
 from costmodels.calibration.fitting import Calibration
-from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort, StepPoint
+from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEffort
 from costmodels.measured.cpu_constants import Caches
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks
 from planner.io import load_system
 from planner.io.system.system_writer import write_calibrated_system
@@ -39,7 +39,11 @@ def measure_machine(
     per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
-        steps=tuple(_joined(p) for p in zip(*(r.steps for r in per_rank), strict=True)),
+        steps=tuple(
+            # One step with the seconds of every rank.
+            replace(same[0], stages_s=tuple(s for p in same for s in p.stages_s))
+            for same in zip(*(r.steps for r in per_rank), strict=True)
+        ),
         collectives=tuple(
             max(same, key=lambda p: p.time_s)
             for same in zip(*(r.collectives for r in per_rank), strict=True)
@@ -59,11 +63,6 @@ def _measure_rank(
     return measure_rank(rank, world_size, effort, seed)
 
 
-def _joined(points: Sequence[StepPoint]) -> StepPoint:
-    """One step with the seconds of every rank."""
-    return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))
-
-
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
     """Fit the constants of this machine to what its ranks have measured."""
     machine = machine_name()
@@ -77,7 +76,7 @@ def caches() -> Caches:
     for folder in sorted(_CACHES.glob("index*")):
         try:
             level = int((folder / "level").read_text())
-            sizes[level] = _size((folder / "size").read_text().strip())
+            sizes[level] = 1024.0 * float((folder / "size").read_text().strip().removesuffix("K"))
         except (OSError, ValueError):
             continue
     if 2 not in sizes:
@@ -86,18 +85,11 @@ def caches() -> Caches:
     return Caches(l2_bytes=sizes[2], l3_bytes=max(last, sizes[2]))
 
 
-def _size(text: str) -> float:
-    units = {"K": 1024.0, "M": 1024.0**2, "G": 1024.0**3}
-    return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
-
-
 def machine_name() -> str:
     """Processor and number of cores."""
-    name = "CPU"
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
-        name = models[0].split(":", 1)[1].strip() if models else name
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "CPU")
     return f"{name}, {os.cpu_count()} cores"
 
 
@@ -137,9 +129,10 @@ def write_rows(
     """
     on_gpus = job.kind == "cuda"
     if on_gpus and not 0 < world_size <= sees_gpus():
-        message = f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}"
-        raise InvalidInputError(message)
-    path, total = Path(job.path), num_rows(job.effort, world_size)
+        refuse(f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}")
+    path, total = Path(job.path), 1 + len(device_points(job.effort, job.seed))
+    if world_size > 1:
+        total += len(exchange_points(world_size, size_ratio=job.effort.size_ratio))
     if launch is None or launch.rank == 0:
         write_text_atomic(path, "")
 

@@ -12,7 +12,6 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import metadata
@@ -20,25 +19,13 @@ from importlib.util import find_spec
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from costmodels.calibration.device import (
-    EAGER_CALL,
-    EAGER_PASS,
-    LOOKUP_BLOCKS,
-    DeviceEffort,
-    DeviceJob,
-    Row,
-    copy_rows,
-    exchange_points,
-    link_rows,
-    lookup_rows,
-    product_rows,
-)
+from costmodels.calibration import device as designs
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
@@ -59,8 +46,7 @@ _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _PACKAGES: Final = {"fbgemm-gpu-cpu": "fbgemm", "fbgemm-gpu": "fbgemm", "torchrec": "torchrec"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCall:
+class TimedCall(NamedTuple):
     """Seconds of steps, one list for each step, and whether the host was outside all of them."""
 
     each_s: tuple[tuple[float, ...], ...]
@@ -185,29 +171,12 @@ class Cuda(Cores):
             "mem": properties.total_memory,
             "l2": getattr(properties, "L2_cache_size", None),
             "cuda": torch.version.cuda,
-            "nccl": _nccl(),
-            "driver": _driver(),
             **_software(),
         }
 
 
-def _driver() -> str:
-    """Version of NVIDIA's driver as its kernel module says; empty if it does not."""
-    try:
-        words = _DRIVER.read_text(encoding="utf-8").splitlines()[0].split()
-    except (OSError, IndexError):
-        return ""
-    return next((w for w in words if w[:1].isdigit() and "." in w), "")
-
-
-def _nccl() -> str:
-    """Version of NCCL; empty where torch was built without it."""
-    if not torch.distributed.is_nccl_available():
-        return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))
-
-
 def _software() -> dict[str, Any]:
+    """Versions; that of NVIDIA's driver as its kernel module says, where there is one."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -217,13 +186,17 @@ def _software() -> dict[str, Any]:
     for package, key in _PACKAGES.items():
         with suppress(metadata.PackageNotFoundError):
             found[key] = metadata.version(package)
+    if torch.cuda.is_available():
+        with suppress(OSError, StopIteration):
+            words = _DRIVER.read_text(encoding="utf-8").split()
+            found["driver"] = next(w for w in words if w[:1].isdigit() and "." in w)
+        if dist.is_nccl_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 
 _FEW: Final = 8
 """Elements of a tensor whose kernels take no longer than any kernel must."""
-_IN_A_ROW: Final = 50
-"""Kernels that follow each other where the gap between kernels is measured."""
 _COLLECTIVES_IN_A_ROW: Final = 10
 """As in NCCL's own tests, collectives follow each other, so that no rank waits for a late one."""
 _CACHE_WARM_UP: Final = 16
@@ -244,13 +217,13 @@ class _Rows:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def add(self, row: Row) -> None:
+    def add(self, row: designs.Row) -> None:
         """Append one row, so that it is on disk before the next point begins."""
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
-    def measured(self, point: Row, measure: Callable[[], Row]) -> None:
+    def measured(self, point: designs.Row, measure: Callable[[], designs.Row]) -> None:
         """Append the point with what ``measure`` finds, or with its error.
 
         Raises:
@@ -266,61 +239,69 @@ class _Rows:
                 raise _BrokenError from error
 
 
-def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
+def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device = Cuda(rank) if job.kind == "cuda" else Cores()
+    device, size = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort.size_ratio
     rows = _Rows(Path(job.path) if rank == 0 else None)
     rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
     try:
-        if world_size > 1:
-            _measure_collectives(device, rows, rank, world_size, job.effort)
+        for case in designs.exchange_points(world_size, size_ratio=size) if world_size > 1 else ():
+            point = {
+                "block": "collectives",
+                "operation": case.operation,
+                "ranks": world_size,
+                "sent_bytes": list(case.sent_bytes),
+                "kept_bytes": list(case.kept_bytes),
+                "backend": "nccl" if device.device.type == "cuda" else "gloo",
+            }
+            rows.measured(point, partial(_exchanged, device, case, rank, job.effort.repeats))
         if rank == 0:
             _measure_alone(device, rows, job)
     except _BrokenError:
         rows.add({"block": "ceilings", "what": "rest", "error": "the device failed; not measured"})
 
 
-def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
-    """Everything that needs one device only."""
-    effort, rng = job.effort, np.random.default_rng(job.seed)
-    size = effort.size_ratio
-    rows.measured(
-        {"block": "ceilings", "what": f"kernel gap on GPU: {_IN_A_ROW} add_, queued"},
-        partial(_kernel_gap, device, effort.repeats),
-    )
-    _measure_host(device, rows)
-    products = product_rows(effort.num_products, rng, size_ratio=size)
-    for row in (*copy_rows(size_ratio=size), *link_rows(size_ratio=size), *products):
-        measure = {"link": _linked, "d2d": _copied, "add": _copied}.get(row["what"], _multiplied)
-        rows.measured(row, partial(measure, device, row, effort.repeats))
-    _measure_lookups(device, rows, effort, rng)
+def _measure_alone(device: Cores, rows: _Rows, job: designs.DeviceJob) -> None:
+    """Everything that needs one device only, of what this device and its software have."""
+    missing: dict[str, str] = {}
+    if device.device.type == "cpu":
+        missing = dict.fromkeys(("uvm", "uvmc"), "CPU cores have no memory of their own")
+    if find_spec("fbgemm_gpu") is None:
+        missing = dict.fromkeys(designs.LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
+    for point in designs.device_points(job.effort, job.seed, memory_bytes=device.memory_bytes):
+        if point["block"] not in missing:
+            measure = MEASURES[point.get("what", "lookup")]
+            rows.measured(point, partial(measure, device, point, job.effort.repeats))
+            device.tidy()
+    for block, error in missing.items():
+        rows.add({"block": block, "error": error})
 
 
-def _kernel_gap(device: Cores, repeats: int) -> Row:
+def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
     few = torch.zeros(_FEW, device=device.device)
 
     def run(_: int) -> None:
-        for _ in range(_IN_A_ROW):
+        for _ in range(designs.KERNELS_IN_A_ROW):
             few.add_(1.0)
 
-    return {"us_each": _typical_us(device, run, repeats)["us"] / _IN_A_ROW}
+    seconds = device.timed([run], repeats=repeats).each_s[0]
+    return {"us_each": _us(median(seconds)) / designs.KERNELS_IN_A_ROW}
 
 
-def _measure_host(device: Cores, rows: _Rows) -> None:
-    """Calls of the host, issued back to back."""
-    calls = cache(measure_host)
-
-    def measured(name: str) -> Row:
-        return {"wall_us": _us(getattr(calls(device.device), name))}
-
-    for what, name in ((EAGER_CALL, "eager_call_s"), (EAGER_PASS, "eager_pass_s")):
-        rows.measured({"block": "ceilings", "what": what}, partial(measured, name))
+@cache
+def _host_calls(device: torch.device) -> designs.HostCalls:
+    return measure_host(device)
 
 
-def _typical_us(device: Cores, step: Step, repeats: int) -> Row:
-    """The median microseconds of a step, and a remark if the host was in them."""
-    timed = device.timed([step], repeats=repeats)
-    found: Row = {"us": _us(median(timed.each_s[0]))}
+def _host_call(device: Cores, row: designs.Row, _: int) -> designs.Row:
+    """A call of the host, issued back to back."""
+    name = "eager_call_s" if row["what"] == designs.EAGER_CALL else "eager_pass_s"
+    return {"wall_us": _us(getattr(_host_calls(device.device), name))}
+
+
+def _typical_us(timed: TimedCall, *names: str) -> designs.Row:
+    """The median microseconds of each step, and a remark if the host was in them."""
+    found: designs.Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
     return found if timed.is_held else {**found, "held": False}
 
 
@@ -333,15 +314,17 @@ def _us(seconds: float) -> float:
     return float(f"{seconds / US:.6g}")
 
 
-def _copied(device: Cores, row: Row, repeats: int) -> Row:
+def _copied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
-    if row["what"] == "d2d":
-        return _typical_us(device, lambda _: target.copy_(source), repeats)
-    return _typical_us(device, lambda _: torch.add(source, source, out=target), repeats)
+    steps: dict[str, Step] = {
+        "d2d": lambda _: target.copy_(source),
+        "add": lambda _: torch.add(source, source, out=target),
+    }
+    return _typical_us(device.timed([steps[row["what"]]], repeats=repeats), "us")
 
 
-def _linked(device: Cores, row: Row, repeats: int) -> Row:
+def _linked(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     size, on_gpu = int(row["kb"]) * KIB, device.device.type == "cuda"
     near = torch.empty(size, dtype=torch.uint8, pin_memory=bool(row["pinned"]) and on_gpu).fill_(7)
     far = torch.empty(size, dtype=torch.uint8, device=device.device)
@@ -357,7 +340,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
+def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
     precision = row["prec"] if row["what"] == "gemm" else row["dtype"]
     m, inner, n = (row["n"],) * 3 if row["what"] == "gemm" else (row["M"], row["K"], row["N"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -366,32 +349,12 @@ def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
-        return _typical_us(device, lambda _: left @ right.t(), repeats)
+        return _typical_us(device.timed([lambda _: left @ right.t()], repeats=repeats), "us")
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-def _measure_lookups(
-    device: Cores, rows: _Rows, effort: DeviceEffort, rng: np.random.Generator
-) -> None:
-    """Lookups of all blocks that this device and its software have."""
-    if find_spec("fbgemm_gpu") is None:
-        for block in LOOKUP_BLOCKS:
-            rows.add({"block": block, "error": "fbgemm_gpu is not installed"})
-        return
-    on_gpu = device.device.type == "cuda"
-    for block, num_points in zip(LOOKUP_BLOCKS, effort.num_lookups, strict=True):
-        if block.startswith("uvm") and not on_gpu:
-            rows.add({"block": block, "error": "CPU cores have no memory of their own"})
-            continue
-        for point in lookup_rows(
-            block, num_points, rng, memory_bytes=device.memory_bytes, size_ratio=effort.size_ratio
-        ):
-            rows.measured(point, partial(_looked_up, device, point, effort.repeats))
-            device.tidy()
-
-
-def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
+def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
     """Forward, and backward with the update, of one fused call."""
     from planner.integrations.measure.microbench_lookup import fused_tables
 
@@ -421,17 +384,26 @@ def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
         outputs[0].backward(gradient)
 
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
-    forward_s, backward_s = (median(seconds) for seconds in timed.each_s)
-    found: Row = {
-        "backend": "fbgemm",
-        "uniq": _num_distinct(sets[0], point["T"]),
-        "fwd_us": _us(forward_s),
-        "bwd_us": _us(backward_s),
-    }
-    return found if timed.is_held else {**found, "held": False}
+    num_distinct = sum(int(torch.unique(x).numel()) for x in sets[0].reshape(point["T"], -1))
+    found = {"backend": "fbgemm", "uniq": num_distinct}
+    return {**found, **_typical_us(timed, "fwd_us", "bwd_us")}
 
 
-def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tensor]:
+MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
+    designs.KERNEL_GAP: _kernel_gap,
+    designs.EAGER_CALL: _host_call,
+    designs.EAGER_PASS: _host_call,
+    "d2d": _copied,
+    "add": _copied,
+    "link": _linked,
+    "gemm": _multiplied,
+    "gemm_shape": _multiplied,
+    "lookup": _looked_up,
+}
+"""What measures a point, from the device, the point and how often; by what the point says it is."""
+
+
+def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[torch.Tensor]:
     """Batches of indices, table by table; each table has hot rows of its own."""
     exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
     law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
@@ -445,27 +417,7 @@ def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tens
     return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
 
 
-def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
-    return sum(int(torch.unique(part).numel()) for part in indices.reshape(num_tables, -1))
-
-
-def _measure_collectives(
-    device: Cores, rows: _Rows, rank: int, world_size: int, effort: DeviceEffort
-) -> None:
-    """Collectives of all ranks, balanced and not; the slowest rank counts."""
-    for case in exchange_points(world_size, size_ratio=effort.size_ratio):
-        point = {
-            "block": "collectives",
-            "operation": case.operation,
-            "ranks": world_size,
-            "sent_bytes": list(case.sent_bytes),
-            "kept_bytes": list(case.kept_bytes),
-            "backend": "nccl" if device.device.type == "cuda" else "gloo",
-        }
-        rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
-
-
-def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> Row:
+def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
     call = _ready_call(case, rank, device.device)
 

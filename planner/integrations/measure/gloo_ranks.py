@@ -6,14 +6,14 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from planner.errors import InvalidInputError, PlannerError
+from planner.errors import PlannerError, refuse
 from planner.support.processes import WorkerPool
 
 if TYPE_CHECKING:
@@ -37,54 +37,45 @@ class Launch:
     world_size: int
     address: str
     port: int
-    hosts_store: bool
+    hosts_store: bool = False
 
 
-def launch_of(environ: Mapping[str, str] = os.environ) -> Launch | None:
+def launch_of() -> Launch | None:
     """The job that the launcher's variables describe; None if no launcher started this process.
 
-    Args:
-        environ: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as
-            ``torch.distributed`` reads them, and ``LOCAL_WORLD_SIZE``.
+    They are ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as ``torch.distributed``
+    reads them, and ``LOCAL_WORLD_SIZE``.
 
     Raises:
         InvalidInputError: a variable is missing or not a number, or the job has several hosts.
     """
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+    found = {name: os.environ.get(name, "") for name in _NEEDED}
+    if not found["RANK"] or not found["WORLD_SIZE"]:
         return None
-    missing = [name for name in _NEEDED if not environ.get(name)]
-    if missing:
-        message = (
+    if missing := [name for name, value in found.items() if not value]:
+        refuse(
             f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start the ranks with "
             "'torchrun --standalone --nproc-per-node N -m planner ...', or unset RANK"
         )
-        raise InvalidInputError(message)
-    rank, world_size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
-    if not 0 <= rank < world_size:
-        message = f"RANK must be at least 0 and below WORLD_SIZE ({world_size}); it is {rank}"
-        raise InvalidInputError(message)
-    local = _number(environ, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environ else world_size
+    found["LOCAL_WORLD_SIZE"] = os.environ.get("LOCAL_WORLD_SIZE", found["WORLD_SIZE"])
+    for name, value in found.items():
+        if name != "MASTER_ADDR" and not value.isdecimal():
+            refuse(f"{name} must be a whole number; it is {value!r}")
+    rank, world_size, local = (int(found[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if rank >= world_size:
+        refuse(f"RANK must be at least 0 and below WORLD_SIZE ({world_size}); it is {rank}")
     if local != world_size:
-        message = (
+        refuse(
             f"WORLD_SIZE is {world_size} and LOCAL_WORLD_SIZE {local}: the ranks to measure must "
             "be on one host; use 'torchrun --standalone --nproc-per-node N' on one of the hosts"
         )
-        raise InvalidInputError(message)
     return Launch(
         rank=rank,
         world_size=world_size,
-        address=environ["MASTER_ADDR"],
-        port=_number(environ, "MASTER_PORT"),
-        hosts_store=rank == 0 and environ.get(_STORE_IS_OF_LAUNCHER) != str(True),
+        address=found["MASTER_ADDR"],
+        port=int(found["MASTER_PORT"]),
+        hosts_store=rank == 0 and os.environ.get(_STORE_IS_OF_LAUNCHER) != str(True),
     )
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        message = f"{name} must be a whole number; it is {environ[name]!r}"
-        raise InvalidInputError(message) from None
 
 
 Result = TypeVar("Result")
@@ -191,50 +182,30 @@ def run_on_ranks(
         RankError: a rank failed; the others are stopped.
     """
     own = range(world_size) if launch is None else [launch.rank]
-    with (
-        _open_store(launch) as port,
-        _environment(_KEEP_MEMORY),
-        WorkerPool(len(own)) as processes,
-    ):
-        every = _Rank(
-            rank=0,
-            world_size=world_size,
-            address=_LOOPBACK if launch is None else launch.address,
-            port=port,
-            on_gpus=on_gpus,
-        )
-        calls = [pickle.dumps((replace(every, rank=r), function, arguments)) for r in own]
-
-        found: list[Result] = []
+    address = _LOOPBACK if launch is None else launch.address
+    for name, value in _KEEP_MEMORY.items():
+        os.environ.setdefault(name, value)  # new processes get it; that of the user is kept
+    _store, port = _open_store(launch)
+    ranks = [Launch(rank=r, world_size=world_size, address=address, port=port) for r in own]
+    calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
+    found: list[Result] = []
+    with WorkerPool(len(own)) as processes:
         for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
             if done.error is not None:
                 told = "".join(traceback.format_exception_only(done.error))
                 message = f"a rank failed: rank {own[done.index]}: {told}"
                 raise RankError(message) from done.error
             found = done.value
-        return found
+    return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
-    """What the process of a rank has to know: its number, and where the store is."""
-
-    rank: int
-    world_size: int
-    address: str
-    port: int
-    on_gpus: bool
-
-
-@contextmanager
-def _open_store(launch: Launch | None) -> Iterator[int]:
-    """The port of the store of all ranks, which is opened here unless another process has it.
+def _open_store(launch: Launch | None) -> tuple[TCPStore | None, int]:
+    """The store of all ranks and its port; None if another process has the store.
 
     No rank keeps the store, because answering other ranks would count as its processor time.
     """
     if launch is not None and not launch.hosts_store:
-        yield launch.port
-        return
+        return None, launch.port
     from torch.distributed import TCPStore
 
     address, port = (_LOOPBACK, 0) if launch is None else (launch.address, launch.port)
@@ -244,25 +215,13 @@ def _open_store(launch: Launch | None) -> Iterator[int]:
         reason = str(error).splitlines()[0]
         message = f"the store of the ranks cannot be opened at {address}:{port}: {reason}"
         raise RankError(message) from error
-    yield store.port
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """A context with environment variables for new processes; variables of the user are kept."""
-    added = {k: v for k, v in values.items() if k not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
+    return store, store.port
 
 
 def _as_rank(call: bytes) -> list[Any]:
     """Join the group, call a function, and wait for the others; the results of all ranks."""
-    own, function, arguments = pickle.loads(call)
-    _join_group(own)
+    own, on_gpus, function, arguments = pickle.loads(call)
+    _join_group(own, on_gpus=on_gpus)
     import torch.distributed as dist
 
     results: list[Any] = [None] * own.world_size
@@ -279,7 +238,7 @@ def _meet() -> None:
     dist.all_reduce(torch.zeros(1))
 
 
-def _join_group(own: _Rank) -> None:
+def _join_group(own: Launch, *, on_gpus: bool) -> None:
     """Give the process its core or its GPU, and join the others.
 
     A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
@@ -291,7 +250,7 @@ def _join_group(own: _Rank) -> None:
         LOCAL_WORLD_SIZE=str(own.world_size),
         GLOO_SOCKET_IFNAME="lo",
     )
-    if not own.on_gpus:
+    if not on_gpus:
         os.environ["OMP_NUM_THREADS"] = "1"
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
@@ -304,7 +263,7 @@ def _join_group(own: _Rank) -> None:
     import torch
     import torch.distributed as dist
 
-    if own.on_gpus:
+    if on_gpus:
         torch.cuda.set_device(own.rank)
     else:
         torch.set_num_threads(1)
@@ -312,7 +271,7 @@ def _join_group(own: _Rank) -> None:
         dist.TCPStore(own.address, own.port, is_master=False, timeout=_PATIENCE) for _ in range(2)
     ]
     group = dist.PrefixStore("gloo", stores[0])
-    backend = "cpu:gloo,cuda:nccl" if own.on_gpus else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     dist.init_process_group(backend, store=group, rank=own.rank, world_size=own.world_size)
     _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
     _meet()

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 
-from costmodels.calibration.points import (
-    CalibrationPoints,
-    CollectivePoint,
-    LookupPoint,
-    MeasuringEffort,
-    OperatorPoint,
-    StepPoint,
-    collective_points,
-    lookup_points,
-    step_points,
-)
+from costmodels.calibration import points as designs
 from costmodels.measured.cpu_constants import CpuKernel
+from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.device_rows import collective_call
-from planner.integrations.measure.gloo_ranks import (
-    NETWORK_QUANTILE,
-    network_seconds,
-    own_seconds,
-    rendezvous,
-)
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
 from planner.integrations.measure.pace import Pace, Timed
@@ -40,53 +24,48 @@ _GROUP = 6
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
 _COLLECTIVE_WARM_UP = 3
+_ITERATIONS, _WARM_UP = 7, 3
+"""Iterations of a block of a training step, and how many of them are not counted."""
 _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
 def measure_rank(
-    rank: int, world_size: int, effort: MeasuringEffort, seed: int
-) -> CalibrationPoints:
+    rank: int, world_size: int, effort: designs.MeasuringEffort, seed: int
+) -> designs.CalibrationPoints:
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
-    repeats = effort.repeats
     counts = zip(CpuKernel, effort.num_lookups, strict=True)
-    tables = [point for kernel, count in counts for point in lookup_points(count, kernel, own)]
-    steps = step_points(effort.num_steps, world_size, shared)
-    raw = collective_points(world_size)
-    collectives: list[list[Timed[CollectivePoint]]] = []
-    lookups: list[list[Timed[LookupPoint]]] = [[] for _ in tables]
-    timed: list[Timed[StepPoint]] = []
-    operators: list[Timed[OperatorPoint]] = []
+    tables = [
+        point for kernel, count in counts for point in designs.lookup_points(count, kernel, own)
+    ]
+    steps = designs.step_points(effort.num_steps, world_size, shared)
+    raw = designs.collective_points(world_size)
+    collectives: list[list[Timed[designs.CollectivePoint]]] = []
+    lookups: list[list[Timed[designs.LookupPoint]]] = [[] for _ in tables]
+    timed: list[Timed[designs.StepPoint]] = []
+    operators: list[Timed[designs.OperatorPoint]] = []
     groups = operator_groups(effort)
     torch.manual_seed(int(own.integers(2**31)))
     pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
-            exchange = partial(_measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
-            collectives.append(pace.timed(_COLLECTIVES, exchange))
+            collectives.append(pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace))
+        settings = RunSettings(effort.num_blocks, _ITERATIONS, _WARM_UP, seed + turn)
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
-            train = partial(_measure_steps, some, rank, world_size, effort, pace, seed + turn)
-            timed += pace.timed(_STEPS, train)
+            timed += pace.timed(_STEPS, _measure_steps, some, rank, world_size, settings, pace)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
             group = order[start : start + _GROUP]
-            own_seed = seed + turn * len(tables) + start
-            look_up = partial(
-                measure_lookups,
-                [tables[i] for i in group],
-                pace,
-                repeats=repeats,
-                seed=own_seed,
-            )
-            for i, point in zip(group, pace.timed(_LOOKUPS, look_up), strict=True):
+            cases, own_seed = [tables[i] for i in group], seed + turn * len(tables) + start
+            found = pace.timed(_LOOKUPS, measure_lookups, cases, pace, own_seed)
+            for i, point in zip(group, found, strict=True):
                 lookups[i].append(point)
         for names in groups[turn :: effort.num_passes]:
-            draw = partial(measure_operators, names, own, pace)
-            operators += pace.timed(_OPERATORS, draw)
+            operators += pace.timed(_OPERATORS, measure_operators, names, own, pace)
     steady = pace.at_typical
-    return CalibrationPoints(
+    return designs.CalibrationPoints(
         lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
         steps=tuple(steady(p) for p in timed),
         # The fastest of several passes, because one disturbed moment would spoil the few points.
@@ -101,27 +80,27 @@ def measure_rank(
 
 
 def _measure_collectives(
-    cases: Sequence[CollectivePoint], rank: int, pace: Pace, *, repeats: int
-) -> list[CollectivePoint]:
-    """Measure collectives: medians of this rank's processor time over ``repeats`` rounds."""
+    cases: Sequence[designs.CollectivePoint], rank: int, pace: Pace
+) -> list[designs.CollectivePoint]:
+    """Measure collectives: medians of this rank's processor time over some rounds."""
     calls = [collective_call(case, rank) for case in cases]
-    times = np.zeros((len(cases), repeats + _COLLECTIVE_WARM_UP, 2))
-    for i in range(repeats + _COLLECTIVE_WARM_UP):
+    times = np.zeros((len(cases), _COLLECTIVE_REPEATS + _COLLECTIVE_WARM_UP, 2))
+    for i in range(_COLLECTIVE_REPEATS + _COLLECTIVE_WARM_UP):
         pace.read()
-        rendezvous()
+        gloo_ranks.rendezvous()
         calls[0]()  # a small collective takes longer directly after a large one
         for k, call in enumerate(calls):
-            rendezvous()
-            own, network = own_seconds(), network_seconds()
+            gloo_ranks.rendezvous()
+            own, network = gloo_ranks.own_seconds(), gloo_ranks.network_seconds()
             call()
-            times[k, i] = own_seconds() - own, network_seconds() - network
+            times[k, i] = gloo_ranks.own_seconds() - own, gloo_ranks.network_seconds() - network
     # Medians of own seconds count, and low quantiles of those of network threads.
     own_s, network_s = np.moveaxis(times[:, _COLLECTIVE_WARM_UP:], -1, 0)
-    quiet = np.median(own_s, axis=1) + np.quantile(network_s, NETWORK_QUANTILE, axis=1)
+    quiet = np.median(own_s, axis=1) + np.quantile(network_s, gloo_ranks.NETWORK_QUANTILE, axis=1)
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 
-def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
+def _typical(points: Sequence[designs.LookupPoint]) -> designs.LookupPoint:
     """One point with the geometric means over all places in memory.
 
     Depending on the place of its pages, a table can be twice as slow or as fast, at random. A
@@ -132,20 +111,13 @@ def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
 
 
 def _measure_steps(
-    points: Sequence[StepPoint],
+    points: Sequence[designs.StepPoint],
     rank: int,
     world_size: int,
-    effort: MeasuringEffort,
+    settings: RunSettings,
     pace: Pace,
-    seed: int,
-) -> list[StepPoint]:
+) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
-    settings = RunSettings(
-        num_blocks=effort.num_blocks,
-        iterations=effort.iterations,
-        warm_up=effort.warm_up,
-        seed=seed,
-    )
     cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
     log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
     return [
@@ -158,7 +130,7 @@ def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
     """Median seconds of each stage, plus those of network threads in quiet moments."""
     own = np.median([i.stages_s for i in iterations], axis=0)
     network = np.array([i.network_s for i in iterations])
-    quiet = float(np.quantile(network.sum(axis=1), NETWORK_QUANTILE))
+    quiet = float(np.quantile(network.sum(axis=1), gloo_ranks.NETWORK_QUANTILE))
     share = np.median(network, axis=0)
     share = share / max(float(share.sum()), 1e-12)
     return tuple(float(x) for x in own + quiet * share)

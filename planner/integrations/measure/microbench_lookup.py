@@ -24,6 +24,8 @@ from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
+_REPEATS = 3
+"""How often a lookup is measured at one place in memory."""
 _GRADIENT = 1e-3
 _BETWEEN_BYTES = 32 * 1024**2
 """Bytes that are touched between forward and backward, as by the dense part of a model."""
@@ -42,21 +44,19 @@ _Resident = tuple[Callable[..., torch.Tensor], list[tuple[torch.Tensor, torch.Te
 """A table in memory with batches of indices, and its parameters that get gradients."""
 
 
-def measure_lookups(
-    cases: Sequence[LookupPoint], pace: Pace, *, repeats: int, seed: int
-) -> list[LookupPoint]:
+def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list[LookupPoint]:
     """Measure all cases, which are in memory together and take turns.
 
     By taking turns, the rows of a table are as cold in caches as in a model with other tables. A
     tiny table comes first and last, because the first call after other work takes longer. Times are
-    medians over ``repeats`` rounds, after one round to warm up.
+    medians over some rounds, after one round to warm up.
     """
     rng = np.random.default_rng(seed)
     first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
     tables = [_resident(case, rng) for case in (*first, *cases)]
     between = torch.zeros(_BETWEEN_BYTES // 4)
-    forward, backward = np.zeros((2, len(tables), repeats + 1))
-    for i in range(repeats + 1):
+    forward, backward = np.zeros((2, len(tables), _REPEATS + 1))
+    for i in range(_REPEATS + 1):
         outputs = []
         pace.read()
         for k, (call, batches, _) in enumerate(tables):

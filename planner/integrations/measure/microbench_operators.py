@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -52,24 +53,12 @@ class _Function(nn.Module):
 
 def single_names() -> list[str]:
     """The operators that a calibration measures in turn; products come more often."""
-    often = ["linear"] * 8 + ["narrow linear"] * 2 + ["batched"] * 3 + ["scores"] * 2
-    often += ["attention"] * 3 + ["norm"] * 3 + ["pairs", *_WITH_INDICES, *_OF_TWO, "heads"]
-    return [*often, "_softmax", *_OF_ONE]
+    return [name for name, (count, _) in _SINGLES.items() for _ in range(count)]
 
 
 def single(name: str, rng: Random) -> Snippet:
     """One of the operators of :func:`single_names`, with a random size."""
-    if name in _PRODUCTS:
-        return _PRODUCTS[name](rng)
-    rows, columns = _matrix(rng)
-    if name == "norm":
-        return _needing_gradients(nn.LayerNorm(columns), torch.randn(rows, columns))
-    if name in _WITH_INDICES:
-        return _with_indices(name, rows, columns, rng)
-    if name in _OF_TWO:
-        pair = torch.randn(rows, columns), torch.randn(rows, columns)
-        return _needing_gradients(_Function(_OF_TWO[name]), *pair)
-    return _needing_gradients(_Function(_OF_ONE[name]), torch.randn(rows, columns))
+    return _SINGLES[name][1](rng)
 
 
 def chain(rng: Random) -> Snippet:
@@ -180,18 +169,30 @@ _OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {
     "cat": lambda *x: torch.cat(x, dim=-1),
     "stack": lambda *x: torch.stack(x, dim=1),
 }
-_WITH_INDICES: Final = ("embedding", "index_select", "index_add")
 
 
-def _with_indices(name: str, rows: int, columns: int, rng: Random) -> Snippet:
-    if name == "embedding":
-        held = max(2, min(_log(rng, 50, 20_000), _MOST_ELEMENTS // columns))
-        return _needing_gradients(nn.Embedding(held, columns), torch.randint(0, held, (rows,)))
-    where, given = torch.randint(0, rows, (rows,)), torch.randn(rows, columns)
-    if name == "index_select":
-        return _needing_gradients(_Function(lambda x, i: x.index_select(0, i)), given, where)
-    added = _Function(lambda x, i: torch.zeros_like(x).index_add(0, i, x))
-    return _needing_gradients(added, given, where)
+def _on_matrices(function: Callable[..., torch.Tensor], count: int, rng: Random) -> Snippet:
+    """A function of so many matrices of one size."""
+    rows, columns = _matrix(rng)
+    return _needing_gradients(function, *torch.randn(count, rows, columns).unbind())
+
+
+def _norm(rng: Random) -> Snippet:
+    rows, columns = _matrix(rng)
+    return _needing_gradients(nn.LayerNorm(columns), torch.randn(rows, columns))
+
+
+def _embedding(rng: Random) -> Snippet:
+    rows, columns = _matrix(rng)
+    held = max(2, min(_log(rng, 50, 20_000), _MOST_ELEMENTS // columns))
+    return _needing_gradients(nn.Embedding(held, columns), torch.randint(0, held, (rows,)))
+
+
+def _by_index(function: Callable[..., torch.Tensor], rng: Random) -> Snippet:
+    """A function of a matrix and of the row that each of its rows comes from or goes to."""
+    rows, columns = _matrix(rng)
+    where = torch.randint(0, rows, (rows,))
+    return _needing_gradients(function, torch.randn(rows, columns), where)
 
 
 def _linear(rng: Random) -> Snippet:
@@ -217,9 +218,8 @@ def _pairs(rng: Random) -> Snippet:
         rows, inner, others = _log(rng, 16, 4096), _fours(rng, 8, 512), _log(rng, 16, 4096)
         if rows * inner * others < _MOST_PRODUCTS and rows * others < _MOST_ELEMENTS:
             break
-    return _needing_gradients(
-        _Function(lambda x, y: x @ y.T), torch.randn(rows, inner), torch.randn(others, inner)
-    )
+    pair = torch.randn(rows, inner), torch.randn(others, inner)
+    return _needing_gradients(lambda x, y: x @ y.T, *pair)
 
 
 def _batched(rng: Random) -> Snippet:
@@ -230,38 +230,43 @@ def _batched(rng: Random) -> Snippet:
         if count * rows * inner * columns < _MOST_PRODUCTS / 3 and largest < _MOST_ELEMENTS:
             break
     pair = torch.randn(count, rows, inner), torch.randn(count, inner, columns)
-    return _needing_gradients(_Function(torch.bmm), *pair)
+    return _needing_gradients(torch.bmm, *pair)
 
 
 def _scores(rng: Random) -> Snippet:
-    pair = _heads(rng), _heads(rng)
-    pair = pair[0], torch.randn_like(pair[0])
-    return _needing_gradients(_Function(lambda x, y: x @ y.transpose(-1, -2)), *pair)
+    query = _heads(rng)
+    return _needing_gradients(lambda x, y: x @ y.transpose(-1, -2), query, torch.randn_like(query))
 
 
 def _fused(rng: Random) -> Snippet:
-    is_causal, query = bool(rng.random() < 0.5), _heads(rng)
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-
-    key, value = torch.randn_like(query), torch.randn_like(query)
-    return _needing_gradients(_Function(attend), query, key, value)
+    attend, query = functional.scaled_dot_product_attention, _heads(rng)
+    function = partial(attend, is_causal=bool(rng.random() < 0.5))
+    return _needing_gradients(function, query, torch.randn_like(query), torch.randn_like(query))
 
 
 def _swapped(rng: Random) -> Snippet:
-    return _needing_gradients(_Function(torch.Tensor.contiguous), _heads(rng))
+    return _needing_gradients(torch.Tensor.contiguous, _heads(rng))
 
 
-_PRODUCTS: Final[dict[str, Callable[[Random], Snippet]]] = {
-    "linear": _linear,
-    "narrow linear": _narrow_linear,
-    "pairs": _pairs,
-    "batched": _batched,
-    "scores": _scores,
-    "attention": _fused,
-    "heads": _swapped,
+_SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
+    "linear": (8, _linear),
+    "narrow linear": (2, _narrow_linear),
+    "batched": (3, _batched),
+    "scores": (2, _scores),
+    "attention": (3, _fused),
+    "norm": (3, _norm),
+    "pairs": (1, _pairs),
+    "embedding": (1, _embedding),
+    "index_select": (1, partial(_by_index, lambda x, i: x.index_select(0, i))),
+    "index_add": (1, partial(_by_index, lambda x, i: torch.zeros_like(x).index_add(0, i, x))),
+    **{name: (1, partial(_on_matrices, function, 2)) for name, function in _OF_TWO.items()},
+    "heads": (1, _swapped),
+    **{
+        name: (2 if name == "_softmax" else 1, partial(_on_matrices, function, 1))
+        for name, function in _OF_ONE.items()
+    },
 }
+"""How often an operator is measured, and what makes it with a random size."""
 
 
 def _heads(rng: Random) -> torch.Tensor:
@@ -281,9 +286,10 @@ def _matrix(rng: Random) -> tuple[int, int]:
             return rows, columns
 
 
-def _needing_gradients(module: nn.Module, *given: Any, inputs: bool = True) -> Snippet:
+def _needing_gradients(what: Callable[..., Any], *given: Any, inputs: bool = True) -> Snippet:
+    """A module, or a function as a module, with inputs that need gradients."""
     made = tuple(x.requires_grad_(inputs) if x.is_floating_point() else x for x in given)
-    return module, made
+    return what if isinstance(what, nn.Module) else _Function(what), made
 
 
 def _log(rng: Random, low: int, high: int) -> int:

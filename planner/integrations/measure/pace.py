@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -24,15 +23,8 @@ _TRIED_S = 30.0
 """About how long a plan is measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed(Generic[Point]):
-    """A measured point.
-
-    Attributes:
-        point: what was measured.
-        at_s: when, by the clock of :func:`time.perf_counter`.
-        beside: the kind of measurement.
-    """
+class Timed(NamedTuple, Generic[Point]):
+    """A measured point, when by the clock of :func:`time.perf_counter`, and beside what kind."""
 
     point: Point
     at_s: float
@@ -76,7 +68,9 @@ class Pace:
         reading = float(np.log(np.diff(marks)).mean())
         self._readings.append((time.perf_counter(), reading, self._kind))
 
-    def timed(self, beside: str, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
+    def timed(
+        self, beside: str, measure: Callable[..., Sequence[Point]], *arguments: Any
+    ) -> list[Timed[Point]]:
         """The points of ``measure``, dated at the middle of its time; reads before and after.
 
         ``beside`` names the kind of measurement; measurements of all kinds have to take turns, so
@@ -85,10 +79,10 @@ class Pace:
         self._kind = beside
         self.read()
         started = time.perf_counter()
-        points = measure()
+        points = measure(*arguments)
         middle = 0.5 * (started + time.perf_counter())
         self.read()
-        return [Timed(point=point, at_s=middle, beside=beside) for point in points]
+        return [Timed(point, middle, beside) for point in points]
 
     def typical_s(self, beside: str = "") -> float:
         """The typical pace beside a kind of measurement: the median of its readings.

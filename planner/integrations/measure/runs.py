@@ -1,15 +1,29 @@
-"""Trains models under plans that take turns, on gloo ranks of this machine, and predicts them."""
+"""Trains small models under plans that take turns, on gloo ranks of this machine; predicts them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
+import torch.distributed as dist
+import torchrec
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec.distributed import fbgemm_qcomm_codec as codec
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ModuleSharder, ShardingEnv
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.cpu.exchange import predicted_stages
 from costmodels.dense.base import dense_names
@@ -19,35 +33,242 @@ from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.validation import Trace, virtual_time
-from costmodels.workload import DenseArch, Workload
-from planner.integrations.measure.gloo_ranks import (
-    NETWORK_QUANTILE,
-    calm_network_threads,
-    run_on_ranks,
-)
-from planner.integrations.measure.model import (
-    NUM_BATCHES,
-    Training,
-    make_batches,
-    traced_dense,
-)
+from costmodels.workload import DenseArch, Pooling, Workload
+from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
+from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
+from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.io.system.measured_files import load_constants
 from planner.problem import PlanningProblem
 from planner.solving.prepare import objective_value
-from planner.validation.tasks import (
-    BLOCK_TASKS,
-    Blocks,
-    NamedPlan,
-    Outcome,
-    choose_plans,
-    random_workload,
-)
+from planner.validation import tasks
+
+_LEARNING_RATE = 0.01
+NUM_BATCHES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+@dataclass(slots=True)
+class Batch:
+    """One rank's share of a batch."""
+
+    dense: torch.Tensor
+    sparse: KeyedJaggedTensor
+    labels: torch.Tensor
+
+
+def _marker(marks: StageClock | None) -> Callable[[str], None]:
+    """What ends a stage of a step; nothing where no clock runs."""
+    return (lambda _: None) if marks is None else marks.mark
+
+
+class Model(nn.Module):
+    """Bottom MLP, tables, concatenation, top MLP, logistic loss.
+
+    ``blocks`` are transformer blocks between the tables and the concatenation. They run over the
+    pooled vectors of a sample, or over its sequences, which are padded and added up; the mean over
+    positions is passed on.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        marks: StageClock | None = None,
+        blocks: tasks.Blocks | None = None,
+    ) -> None:
+        """Make dense weights on the CPU, and tables without memory."""
+        super().__init__()
+        self._marks, self._mark = marks, _marker(marks)
+        self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
+        self._positions = blocks.positions if blocks is not None else 0
+        self._is_sequence = workload.tables[0].pooling is Pooling.NONE
+        setattr(self, self._tables, _tables(workload))
+        arch = workload.dense
+        self.bottom = mlp((arch.num_dense_features, *arch.bottom_mlp), last_relu=True)
+        joined = sum(t.embedding_dim * len(t.features) for t in workload.tables)
+        self.blocks: nn.Module | None = None
+        if blocks is not None:
+            joined, self.blocks = self._width, _encoder(self._width, blocks)
+        joined += arch.bottom_mlp[-1] if arch.bottom_mlp else 0
+        self.top = mlp((joined, *arch.top_mlp), last_relu=False)
+        self.loss = nn.BCEWithLogitsLoss()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The loss of a batch."""
+        bottom = self.bottom(batch.dense)
+        self._mark("dense_forward")
+        found = getattr(self, self._tables)(batch.sparse)
+        sequences = list(found.values()) if self._is_sequence else []
+        vectors = [x.values() for x in sequences] or [found.values()]
+        self._mark("vectors")
+        if self._marks is not None:
+            for tensor in vectors:
+                self._marks.follow(tensor, "dense_backward")
+            self._marks.follow(bottom, "gradients")
+        met = vectors[0]
+        if sequences:
+            padded = [x.to_padded_dense(self._positions) for x in sequences]
+            met = torch.stack(padded).sum(dim=0) if len(padded) > 1 else padded[0]
+        if self.blocks is not None:
+            met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
+        logits = self.top(torch.cat([bottom, met], dim=1))
+        loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
+        self._mark("dense_forward")
+        return loss
+
+
+def _tables(workload: Workload) -> nn.Module:
+    """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
+    collection: Any = torchrec.EmbeddingBagCollection
+    config: Any = torchrec.EmbeddingBagConfig
+    if workload.tables[0].pooling is Pooling.NONE:
+        collection, config = torchrec.EmbeddingCollection, torchrec.EmbeddingConfig
+    tables = [
+        config(
+            name=t.name,
+            embedding_dim=t.embedding_dim,
+            num_embeddings=t.num_embeddings,
+            feature_names=[f.name for f in t.features],
+        )
+        for t in workload.tables
+    ]
+    return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
+
+
+def _encoder(width: int, blocks: tasks.Blocks) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(
+        width,
+        blocks.heads,
+        blocks.ffn,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+    )
+    return nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
+
+
+def traced_dense(workload: Workload, blocks: tasks.Blocks) -> DenseTrace:
+    """The dense part of the model as ``shardplan import torchrec`` sees it."""
+    model = Model(workload, blocks=blocks)
+    batch = make_batches(workload, 0, 0)[0]
+    return trace_dense(
+        model,
+        (batch,),
+        batch_size=int(workload.batch_size_per_rank),
+        inputs_need_gradients=False,
+    )
+
+
+def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        layers.append(nn.Linear(fan_in, fan_out))
+        if last_relu or i < len(sizes) - 2:
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+class Training:
+    """One model under one plan, ready to step."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        world_size: int,
+        seed: int,
+        marks: StageClock | None = None,
+        blocks: tasks.Blocks | None = None,
+    ) -> None:
+        """Shard the model under the plan, and initialise it."""
+        self._mark = _marker(marks)
+        torch.manual_seed(seed)
+        fused_params = {
+            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "learning_rate": _LEARNING_RATE,
+            "eps": 1e-8,
+        }
+        codecs = _codecs(workload)
+        sharders: list[ModuleSharder[nn.Module]] = [
+            EmbeddingBagCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
+            EmbeddingCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
+        ]
+        self.model = DistributedModelParallel(
+            Model(workload, marks, blocks),
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            device=torch.device("cpu"),
+            plan=to_sharding_plan(
+                plan, workload, compute_device="cpu", local_world_size=world_size
+            ),
+            sharders=sharders,
+        )
+        dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
+        optimizer = KeyedOptimizerWrapper(
+            dense, lambda parameters: torch.optim.SGD(parameters, lr=_LEARNING_RATE)
+        )
+        self.optimizer = CombinedOptimizer([self.model.fused_optimizer, optimizer])
+
+    def step(self, batch: Batch) -> None:
+        """One iteration."""
+        self.optimizer.zero_grad()
+        self._mark("update")
+        loss = self.model(batch)
+        loss.backward()
+        self.optimizer.step()
+        self._mark("update")
+
+
+def _codecs(workload: Workload) -> dict[str, Any] | None:
+    """TorchRec's codecs for the exchanges of the first table's vectors; None for fp32."""
+    used = workload.tables[0].codecs.all_to_all
+    if used is None or not used.compresses:
+        return None
+    config = codec.QCommsConfig(
+        forward_precision=codec.CommType(used.forward.precision.value),
+        backward_precision=codec.CommType(used.backward.precision.value),
+    )
+    return dict(codec.get_qcomm_codecs_registry(config, device=torch.device("cpu")) or {})
+
+
+def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
+    """Batches of one rank: hot rows are the same on every rank, but draws differ."""
+    laws = np.random.default_rng(seed)
+    draws = np.random.default_rng([seed, rank + 1])
+    size = int(workload.batch_size_per_rank)
+    samplers = {t.name: IndexSampler(t.distribution, laws) for t in workload.tables}
+    batches = []
+    for _ in range(NUM_BATCHES):
+        lengths, values = [], []
+        for table in workload.tables:
+            for feature in table.features:
+                count = bag_lengths(feature.pooling_factor, size, draws)
+                lengths.append(count)
+                values.append(samplers[table.name].draw(int(count.sum()), draws))
+        features = [f.name for t in workload.tables for f in t.features]
+        sparse = KeyedJaggedTensor(
+            keys=features,
+            values=torch.from_numpy(np.concatenate(values)),
+            lengths=torch.from_numpy(np.concatenate(lengths).astype(np.int32)),
+        )
+        dense = draws.standard_normal((size, workload.dense.num_dense_features))
+        labels = draws.integers(0, 2, size)
+        batches.append(
+            Batch(
+                dense=torch.from_numpy(dense.astype(np.float32)),
+                sparse=sparse,
+                labels=torch.from_numpy(labels.astype(np.float32)),
+            )
+        )
+    return batches
+
+
+# ------------------------------------------------------------------ plans in turns
+
+
+class RunSettings(NamedTuple):
     """How often each plan runs: ``num_blocks`` blocks of ``iterations`` in random order.
 
     The first ``warm_up`` iterations of a block are dropped.
@@ -65,7 +286,7 @@ class RunCase:
 
     workload: Workload
     plan: Plan
-    blocks: Blocks | None = None
+    blocks: tasks.Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,40 +294,35 @@ class PlanRun:
     """The measured times of one plan: medians over its iterations.
 
     Attributes:
-        iteration_s: seconds per iteration.
+        measured_s: seconds per iteration.
         spread_ratio: how far the medians of blocks are from it, as a share (median).
         wall_s: seconds per iteration by the clock.
-        stages_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES` (medians of
-            the slowest rank's seconds).
-        network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
+        stages_measured_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES`
+            (medians of the slowest rank's seconds).
+        network_measured_s: seconds of network threads in quiet moments; part of every time in
+            ``virtual_s``.
         virtual_s: seconds of each iteration.
         foreign_ratio: load of other jobs on this machine, in cores.
         pace_s: seconds of fixed work meanwhile (:class:`planner.integrations.measure.pace.Pace`).
     """
 
-    iteration_s: float
+    measured_s: float
     spread_ratio: float
     wall_s: float
-    stages_s: tuple[float, ...]
-    network_s: float
+    stages_measured_s: tuple[float, ...]
+    network_measured_s: float
     virtual_s: tuple[float, ...]
     foreign_ratio: float
     pace_s: float
 
-    def share_between(self, low_s: float, high_s: float) -> float:
-        """Share (0..1) of all measured iterations that took ``low_s`` to ``high_s``."""
-        inside = [low_s <= x <= high_s for x in self.virtual_s]
-        return sum(inside) / len(inside)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedIteration:
+class TimedIteration(NamedTuple):
     """One iteration of one rank, with the seconds of stages, and of network threads in stages."""
 
     plan: int
     block: int
-    trace: Trace
     wall_s: float
+    trace: Trace
     stages_s: tuple[float, ...]
     network_s: tuple[float, ...]
 
@@ -114,7 +330,7 @@ class TimedIteration:
 def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSettings) -> list[PlanRun]:
     """Measure every workload under its plan; all are in memory together and take turns."""
     started = _busy_seconds()
-    per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
+    per_rank = gloo_ranks.run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
     logs, used, paces = zip(*per_rank, strict=True)
     foreign = max(0.0, busy - sum(used)) / wall if wall > 0 else 0.0
@@ -133,7 +349,7 @@ def _summary(
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
     # Each rank counts by itself, because threads of one rank may spin while others do not.
     moved = np.array([[i.trace.network_s for i in group] for group in rows])
-    network_s = float(np.quantile(moved, NETWORK_QUANTILE, axis=0).max())
+    network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
     virtual += network_s
     block = np.array([group[0].block for group in rows])
     typical = float(np.median(virtual))
@@ -141,12 +357,12 @@ def _summary(
 
     stages = np.array([[i.stages_s for i in group] for group in rows])
     return PlanRun(
-        iteration_s=typical,
+        measured_s=typical,
         spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
         wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-        stages_s=tuple(float(x) for x in np.median(stages.max(axis=1), axis=0)),
-        network_s=network_s,
-        virtual_s=tuple(float(x) for x in virtual),
+        stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
+        network_measured_s=network_s,
+        virtual_s=tuple(virtual.tolist()),
         foreign_ratio=foreign,
         pace_s=pace_s,
     )
@@ -176,36 +392,27 @@ def train_in_turns(
 
     All models are in memory together. ``between`` is called before each block.
     """
-    log, seed = clock.log, settings.seed
+    seed = settings.seed
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
     models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
     for training in models:
-        log.follow_gradients(training.model)
-    calm_network_threads()
+        clock.follow_gradients(training.model)
+    gloo_ranks.calm_network_threads()
     order_rng = np.random.default_rng(seed)
     iterations = []
     for block in range(settings.num_blocks):
-        for k in order_rng.permutation(len(cases)):
+        for k in order_rng.permutation(len(cases)).tolist():
             between()
             own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()
-                log.begin()
-                clock.reset()
+                clock.begin()
                 models[k].step(own[i % NUM_BATCHES])
-                trace = log.end()
+                measured = clock.end()
+                wall_s = time.perf_counter() - started
                 if i >= settings.warm_up:
-                    iterations.append(
-                        TimedIteration(
-                            plan=int(k),
-                            block=block,
-                            trace=trace,
-                            wall_s=time.perf_counter() - started,
-                            stages_s=clock.seconds(),
-                            network_s=clock.network_seconds(),
-                        )
-                    )
+                    iterations.append(TimedIteration(k, block, wall_s, *measured))
     return iterations
 
 
@@ -222,7 +429,7 @@ def _busy_seconds() -> tuple[float, float]:
 # ------------------------------------------------------------------ random models, predicted
 
 
-Progress = Callable[[Sequence[Outcome]], None]
+Progress = Callable[[Sequence[tasks.Outcome]], None]
 
 
 def validate_tasks(
@@ -234,7 +441,7 @@ def validate_tasks(
     settings: RunSettings,
     what: str = "dlrm",
     progress: Progress | None = None,
-) -> list[Outcome]:
+) -> list[tasks.Outcome]:
     """Run random tasks, each with searched, baseline and random plans.
 
     All variants of a task take turns in one launch, so that their ratio is measured well. Outcomes
@@ -251,13 +458,21 @@ def validate_tasks(
             fp32, and in that precision.
         progress: called with the outcomes of each task.
     """
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[tasks.Outcome]] = {}
+    models = default_models(topology)
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
-        first = next(iter(variants.values()))
-        plans = choose_plans(first.priced, topology, num_plans, seed + task)
-        cases = [(label, made, named) for label, made in variants.items() for named in plans]
-        found = _outcomes(task, topology, cases, settings)
+        plans = tasks.choose_plans(variants[0][1], topology, num_plans, seed + task)
+        cases = [(*variant, named) for variant in variants for named in plans]
+        trained = [
+            RunCase(workload=workload, plan=named.plan, blocks=blocks)
+            for _, _, workload, blocks, named in cases
+        ]
+        runs = run_plans(trained, world_size=topology.world_size, settings=settings)
+        found = [
+            _outcome(task, label, CostPipeline(priced, topology, models), named, run)
+            for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
+        ]
         for outcome in found:
             outcomes.setdefault(outcome.skew, []).append(outcome)
         if progress is not None:
@@ -265,92 +480,49 @@ def validate_tasks(
     return [outcome for same in outcomes.values() for outcome in same]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """A model as it is trained, and as it is priced where that differs."""
-
-    trained: Workload
-    blocks: Blocks | None = None
-    traced: Workload | None = None
-
-    @property
-    def priced(self) -> Workload:
-        return self.traced or self.trained
-
-
-def _variants(what: str, seed: int) -> dict[str, _Task]:
-    """The variants of a random model by their labels; see :func:`validate_tasks`."""
-    if what in BLOCK_TASKS:
-        workload, blocks = BLOCK_TASKS[what](seed)
+def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks.Blocks | None]]:
+    """The variants of a random model: label, as priced, as trained, and its transformer blocks."""
+    if what in tasks.BLOCK_TASKS:
+        workload, blocks = tasks.BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
         dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-        traced = replace(workload, dense=dense)
-        return {"random": _Task(trained=workload, blocks=blocks, traced=traced)}
-    workload = random_workload(seed)
+        return [("random", replace(workload, dense=dense), workload, blocks)]
+    workload = tasks.random_workload(seed)
     if what not in tuple(Precision):
-        return {"random": _Task(trained=workload)}
+        return [("random", workload, workload, None)]
     coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
     coded = replace(coded, name=f"{workload.name}-{what}")
-    return {"fp32": _Task(trained=workload), what: _Task(trained=coded)}
-
-
-def _outcomes(
-    task: int,
-    topology: Topology,
-    cases: Sequence[tuple[str, _Task, NamedPlan]],
-    settings: RunSettings,
-) -> list[Outcome]:
-    trained = [
-        RunCase(workload=made.trained, plan=named.plan, blocks=made.blocks)
-        for _, made, named in cases
-    ]
-    runs = run_plans(trained, world_size=topology.world_size, settings=settings)
-    models = default_models(topology)
-    return [
-        _outcome(task, label, CostPipeline(made.priced, topology, models), named, run)
-        for (label, made, named), run in zip(cases, runs, strict=True)
-    ]
+    return [("fp32", workload, workload, None), (what, coded, coded, None)]
 
 
 def _outcome(
-    task: int, skew: str, pipeline: CostPipeline, named: NamedPlan, run: PlanRun
-) -> Outcome:
+    task: int, skew: str, pipeline: CostPipeline, named: tasks.NamedPlan, run: PlanRun
+) -> tasks.Outcome:
     workload, topology = pipeline.workload, pipeline.topology
     estimate = pipeline.estimate(named.plan)
-    time = estimate.time
-    return Outcome(
+    time, calibration = estimate.time, topology.calibration
+    calibrated_s = load_constants(calibration).pace_s if calibration else None
+    inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
+    measured = asdict(run)
+    del measured["virtual_s"], measured["pace_s"]
+    return tasks.Outcome(
         task=task,
         skew=skew,
         num_tables=len(workload.tables),
         batch_size_per_rank=int(workload.batch_size_per_rank),
         origin=named.origin,
-        kinds=plan_kinds(named.plan),
+        # T, R, C, D for table_wise, row_wise, column_wise, data_parallel
+        kinds="".join(p.sharding_type.value[0].upper() for p in named.plan.placements),
         predicted_s=time.time_s,
         low_s=time.low_s,
         high_s=time.high_s,
-        measured_s=run.iteration_s,
-        spread_ratio=run.spread_ratio,
-        wall_s=run.wall_s,
-        foreign_ratio=run.foreign_ratio,
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
-        stages_measured_s=run.stages_s,
-        network_measured_s=run.network_s,
-        iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
+        iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
         torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
-        pace_ratio=_pace_ratio(topology, run),
+        pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
+        **measured,
     )
-
-
-def _pace_ratio(topology: Topology, run: PlanRun) -> float | None:
-    """How long fixed work took while the plan ran, compared with the calibration."""
-    calibrated_s = load_constants(topology.calibration).pace_s if topology.calibration else None
-    return run.pace_s / calibrated_s if calibrated_s else None
-
-
-def plan_kinds(plan: Plan) -> str:
-    """A letter for each table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
-    return "".join(p.sharding_type.value[0].upper() for p in plan.placements)
 
 
 def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:

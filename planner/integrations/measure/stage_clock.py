@@ -1,4 +1,4 @@
-"""Processor seconds of the stages of one training step."""
+"""Processor seconds of the stages of one training step, and when its collectives are called."""
 
 from __future__ import annotations
 
@@ -30,53 +30,80 @@ _LOGGED: Final = (
 )
 
 
-class CollectiveLog:
-    """Replaces the collectives of ``torch.distributed`` by ones that note when they are called.
+_LOOKUPS: Final[tuple[Any, ...]] = (
+    kernels.BatchedFusedEmbeddingBag,
+    kernels.BatchedDenseEmbeddingBag,
+    kernels.BatchedFusedEmbedding,
+    kernels.BatchedDenseEmbedding,
+)
 
-    Ranks wait for each other before each collective, which does not count
-    (:func:`planner.integrations.measure.gloo_ranks.rendezvous`).
+
+class StageClock:
+    """Divides an iteration into stages, and notes when collectives are called.
+
+    Stages end at marks in the model and around table-batched lookups: the time between two marks
+    belongs to the stage that the later mark names. The collectives of ``torch.distributed`` are
+    replaced by ones that note when they are called. Ranks wait for each other before each
+    collective, which does not count (:func:`planner.integrations.measure.gloo_ranks.rendezvous`).
     """
 
     def __init__(self) -> None:
-        """Install the log; use :func:`collective_log` instead, because a process has one log."""
+        """Install the clock; use :func:`stage_clock` instead, because a process has one clock."""
         self._events: list[Event] = []
-        self._count = 0
-        self._depth = 0
-        self._start_s = own_seconds()
-        self._network_s = network_seconds()
+        self._is_inside = False
+        self.begin()
         for name in _LOGGED:
             if hasattr(dist, name):
                 setattr(dist, name, self._logged(getattr(dist, name)))
-
-    def now(self) -> float:
-        """Processor seconds since the start, without waits for other ranks and network threads."""
-        return own_seconds() - self._start_s
-
-    def network(self) -> float:
-        """Processor seconds of gloo's network threads since the start."""
-        return network_seconds() - self._network_s
-
-    def follow_gradients(self, model: nn.Module) -> None:
-        """Log the all-reduces of a model's gradients too."""
-        for module in model.modules():
-            if isinstance(module, DistributedDataParallel):
-                module.register_comm_hook(self, _mean_over_ranks)
+        for kind in _LOOKUPS:
+            kind.forward = self._timed(kind.forward)
+        for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
+            sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
 
     def begin(self) -> None:
         """Forget everything; the iteration starts now."""
         self._events.clear()
         self._count = 0
+        self._spent_s, self._moved_s = (dict.fromkeys(STAGES, 0.0) for _ in range(2))
+        self._last_s = self._last_moved_s = 0.0
         rendezvous()
-        self._network_s = network_seconds()
-        self._start_s = own_seconds()
+        self._network_s, self._start_s = network_seconds(), own_seconds()
 
-    def end(self) -> Trace:
-        """The iteration ends now."""
-        return Trace(events=tuple(self._events), end_s=self.now(), network_s=self.network())
+    def end(self) -> tuple[Trace, tuple[float, ...], tuple[float, ...]]:
+        """The iteration ends now.
+
+        Returns:
+            Its collectives; the seconds of each stage, in the order of ``STAGES``, without network
+            threads; and the seconds of network threads in each stage.
+        """
+        network_s = network_seconds() - self._network_s
+        trace = Trace(events=tuple(self._events), end_s=self._now(), network_s=network_s)
+        return trace, tuple(self._spent_s.values()), tuple(self._moved_s.values())
+
+    def _now(self) -> float:
+        """Processor seconds since the start, without waits for other ranks and network threads."""
+        return own_seconds() - self._start_s
+
+    def mark(self, stage: str) -> None:
+        """The stage ends now."""
+        now, moved = self._now(), network_seconds() - self._network_s
+        self._spent_s[stage] += now - self._last_s
+        self._moved_s[stage] += moved - self._last_moved_s
+        self._last_s, self._last_moved_s = now, moved
+
+    def follow(self, tensor: torch.Tensor, stage: str) -> None:
+        """The stage ends when the gradient of ``tensor`` has been computed."""
+        tensor.register_hook(lambda _: self.mark(stage))
+
+    def follow_gradients(self, model: nn.Module) -> None:
+        """Note the all-reduces of a model's gradients too."""
+        for module in model.modules():
+            if isinstance(module, DistributedDataParallel):
+                module.register_comm_hook(self, _mean_over_ranks)
 
     def note(self, kind: str, number: int) -> None:
         """An event at the present time."""
-        self._events.append(Event(kind=kind, number=number, time_s=self.now()))
+        self._events.append(Event(kind=kind, number=number, time_s=self._now()))
 
     def issue(self) -> int:
         """Note the next collective, and wait for the other ranks; returns its number."""
@@ -90,114 +117,19 @@ class CollectiveLog:
 
     def _logged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            if self._depth:
+            if self._is_inside:
                 return function(*arguments, **options)
-            self._depth += 1
-            number = self.issue()
-            waits = not options.get("async_op")
+            number, waits = self.issue(), not options.get("async_op")
             if waits:
                 self.note(WAIT, number)
+            self._is_inside = True
             try:
                 work = function(*arguments, **options)
             finally:
-                self._depth -= 1
+                self._is_inside = False
             return work if waits else _LoggedWork(work, number, self)
 
         return called
-
-
-def _mean_over_ranks(log: CollectiveLog, bucket: Any) -> Any:
-    """The averaging of gradients that DistributedDataParallel does by default."""
-    gradient = bucket.buffer()
-    gradient.div_(dist.get_world_size())
-    log.note(WAIT, log.issue())
-    future = dist.all_reduce(gradient, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
-
-
-# DistributedDataParallel reads these as types, not as text, when the hook is registered.
-_mean_over_ranks.__annotations__ = {
-    "bucket": dist.GradBucket,
-    "return": torch.futures.Future[torch.Tensor],
-}
-
-
-@cache
-def collective_log() -> CollectiveLog:
-    """The one log of this process."""
-    return CollectiveLog()
-
-
-class _LoggedWork(dist.Work):
-    """A logged collective; TorchRec checks for its base class before it waits."""
-
-    def __init__(self, work: Any, number: int, log: CollectiveLog) -> None:
-        super().__init__()
-        self._work = work
-        self._number = number
-        self._log = log
-
-    def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Wait; clocks are joined at the start of the wait, and work after it counts again."""
-        self._log.note(WAIT, self._number)
-        return self._work.wait(*arguments, **options) if self._work is not None else None
-
-    def is_completed(self) -> bool:
-        """Whether the collective is completed."""
-        return bool(self._work.is_completed())
-
-
-_LOOKUPS: Final[tuple[Any, ...]] = (
-    kernels.BatchedFusedEmbeddingBag,
-    kernels.BatchedDenseEmbeddingBag,
-    kernels.BatchedFusedEmbedding,
-    kernels.BatchedDenseEmbedding,
-)
-
-
-class StageClock:
-    """Divides an iteration into stages, at marks in the model and around table-batched lookups.
-
-    The time between two marks belongs to the stage that the later mark names.
-    """
-
-    def __init__(self, log: CollectiveLog) -> None:
-        """Install the clock around TorchRec's kernels; a process has only one."""
-        self.log = log
-        self.reset()
-        for kind in _LOOKUPS:
-            kind.forward = self._timed(kind.forward)
-        for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
-            sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
-
-    def reset(self) -> None:
-        """Start again from zero, after the log was started again."""
-        self._spent_s = dict.fromkeys(STAGES, 0.0)
-        self._moved_s = dict.fromkeys(STAGES, 0.0)
-        self._last_s = self._last_moved_s = 0.0
-
-    def mark(self, stage: str) -> None:
-        """The stage ends now."""
-        now, moved = self.log.now(), self.log.network()
-        self._spent_s[stage] += now - self._last_s
-        self._moved_s[stage] += moved - self._last_moved_s
-        self._last_s, self._last_moved_s = now, moved
-
-    def seconds(self) -> tuple[float, ...]:
-        """Seconds of each stage, in the order of ``STAGES``, without network threads."""
-        return tuple(self._spent_s[stage] for stage in STAGES)
-
-    def network_seconds(self) -> tuple[float, ...]:
-        """Seconds of network threads in each stage."""
-        return tuple(self._moved_s[stage] for stage in STAGES)
-
-    def follow(self, tensor: torch.Tensor, stage: str) -> None:
-        """The stage ends when the gradient of ``tensor`` has been computed."""
-
-        def done(_: torch.Tensor) -> None:
-            self.mark(stage)
-
-        tensor.register_hook(done)
 
     def _after_indices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def compute_and_output_dist(*arguments: Any, **options: Any) -> Any:
@@ -220,10 +152,45 @@ class StageClock:
         return forward
 
 
+def _mean_over_ranks(clock: StageClock, bucket: Any) -> Any:
+    """The averaging of gradients that DistributedDataParallel does by default."""
+    gradient = bucket.buffer()
+    gradient.div_(dist.get_world_size())
+    clock.note(WAIT, clock.issue())
+    future = dist.all_reduce(gradient, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+# DistributedDataParallel reads these as types, not as text, when the hook is registered.
+_mean_over_ranks.__annotations__ = {
+    "bucket": dist.GradBucket,
+    "return": torch.futures.Future[torch.Tensor],
+}
+
+
+class _LoggedWork(dist.Work):
+    """A logged collective; TorchRec checks for its base class before it waits."""
+
+    def __init__(self, work: Any, number: int, clock: StageClock) -> None:
+        super().__init__()
+        self._work = work
+        self._number = number
+        self._clock = clock
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        """Wait; clocks are joined at the start of the wait, and work after it counts again."""
+        self._clock.note(WAIT, self._number)
+        return self._work.wait(*arguments, **options) if self._work is not None else None
+
+    def is_completed(self) -> bool:
+        """Whether the collective is completed."""
+        return bool(self._work.is_completed())
+
+
 @cache
 def stage_clock() -> StageClock:
     """The one clock of this process."""
-    return StageClock(collective_log())
+    return StageClock()
 
 
 def _lookup_node(node: Any) -> Any:

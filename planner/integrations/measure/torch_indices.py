@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.datatypes import IntArray
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.profiling.readers import (
     AbstractReader,
     Chunk,
@@ -87,13 +87,11 @@ def _load(path: Path) -> tuple[Chunk, ...]:
         for i, item in enumerate(items)
     )
     if not sum(chunk.num_samples for chunk in chunks):
-        message = f"{path}: holds no samples"
-        raise InvalidInputError(message)
+        refuse(f"{path}: holds no samples")
     names = set(chunks[0].features)
     for i, chunk in enumerate(chunks):
         if set(chunk.features) != names:
-            message = f"{path}: batch {i} has other features than the first one"
-            raise InvalidInputError(message)
+            refuse(f"{path}: batch {i} has other features than the first one")
     return chunks
 
 
@@ -105,9 +103,8 @@ def _unpickle(path: Path) -> Any:
     """
     try:
         torch = importlib.import_module("torch")
-    except ImportError as error:
-        message = f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'"
-        raise InvalidInputError(message) from error
+    except ImportError:
+        refuse(f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'")
     data = io.BytesIO(read_all(path))
     try:
         return torch.load(data, map_location="cpu", weights_only=True)
@@ -123,8 +120,7 @@ def _unpickle_kjt(torch: Any, data: Any, path: Path) -> Any:
     try:
         kjt = importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
     except (ImportError, OSError) as error:
-        message = f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
     try:
         with torch.serialization.safe_globals([kjt]):
             return torch.load(data, map_location="cpu", weights_only=True)
@@ -151,21 +147,19 @@ def _parts(item: Any, where: str) -> tuple[list[str], Any, Any, Any]:
     """Keys, values, lengths and offsets of a batch in any of its shapes; None for what it lacks."""
     if hasattr(item, "keys") and hasattr(item, "lengths_or_none"):
         if item.variable_stride_per_key():
-            message = f"{where}: batch sizes that differ per feature are not supported"
-            raise InvalidInputError(message)
+            refuse(f"{where}: batch sizes that differ per feature are not supported")
         return [str(key) for key in item.keys()], item.values(), item.lengths(), None  # noqa: SIM118
     if isinstance(item, dict) and {"keys", "values"} <= set(item):
         keys = [str(key) for key in item["keys"]]
         return keys, item["values"], item.get("lengths"), item.get("offsets")
-    if isinstance(item, list | tuple) and len(item) == 3:
-        first, second, third = item
-        if isinstance(first, list | tuple):
-            return [str(key) for key in first], second, third, None
-        per_table = _array(third, where)
-        num_tables = per_table.shape[0] if per_table.ndim > 1 else 1
-        return [f"t_{i}" for i in range(num_tables)], first, third, second
-    message = f"{where}: holds {type(item).__name__}; expected {_SHAPES}"
-    raise InvalidInputError(message)
+    if not isinstance(item, list | tuple) or len(item) != 3:
+        refuse(f"{where}: holds {type(item).__name__}; expected {_SHAPES}")
+    first, second, third = item
+    if isinstance(first, list | tuple):
+        return [str(key) for key in first], second, third, None
+    per_table = _array(third, where)
+    num_tables = per_table.shape[0] if per_table.ndim > 1 else 1
+    return [f"t_{i}" for i in range(num_tables)], first, third, second
 
 
 def _chunk(item: Any, where: str) -> Chunk:
@@ -173,11 +167,9 @@ def _chunk(item: Any, where: str) -> Chunk:
     lengths = _lengths(given, offsets, len(keys), where)
     flat = _array(values, where).reshape(-1)
     if int(lengths.sum()) != len(flat):
-        message = f"{where}: lengths sum to {int(lengths.sum())}, but there are {len(flat)} indices"
-        raise InvalidInputError(message)
+        refuse(f"{where}: lengths sum to {int(lengths.sum())}, but there are {len(flat)} indices")
     if len(set(keys)) != len(keys):
-        message = f"{where}: a feature appears twice in {keys}"
-        raise InvalidInputError(message)
+        refuse(f"{where}: a feature appears twice in {keys}")
     ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
     features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
     chunk = Chunk(int(lengths.shape[1]), features, where)
@@ -192,28 +184,22 @@ def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
         ends = _array(offsets, where).reshape(-1)
         between = np.diff(ends)
         if not len(ends) or ends[0] != 0 or bool(np.any(between < 0)):
-            message = f"{where}: offsets must ascend from 0"
-            raise InvalidInputError(message)
+            refuse(f"{where}: offsets must ascend from 0")
         if found is not None and not np.array_equal(found, between):
-            message = f"{where}: offsets and lengths disagree"
-            raise InvalidInputError(message)
+            refuse(f"{where}: offsets and lengths disagree")
         found = between
     if found is None:
-        message = f"{where}: holds neither lengths nor offsets"
-        raise InvalidInputError(message)
+        refuse(f"{where}: holds neither lengths nor offsets")
     if not num_keys or len(found) % num_keys:
-        message = f"{where}: {len(found)} lengths cannot be shared by {num_keys} features"
-        raise InvalidInputError(message)
+        refuse(f"{where}: {len(found)} lengths cannot be shared by {num_keys} features")
     counts = found.astype(np.int64)
     if found.dtype.kind not in "iu" or bool(np.any(counts < 0)):
-        message = f"{where}: lengths must be whole numbers from 0"
-        raise InvalidInputError(message)
+        refuse(f"{where}: lengths must be whole numbers from 0")
     return counts.reshape(num_keys, -1)
 
 
 def _array(value: Any, where: str) -> NDArray[np.generic]:
     if not _is_tensor(value):
-        message = f"{where}: expected a tensor, found {type(value).__name__}; expected {_SHAPES}"
-        raise InvalidInputError(message)
+        refuse(f"{where}: expected a tensor, found {type(value).__name__}; expected {_SHAPES}")
     array: NDArray[np.generic] = value.detach().cpu().numpy()
     return array

@@ -23,7 +23,7 @@ from costmodels.calibration.device import (
     host_calls_of,
     uneven_error,
 )
-from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
+from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
@@ -246,7 +246,7 @@ class Written:
     written: tuple[Path, ...]
     replaced: tuple[tuple[str, str, str], ...]
     errors: tuple[FitError, ...]
-    lookup_errors: tuple[BlockError, ...]
+    lookup_errors: BlockErrors
     kept: tuple[str, ...]
     other_card: str
 
@@ -307,7 +307,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         written=(path, *texts),
         replaced=_replaced(topology, found),
         errors=(uneven,) if uneven is not None else (),
-        lookup_errors=lookups.errors if lookups else (),
+        lookup_errors=lookups.errors if lookups else {},
         kept=_kept(rates, calls, lookups),
         other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
     )

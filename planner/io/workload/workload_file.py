@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels import units
-from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
+from costmodels.topology import refuse_contradictions
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import refuse, refuse_any

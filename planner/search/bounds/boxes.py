@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.floors.type_floor import Leaf, TypeFloor
+from costmodels.floors.floor import Leaf, TypeFloor
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.space.objective import Cut
 
@@ -61,7 +61,7 @@ class Box:
     """Plans of one set of sharding types whose phase maxima are between ``low`` and ``high``.
 
     A box has a side for each duration that depends on the plan, see
-    :class:`costmodels.floors.type_floor.TypeFloor`. Two sides may be about the same phase; they
+    :class:`costmodels.floors.floor.TypeFloor`. Two sides may be about the same phase; they
     have the same limits then. In shapes, L is the number of sides and K that of phases.
 
     Args:

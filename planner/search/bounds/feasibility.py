@@ -7,11 +7,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.sharding import ShardingOption, Spread
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
-from planner.options.enumeration import HOST_KERNELS, TableOptions
-from planner.options.table_limits import have_host_kernels
+from planner.options.memory import TableOptions, lacking_bytes
+from planner.options.table_limits import HOST_KERNELS, have_host_kernels
 from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 
@@ -62,7 +61,7 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
     """
     local = space.local_world_size
     found = [
-        _missing(space, table, option, work @ space.device, work @ space.host)
+        lacking_bytes(option, work @ space.device, work @ space.host, table, space.pipeline)
         for option, work in zip(table.options, table.works, strict=True)
     ]
     device, host = min(found, key=lambda m: (max(m[0], m[1] / local), m[0] + m[1] / local))
@@ -87,39 +86,6 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
     raise InfeasibleError(
         msg, shortfall_bytes=max(device, host / local), advice=_advice(space, table)
     )
-
-
-def _missing(
-    space: SearchSpace,
-    table: TableOptions,
-    option: ShardingOption,
-    device: FloatArray,
-    host: FloatArray,
-) -> tuple[float, float]:
-    """Device bytes per rank, and host bytes per host, that an option lacks on empty ranks.
-
-    Args:
-        space: knows the limits.
-        table: knows which places the table may have.
-        option: the option.
-        device: device bytes of its shards: ``[W]`` of uniform options, ``[pieces]`` of pieces on
-            ranks, ``[pieces, L]`` of pieces on hosts of L ranks.
-        host: host bytes of its shards, in the same shape.
-    """
-    limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
-    local = space.local_world_size
-    if option.is_uniform:
-        per_host = host.reshape(-1, local).sum(axis=-1)
-        lacks = (device - limits).max(), (per_host - host_limits).max()
-    elif option.spread is Spread.RANKS:
-        ranks = np.array(table.ranks or range(space.world_size))
-        lacks = device.max() - limits[ranks].max(), host.max() - host_limits[ranks // local].max()
-    else:
-        hosts = np.array(table.hosts or range(space.num_hosts))
-        room = limits.reshape(-1, local)[hosts]
-        per_place = (device[:, None, :] - room[None]).max(axis=-1)
-        lacks = per_place.min(axis=-1).max(), host.sum(axis=-1).max() - host_limits[hosts].max()
-    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
 
 
 def _check_totals(space: SearchSpace) -> None:

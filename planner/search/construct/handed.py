@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.sharding import Plan, ShardingOption, Spread
-from planner.options.cuts import option_of
+from costmodels.sharding import Plan, ShardingOption, Spread, option_of
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
 
@@ -70,7 +69,7 @@ def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> 
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
     """Index of the option of a table that is most like ``given``; the first one of equals."""
-    listed = space.listing.names.listed(given.sharding_type)
+    listed = space.listing.names.get(given.sharding_type, given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
     def unlike(option: ShardingOption) -> float:

@@ -224,7 +224,7 @@ def price_all(space: SearchSpace, record: Record) -> None:
     """
     least = np.inf
     objective = record.evaluate.objective
-    general = {kept for _, kept in space.listing.names.stands_for}
+    general = set(space.listing.names.values())
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)
         best = int(np.argmin(values))

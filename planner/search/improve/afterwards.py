@@ -21,8 +21,8 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread
-from planner.options.runtime_warnings import runtime_warnings
 from planner.options.table_limits import HOST_KERNELS
+from planner.options.torchrec_rules import runtime_warnings
 from planner.problem import MoveLimit
 from planner.replan import reshard
 from planner.result import LEAST_GAIN_RATIO, PAYBACK_S

@@ -20,9 +20,9 @@ from costmodels.errors import InvalidValueError
 from costmodels.lookup.fbgemm import DEFAULTS
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from planner.io.system.system_file import load_system
-from planner.validation.lookups import load_rows
+from planner.validation.kernels import lookup_rows
 
-ROWS = load_rows()
+ROWS = lookup_rows()
 H200 = load_system("h200_sxm", gpus=1, gpus_per_host=1)
 ROW = {"id": "a", "block": "hbm", "T": 2, "rows": 1000, "dim": 64, "L": 4, "B": 100}
 ROW |= {"law": "zipf 1.1", "loc": "hbm", "wdtype": "fp16", "opt": "sgd", "pooled": True}
@@ -33,11 +33,11 @@ def test_the_shipped_constants_are_those_of_the_shipped_rows() -> None:
     fit = fit_fbgemm(ROWS, H200)
     for name in FITTED:
         assert getattr(fit.constants, name) == pytest.approx(getattr(DEFAULTS, name), rel=0.03)
-    errors = {(e.block, e.direction): e for e in fit.errors}
-    assert errors["hbm", "forward"].mape_ratio < 0.08
-    assert errors["hbm", "backward"].mape_ratio < 0.08
-    assert errors["hbm", "backward"].num_points == 126
-    assert all(e.mape_ratio < 0.14 for e in fit.errors)
+    errors = fit.errors
+    assert errors["hbm", "forward"].mean_error_ratio < 0.08
+    assert errors["hbm", "backward"].mean_error_ratio < 0.08
+    assert errors["hbm", "backward"].count == 126
+    assert all(e.mean_error_ratio < 0.14 for e in errors.values())
 
 
 def test_constants_that_made_the_times_are_found_again() -> None:
@@ -73,7 +73,7 @@ def test_a_point_is_left_out_with_all_its_rows() -> None:
     predicted = left_out(few, H200, folds_of(few))
     assert predicted.shape == (len(few), 2)
     assert np.all(predicted > 0)
-    assert sum(e.num_points for e in block_errors(few, predicted)) == 2 * len(few)
+    assert sum(e.count for e in block_errors(few, predicted).values()) == 2 * len(few)
 
 
 def test_rows_are_read_or_refused() -> None:

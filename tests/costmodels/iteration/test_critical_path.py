@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.errors import InvalidValueError
-from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Stream
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import INPUT_COPY, PIPELINES, Program, Simulation, Step, Stream
 from costmodels.iteration.timing import critical_path, rank_estimates, stage_times, traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.iteration.base import Program, Step, Stream
-from costmodels.iteration.pipelines import PIPELINES
-from costmodels.iteration.timing import differing_ranks, on_ranks, schedule
+from costmodels.iteration.base import PIPELINES, Program, Step, Stream
+from costmodels.iteration.timing import schedule
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -56,32 +55,6 @@ def test_closed_form_equals_event_simulation_for_plans(
     assert simulation.iteration_time_s == pytest.approx(closed, rel=1e-12)
     assert found.iteration_time_s == pytest.approx(closed, rel=1e-12)
     assert found.start_s.shape == (len(program.steps), topology.world_size)
-
-
-@given(programs(), st.integers(1, 3))
-def test_ranks_that_are_alike_need_to_be_looked_at_once(
-    case: tuple[Program, int], copies: int
-) -> None:
-    program, num_ranks = case
-    world = copies * num_ranks
-    if world == 1:
-        return
-    spread = {
-        step.name: {
-            name: np.tile(np.broadcast_to(getattr(step, name), num_ranks), copies)
-            for name in ("duration_s", "host_s")
-        }
-        for step in program.steps
-    }
-    steps = tuple(dataclasses.replace(step, **spread[step.name]) for step in program.steps)
-    whole = dataclasses.replace(program, steps=steps)
-    ranks = differing_ranks(whole, world)
-    assert len(ranks) <= num_ranks
-    fewer = on_ranks(whole, ranks, world)
-    expected = schedule(whole, (world,)).iteration_time_s
-    np.testing.assert_allclose(
-        schedule(fewer, (len(ranks),)).iteration_time_s, expected, rtol=1e-12
-    )
 
 
 @settings(max_examples=25)

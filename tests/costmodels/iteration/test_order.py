@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from costmodels.iteration.base import ISSUED, CodecTimes, Program, StageTimes, Stream
-from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.base import ISSUED, PIPELINES, Program, StageTimes, Stream
 from tests.costmodels.iteration.programs import stage_times
 
 SECOND = np.array([1.0])
@@ -75,20 +74,20 @@ ORDER = {
 
 def everything() -> StageTimes:
     """A dense part in three pieces over the ranks, earlier micro-batches, codecs, and a copy."""
-    codecs = CodecTimes(
-        output_quantize_s=SECOND,
-        output_dequantize_s=2 * SECOND,
-        gradient_quantize_s=3 * SECOND,
-        gradient_dequantize_s=4 * SECOND,
-        host_s=5 * SECOND,
-    )
+    codecs = {
+        "output quantize": SECOND,
+        "output dequantize": 2 * SECOND,
+        "gradient quantize": 3 * SECOND,
+        "gradient dequantize": 4 * SECOND,
+        "host": 5 * SECOND,
+    }
     return dataclasses.replace(
         stage_times(bucket_s=(20 * SECOND, 10 * SECOND)),
         gather_s=(4 * SECOND, 5 * SECOND, 6 * SECOND),
         piece_ratio=(0.5, 0.25, 0.25),
         last_scatter_s=7 * SECOND,
         earlier_s=8 * SECOND,
-        codecs=codecs,
+        codecs_s=codecs,
         input_copy_s=9 * SECOND,
         copy_host_s=2 * SECOND,
         copy_blocks_host=True,

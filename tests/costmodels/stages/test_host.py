@@ -10,6 +10,7 @@ import pytest
 from costmodels.dense.base import Layer, dense_layers
 from costmodels.errors import InvalidValueError
 from costmodels.layers.transformer import Transformer
+from costmodels.operators import OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes, is_cast
@@ -56,22 +57,20 @@ def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
         "launch": launch,
     }
     profile = PROFILES[HostProfile.EAGER_2021]
-    operator = profile.other
+    operator = profile.operator(OperatorKind.OTHER)
     shipped = {
-        "operator": operator.forward,
-        "launch": operator.forward_kernel,
-        "per_gradient": profile.gradient,
-        **{name: getattr(profile, name) for name in expected if hasattr(profile, name)},
+        "operator": operator[0, 0],
+        "launch": operator[0, 1],
+        "per_gradient": profile.calls("gradient"),
+        **{name: calls for name, calls in profile.num_calls.items() if name in expected},
     }
     for name, microseconds in expected.items():
         more = 3 * launch if name.startswith("lookup") else 0.0
-        found = shipped[name].num_launches * 5.0 / _UNPROFILED
+        found = shipped[name][1] * 5.0 / _UNPROFILED
         assert found == pytest.approx(microseconds + more, rel=0.01), name
-        assert shipped[name].num_launches == shipped[name].num_dispatches
+        assert shipped[name][1] == shipped[name][0]
     ratio = backward / (linear + relu + 2 * launch)
-    assert operator.backward.num_launches / operator.forward.num_launches == pytest.approx(
-        ratio, rel=0.01
-    )
+    assert operator[1, 0, 1] / operator[0, 0, 1] == pytest.approx(ratio, rel=0.01)
 
 
 def costs_of(profile: HostProfile, *, reduces: bool = False) -> HostCosts:

@@ -161,7 +161,7 @@ def test_exchanges_priced_as_a_whole_are_growth_and_extra_and_fixed() -> None:
     ((_, output_s),) = family.outputs_s
     assert float(output_s.squeeze()) == 40.0 + 200.0 + 2000.0
     assert float(np.squeeze(times.input_splits_s)) == 5.0
-    assert float(model.all_reduce_growth(np.array(3.0))) == 3.0
+    assert float(model.reduction.growth(np.array(3.0))) == 3.0
 
 
 def test_nothing_to_reduce_takes_no_time() -> None:

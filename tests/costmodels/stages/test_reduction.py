@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -247,8 +246,7 @@ def test_each_piece_is_priced_by_itself_and_scattered_in_reverse() -> None:
     assert scattered == pytest.approx([2 * s for s in by_hand], rel=1e-9)
     gathered = [float(s.squeeze()) for s in times.gather_s]
     assert gathered == pytest.approx([2 * float(s) for s in blocks.gathers_s], rel=1e-9)
-    beside = blocks.beside_backward_s(lambda _: np.array(math.nan))
-    assert [float(s) for s in beside] == pytest.approx(by_hand[:-1], rel=1e-9)
+    assert [float(s) for s in blocks.beside_backward_s] == pytest.approx(by_hand[:-1], rel=1e-9)
 
 
 def test_a_sharded_dense_part_beside_tables_exchanges_both() -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.dense.base import dense_layers
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import AbstractLayer
@@ -22,7 +21,7 @@ from costmodels.layers.moe import Moe
 from costmodels.layers.transformer import Transformer
 from costmodels.layers.two_tower import TwoTower
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.topology import FittedFactors, Link
+from costmodels.topology import PROPORTIONAL, FittedFactors, Link, batch_ratios
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.units import GB, MIB, US

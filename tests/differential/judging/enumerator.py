@@ -16,9 +16,9 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Plan
+from costmodels.topology import batch_ratios
 from tests.differential.case import Case, limited_topology, received_bytes
 from tests.differential.drawing.options import placements
 from tests.differential.judging.judge import Judge, judge_of

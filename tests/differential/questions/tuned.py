@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.errors import InvalidValueError
+from costmodels.topology import batch_ratios
 from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Level

@@ -30,7 +30,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
 from planner.integrations.drop_in import uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.options.runtime_warnings import module_problem
+from planner.options.torchrec_rules import module_problem
 from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags, sequences
 from tests.strategies import make_workload

@@ -323,7 +323,7 @@ def test_a_plan_that_torchrec_cannot_run_is_refused(search: Search, tmp_path: Pa
     made = make().plan(bags(SHAPES), SHARDERS)
     made.plan[""]["a"].sharding_type = "row_wise"
     (line,) = refused(saved(made, tmp_path), bags(SHAPES))
-    assert "table 'a': row_wise needs exactly one shard per rank in order 0..3" in line
+    assert "table 'a': row_wise needs exactly one shard per rank in order" in line
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"plan": {"m": {"t": {}}}}'])

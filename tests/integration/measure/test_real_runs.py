@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 from costmodels.calibration.points import MeasuringEffort
-from planner.cli.printing.validate_runs import rankings
+from planner.cli.printing.validate_show import rankings
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings, validate_tasks
@@ -22,7 +22,6 @@ TINY = MeasuringEffort(
     num_lookups=(18, 6, 6),
     num_steps=24,
     num_passes=1,
-    repeats=3,
     num_operators=60,
     num_chains=20,
     num_blocks=1,

@@ -43,7 +43,7 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from planner import api
-from planner.integrations.measure.model import Model
+from planner.integrations.measure.runs import Model
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model

@@ -250,7 +250,7 @@ def test_torchrec_plans_that_would_fail_later_are_caught() -> None:
         TorchrecShard(size=[5, 16], offset=[5 * i, 0], rank=rank) for i, rank in enumerate((4, 5))
     ]
     problems = layout_problems(plan_of([half]), described.workload, make_topology())
-    assert any("needs all 4 ranks of one host in order, 4..7" in p for p in problems)
+    assert any("needs all 4 ranks of one host in order" in p for p in problems)
 
 
 def test_namesakes_in_two_modules_are_told_apart() -> None:

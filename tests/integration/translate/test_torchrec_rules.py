@@ -93,48 +93,57 @@ def keep(placement: TablePlacement, count: int) -> TablePlacement:
 
 
 BROKEN = {
-    "rw short of ranks": (keep(GOOD["rw"], 7), "exactly one shard per rank"),
-    "rw out of order": (moved(GOOD["rw"], (1, 0, 2, 3, 4, 5, 6, 7)), "in order 0..7"),
-    "rw uneven": (cut(GOOD["rw"], [3, 1, 1, 1, 1, 1, 1, 1]), "ceil(10 / 8) = 2 rows"),
+    "rw short of ranks": (keep(GOOD["rw"], 7), "exactly one shard per rank in order"),
+    "rw out of order": (moved(GOOD["rw"], (1, 0, 2, 3, 4, 5, 6, 7)), "per rank in order"),
+    "rw uneven": (
+        cut(GOOD["rw"], [3, 1, 1, 1, 1, 1, 1, 1]),
+        "in equal blocks of rows; got 8 shards [rows 0+3 ",
+    ),
     "rw rows without columns": (
         replace(GOOD["rw"], shards=tuple(replace(s, num_cols=8) for s in GOOD["rw"].shards)),
-        "all 16 columns",
+        "shards cover 80 cells of 160",
     ),
-    "twrw half a host": (keep(GOOD["twrw"], 2), "all 4 ranks of one host"),
+    "twrw half a host": (keep(GOOD["twrw"], 2), "shards cover 96 cells of 160"),
     "twrw over two hosts": (moved(GOOD["twrw"], (2, 3, 4, 5)), "all 4 ranks of one host"),
-    "twrw out of order": (moved(GOOD["twrw"], (5, 4, 6, 7)), "in order, 4..7"),
-    "twrw uneven": (cut(GOOD["twrw"], [4, 2, 2, 2]), "ceil(10 / 4) = 3 rows"),
+    "twrw out of order": (
+        moved(GOOD["twrw"], (5, 4, 6, 7)),
+        "in order, in equal blocks of rows; got 4 shards [rows 0+3 cols 0+16 on rank 5",
+    ),
+    "twrw uneven": (
+        cut(GOOD["twrw"], [4, 2, 2, 2]),
+        "in equal blocks of rows; got 4 shards [rows 0+4 ",
+    ),
     "twcw over two hosts": (moved(GOOD["twcw"], (3, 4)), "on one host of 4 ranks"),
-    "grid half a host": (keep(GOOD["grid"], 6), "4 shards per column block"),
+    "grid half a host": (keep(GOOD["grid"], 6), "shards cover 128 cells of 160"),
     "grid over two hosts": (
         moved(GOOD["grid"], (0, 1, 2, 4, 4, 5, 6, 7)),
         "all 4 ranks of one host",
     ),
-    "grid without a block": (keep(GOOD["grid"], 4), "covers 8 of 16 columns"),
+    "grid without a block": (keep(GOOD["grid"], 4), "shards cover 80 cells of 160"),
     "grid rows first": (
-        replace(GOOD["grid"], shards=GOOD["grid"].shards[::2] + GOOD["grid"].shards[1::2]),
-        "cut columns first",
+        replace(GOOD["grid"], shards=(*GOOD["grid"].shards[::2], *GOOD["grid"].shards[1::2])),
+        "blocks of columns, each on all 4 ranks of one host",
     ),
     "tw in two": (
         replace(GOOD["cw"], sharding_type=TW),
         "one shard with the whole table",
     ),
     "cw right to left": (replace(GOOD["cw"], shards=GOOD["cw"].shards[::-1]), "left to right"),
-    "cw hole": (keep(GOOD["cw"], 1), "left to right without hole"),
+    "cw hole": (keep(GOOD["cw"], 1), "shards cover 80 cells of 160"),
     "cw overlap": (
         replace(GOOD["cw"], shards=(GOOD["cw"].shards[0], *GOOD["cw"].shards)),
-        "left to right without hole or overlap",
+        "shards cover 240 cells of 160",
     ),
-    "cw with rows cut": (cut(GOOD["cw"], [5, 5]), "all 10 rows"),
+    "cw with rows cut": (cut(GOOD["cw"], [5, 5]), "shards cover 80 cells of 160"),
     "cw width of 6": (
         placed(CW, (0, 1), widths=(6, 10)),
         "width [6, 10]: fused kernels need a multiple of 4",
     ),
-    "dp short of ranks": (keep(GOOD["dp"], 7), "one copy on every rank"),
-    "dp in parts": (cut(GOOD["dp"], [2, 2, 2, 2, 2, 0, 0, 0]), "the whole table of 10 x 16"),
+    "dp short of ranks": (keep(GOOD["dp"], 7), "one copy on each of 8 ranks"),
+    "dp in parts": (cut(GOOD["dp"], [2, 2, 2, 2, 2, 0, 0, 0]), "the whole table"),
     "rank too large": (moved(GOOD["tw"], (8,)), "outside 0..7"),
     "negative rank": (moved(GOOD["tw"], (-1,)), "outside 0..7"),
-    "no shards": (keep(GOOD["tw"], 0), "has no shards"),
+    "no shards": (keep(GOOD["tw"], 0), "shards cover 0 cells of 160"),
 }
 
 
@@ -165,9 +174,9 @@ def test_kernels_that_contradict_their_type_cannot_be_placed(
 
 def test_missing_unknown_and_repeated_tables() -> None:
     other = replace(GOOD["tw"], table="other")
-    assert any("'other': the workload" in p for p in problems_of(GOOD["tw"], other))
-    assert any("'t': the plan does not place it" in p for p in problems_of(other))
-    assert any("placed 2 times" in p for p in problems_of(GOOD["tw"], GOOD["cw"]))
+    assert any("unknown tables ['other']" in p for p in problems_of(GOOD["tw"], other))
+    assert any("missing tables ['t']" in p for p in problems_of(other))
+    assert any("places a table twice" in p for p in problems_of(GOOD["tw"], GOOD["cw"]))
 
 
 def test_unpooled_tables_have_four_types() -> None:

@@ -40,7 +40,6 @@ CALIBRATION = Calibration(
             geomean_ratio=0.1,
             held_out_ratio=0.2,
             p90_ratio=0.3,
-            odd_points=("one",),
         ),
     ),
     seed=7,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import Plan
-from planner.options.contradictions import broken_constraints
+from planner.options.table_limits import broken_constraints
 from planner.problem import NO_CONSTRAINTS, PlanningProblem
 from tests.differential.case import Case
 from tests.differential.drawing.options import placements

@@ -13,7 +13,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.sharding import ShardingType
 from planner import plan
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.options.contradictions import contradictions
+from planner.options.table_limits import contradictions
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.rules.placement_rules import PlacementRules
 from tests.planner import cases

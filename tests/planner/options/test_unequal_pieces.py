@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Pipeline
-from planner.options.runtime_warnings import runtime_warnings
+from planner.options.torchrec_rules import runtime_warnings
 from tests.integration.builders import make_table, placed
 from tests.strategies import make_workload
 

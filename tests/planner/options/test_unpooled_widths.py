@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Pipeline, Pooling
-from planner.options.runtime_warnings import runtime_warnings, width_problems
+from planner.options.torchrec_rules import runtime_warnings, width_problems
 from tests.integration.builders import make_table, placed
 from tests.strategies import make_workload
 

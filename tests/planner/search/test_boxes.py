@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.type_floor import Leaf
+from costmodels.floors.floor import Leaf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology

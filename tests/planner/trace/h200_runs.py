@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from planner.validation.h200 import Row, document_of, load_rows
+from planner.validation.cases import json_rows
+from planner.validation.steps import Row, document_of
 
 NAMES: Final = ("dlrm07", "dlrm11")
 
@@ -23,7 +24,7 @@ def trace_of(name: str) -> Path:
 
 def row_of(name: str) -> Row:
     """The model, and what was measured without the profiler."""
-    rows = (row for row in load_rows("gpu_h200.jsonl", "dlrm") if row["id"] == name)
+    rows = (row for row in json_rows("gpu_h200.jsonl", "dlrm") if row["id"] == name)
     (found,) = (r for r in rows if r["backend"][:8] == "torchrec" and r["pipeline"] == "none")
     return found
 

@@ -8,36 +8,37 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.fit_published import lines_of
-from costmodels.dense.kernels import Gpu, kernel_time
+from benchmarks.fit_published import LEFT_OUT, fit_attention, lines_of
 from costmodels.sustained import POINTWISE, pointwise_works
-from planner.validation import attention
-from planner.validation.attention import LEFT_OUT, AttentionCase
 from planner.validation.cases import AS_SHIPPED, UNSEEN
+from planner.validation.kernels import WORKS_LEFT_OUT, KernelCase, attention_cases
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def cases() -> tuple[AttentionCase, ...]:
-    return attention.load_cases()
+def cases() -> tuple[KernelCase, ...]:
+    return attention_cases()
 
 
-def test_rows_are_times_that_a_device_can_reach(cases: tuple[AttentionCase, ...]) -> None:
+def test_rows_are_times_that_a_device_can_reach(cases: tuple[KernelCase, ...]) -> None:
     """Below the peak, and at least 0.85 times as fast with twice as long sequences."""
-    assert len({(c.device.name, c.width) for c in cases}) == 5
+    assert len({c.key(("device", "head")) for c in cases}) == 5
     rates = {}
     for c in cases:
-        flop = c.operator.gradient_flop if c.is_backward else c.operator.forward_flop
+        operator, device = c.seconds.args  # type: ignore[attr-defined]
+        is_backward = c.groups["pass"] == "backward"
+        flop = operator.gradient_flop if is_backward else operator.forward_flop
         rate = flop / 2 / c.measured_s
-        assert rate < c.device.matrix_rate(c.operator.dtype)
-        rates[c.device.name, c.width, c.batch, c.is_backward, c.positions] = rate
+        assert rate < device.matrix_rate(operator.dtype)
+        groups, _, positions, *_ = operator.shape
+        rates[c.key(("device", "head", "pass")), groups, positions] = rate
     for (*case, positions), rate in rates.items():
         assert rates.get((*case, 2 * positions), rate) >= 0.85 * rate
 
 
-def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]) -> None:
-    found = attention.fit(cases)
+def test_the_shipped_work_is_what_the_rows_give(cases: tuple[KernelCase, ...]) -> None:
+    found = fit_attention(cases)
     assert set(found) == set(POINTWISE)
     for name, works in found.items():
         for ours, theirs in zip(POINTWISE[name], works, strict=True):
@@ -50,12 +51,10 @@ def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]
 def test_tritons_kernels_are_as_long_as_published() -> None:
     """Also the rows of the H100, whose rate follows from that of CUTLASS's kernels."""
     off: dict[tuple[str, bool], list[float]] = {}
-    for case in attention.load_cases("hstu_attention_triton.csv"):
-        works = pointwise_works(1, case.device)
-        time_s = kernel_time(
-            case.operator, Gpu.plain(case.device), works, is_backward=case.is_backward
-        )
-        off.setdefault((case.device.name[:4], case.is_backward), []).append(
+    for case in attention_cases("hstu_attention_triton.csv"):
+        device = case.topology.device
+        time_s = case.seconds(pointwise_works(1, device))
+        off.setdefault((device.name[:4], case.groups["pass"] == "backward"), []).append(
             abs(time_s / case.measured_s - 1.0)
         )
     assert {k: len(x) for k, x in off.items()} == {
@@ -66,13 +65,15 @@ def test_tritons_kernels_are_as_long_as_published() -> None:
     assert fmean(off["MI35", True]) < 0.08
 
 
-def test_who_is_left_out(cases: tuple[AttentionCase, ...]) -> None:
-    case = next(c for c in cases if c.width == 64)
-    width, device = ([c for c in cases if is_kept(case, c)] for is_kept in LEFT_OUT.values())
+def test_who_is_left_out(cases: tuple[KernelCase, ...]) -> None:
+    case = next(c for c in cases if c.groups["head"] == "64")
+    width, device = (
+        [c for c in cases if is_kept(case, c)] for is_kept in LEFT_OUT["attention"].values()
+    )
     assert width
-    assert all(c.width != 64 for c in width)
+    assert all(c.groups["head"] != "64" for c in width)
     assert device
-    assert all(c.device != case.device for c in device)
+    assert all(c.topology != case.topology for c in device)
 
 
 def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
@@ -80,7 +81,7 @@ def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
     layers, printed = printed["layers"], printed["kernels"]
     assert len(printed["cases"]) == printed["errors"][AS_SHIPPED]["count"] == 470
     assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < 0.1
-    left = [printed["errors"][name]["mean_error_ratio"] for name in LEFT_OUT]
+    left = [printed["errors"][name]["mean_error_ratio"] for name in WORKS_LEFT_OUT]
     assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < 0.1
     assert left[0] < left[1] < 0.135
     errors = [x["predicted_s"] / x["measured_s"] - 1 for x in layers["cases"]]

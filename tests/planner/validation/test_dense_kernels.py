@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from costmodels.dense.kernels import KERNELS
-from planner.validation.dense_kernels import (
+from planner.validation.kernels import (
     DLRM,
     DOTS,
     EAGER,
     GRAPHS,
     PRODUCTS,
-    points,
+    dense_cases,
     published_steps,
 )
 
@@ -19,10 +19,10 @@ from planner.validation.dense_kernels import (
 def errors() -> dict[str, list[float]]:
     """Errors with the shipped constants: of dense steps, DLRMs, interactions and graphs."""
     found: dict[str, list[float]] = {}
-    for p in points():
-        name = DLRM if p.family.startswith(DLRM) else p.family
+    for p in dense_cases():
+        name = DLRM if p.groups["family"].startswith(DLRM) else p.groups["family"]
         group = name if name in (DLRM, DOTS, GRAPHS, PRODUCTS) else "dense"
-        found.setdefault(group, []).append(abs(p.predicted_s(KERNELS) / p.measured_s - 1.0))
+        found.setdefault(group, []).append(abs(p.seconds(KERNELS) / p.measured_s - 1.0))
     return found
 
 

@@ -13,14 +13,14 @@ from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_host_calls
 from planner.validation.cases import summarize
-from planner.validation.h200 import HOST_ONLY, parts
+from planner.validation.steps import HOST_ONLY, h200_steps
 
 CALLS = HostCalls(eager_call_s=24e-6, eager_pass_s=360e-6, machine="host of a GPU")
 
 
 def test_the_host_of_the_h200_predicts_its_steps() -> None:
     """With the kernels that were measured, so that only the host can be wrong."""
-    every, bound = parts()
+    every, bound = h200_steps()
     counts = {"dense": 31, "dlrm": 20, "pipe": 10, "extra dlrm": 11, "extra pipe": 6}
     errors = {key[0]: summarize(found)[HOST_ONLY] for key, found in every.groups.items()}
     assert {name: error.count for name, error in errors.items()} == counts

@@ -9,7 +9,7 @@ import pytest
 from pandas import DataFrame
 
 from planner.cli.run import run
-from planner.validation.h200 import memory_errors, memory_of_steps
+from planner.validation.steps import memory_errors, memory_of_steps
 
 
 @pytest.fixture(scope="module")

@@ -8,24 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fit_published import left_out
 from costmodels.workload import HostProfile
 from planner import io
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_text
-from planner.validation import single_gpu
-from planner.validation.cases import AS_SHIPPED, Prediction, summarize
-from planner.validation.single_gpu import LEFT_OUT, SingleGpuCase
+from planner.validation.cases import AS_SHIPPED, Prediction, json_file, summarize
+from planner.validation.steps import HOST_LEFT_OUT, single_gpu, single_gpu_cases
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Prediction[SingleGpuCase], ...]:
-    return single_gpu.predictions()
+def found() -> list[Prediction]:
+    (part,) = single_gpu()
+    return list(part.found)
 
 
 def test_iterations_are_predicted_without_their_model_and_without_their_gpu(
-    found: tuple[Prediction[SingleGpuCase], ...],
+    found: list[Prediction],
 ) -> None:
     errors = summarize(found)
     assert len(found) == 36
@@ -35,34 +36,26 @@ def test_iterations_are_predicted_without_their_model_and_without_their_gpu(
     assert all(e.coverage_ratio >= 0.8 for e in errors.values())
 
 
-def test_nothing_is_fitted_to_the_case_that_is_judged(
-    found: tuple[Prediction[SingleGpuCase], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_fitted_to_the_case_that_is_judged() -> None:
     """Other measurements for one model on one GPU do not move what is predicted for them."""
-    judged = ("V100", "DLRM_DDP")
-    cases = tuple(
-        replace(c, measured_s=3 * c.measured_s) if (c.gpu, c.model) == judged else c
-        for c in single_gpu.load_cases()
-    )
-    monkeypatch.setattr(single_gpu, "load_cases", lambda: cases)
-    moved = False
-    for before, after in zip(found, single_gpu.predictions(), strict=True):
-        for name in LEFT_OUT:
-            same = before.predicted[name] == after.predicted[name]
-            assert same or (before.case.gpu, before.case.model) != judged
-            moved = moved or not same
-    assert moved
+    judged = {"GPU": "V100", "model": "DLRM_DDP"}
+    cases = [
+        replace(c, measured_s=3 * c.measured_s) if c.groups == judged else c
+        for c in single_gpu_cases()
+    ]
+    before, after = json_file("left_out.json")["single-gpu"], left_out("single-gpu", cases)
+    for way, titles in HOST_LEFT_OUT.items():
+        key = " ".join(judged[title] for title in titles)
+        assert after[way][key] == pytest.approx(before[way][key])
+        assert any(pair != pytest.approx(before[way][k]) for k, pair in after[way].items())
 
 
 def test_the_command_prints_every_case_and_the_errors(
     run: Run,  # noqa: F811
-    found: tuple[Prediction[SingleGpuCase], ...],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(single_gpu, "predictions", lambda: found)
     printed = run("validate", "published", "--what", "single-gpu", "-v").out
     assert printed.count("titan_xp") == 12
-    assert all(name in printed for name in (AS_SHIPPED, *LEFT_OUT))
+    assert all(name in printed for name in (AS_SHIPPED, *HOST_LEFT_OUT))
     told = json.loads(run("validate", "published", "--what", "single-gpu", "--json").out)
     data = told["iterations"]
     assert len(data["cases"]) == 36

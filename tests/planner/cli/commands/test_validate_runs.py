@@ -12,7 +12,7 @@ import pytest
 from costmodels.cpu.exchange import STAGES
 from planner.cli.console import Settings
 from planner.cli.environment import require_torchrec
-from planner.cli.printing import validate_runs as show
+from planner.cli.printing import validate_show as show
 from planner.cli.progress import status_line
 from planner.errors import InvalidInputError
 from planner.validation.tasks import Outcome

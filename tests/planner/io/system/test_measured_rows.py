@@ -195,12 +195,11 @@ def test_the_system_of_the_rows_predicts_them(fitted: Written) -> None:
     assert mine.lookup_constants is not None
     calls = [LookupRow.of(row) for row in measured.of_block("hbm", "seq", "uvm", "uvmc")]
     predicted = np.array([call_seconds(c.shard, c.num_tables, mine) for c in calls])
-    inside = {(e.block, e.direction): e for e in block_errors(calls, predicted)}
+    inside = block_errors(calls, predicted)
     assert len(inside) == len(fitted.lookup_errors) == 8
-    for error in fitted.lookup_errors:
-        here = inside[error.block, error.direction]
-        assert here.num_points == error.num_points
-        assert here.mape_ratio < error.mape_ratio < 0.2
+    for key, error in fitted.lookup_errors.items():
+        assert inside[key].count == error.count
+        assert inside[key].mean_error_ratio < error.mean_error_ratio < 0.2
     sources = {p.name: p.source.value for p in mine.provenance if p.name.startswith("lookup.")}
     assert len(sources) == len(MOST)
     assert sources.pop("lookup.l2_bandwidth_bytes_per_s") == "default"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.type_floor import Leaf, Path
+from costmodels.floors.floor import Leaf, Path
 from planner.objectives import objective_named
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box, BoxLaunches

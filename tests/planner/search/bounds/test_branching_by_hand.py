@@ -16,7 +16,7 @@ import pytest
 from scipy.optimize import linprog
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.floors.type_floor import Leaf, Path
+from costmodels.floors.floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.boxes import Box, BoxLaunches

@@ -16,11 +16,12 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
-from planner.options.enumeration import TableOptions, enumerate_options
+from planner.options.enumeration import enumerate_options
+from planner.options.memory import TableOptions, lacking_bytes
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds import feasibility
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.feasibility import _missing, least_excess_bytes, require_feasible
+from planner.search.bounds.feasibility import least_excess_bytes, require_feasible
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy
 from planner.search.construct.walk import count_assignments, every_assignment
@@ -128,7 +129,8 @@ def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:
             for option, work in zip(table.options, table.works, strict=True):
                 given = (work @ space.device, work @ space.host)
                 expected = lacks(space, table, option, *given)
-                assert _missing(space, table, option, *given) == pytest.approx(expected, abs=1e-3)
+                found = lacking_bytes(option, *given, table, space.pipeline)
+                assert found == pytest.approx(expected, abs=1e-3)
                 each.append(expected)
             if fitting.options or not first:
                 continue
@@ -179,7 +181,7 @@ def test_a_refusal_names_the_memory_that_the_best_option_lacks(
     works = [space.listing.tables[0].works[0]] * len(lacking)
     table = replace(space.listing.tables[0], options=tuple(options), works=tuple(works))
     left = iter(lacking)
-    monkeypatch.setattr(feasibility, "_missing", lambda *_: next(left))
+    monkeypatch.setattr(feasibility, "lacking_bytes", lambda *_: next(left))
     with pytest.raises(InfeasibleError) as caught:
         feasibility._too_large(space, table)
     assert caught.value.shortfall_bytes == short
@@ -227,7 +229,9 @@ def test_what_unlike_pieces_lack_is_that_of_the_piece_that_lacks_most(seed: int)
             device = rng.uniform(0.3, 1.6, shape) * device_room
             host = rng.uniform(0.3, 1.6, shape) * host_room
             expected = lacks(space, table, option, device, host)
-            assert _missing(space, table, option, device, host) == pytest.approx(expected)
+            assert lacking_bytes(option, device, host, table, space.pipeline) == pytest.approx(
+                expected
+            )
 
 
 @pytest.mark.parametrize("kernel", [ComputeKernel.FUSED, ComputeKernel.FUSED_UVM])

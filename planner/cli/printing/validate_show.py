@@ -1,0 +1,469 @@
+"""What ``shardplan validate`` prints: of published measurements, of runs, and of traces."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodels import units
+from costmodels.calibration.fitting import geomean_error
+from costmodels.cpu.exchange import STAGES
+from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
+from planner.cli.console import Settings, say, stdout_console, write_json
+from planner.cli.printing.show import print_items, print_rows
+from planner.report.base import Fact, format_share
+from planner.report.terminal import print_facts
+from planner.support.files import csv_text, write_text_atomic
+from planner.trace.kineto import HOST, TOTALS, TraceRow
+from planner.trace.reading import TraceTimes
+from planner.validation.cases import Part, Prediction, summarize
+
+if TYPE_CHECKING:
+    from costmodels.estimates import Estimate
+    from planner.validation.tasks import Outcome
+
+_UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
+"""The factor and the decimals of times in a unit."""
+
+
+def show_kind(settings: Settings, kind: str) -> None:
+    """Print the predictions and errors of a kind: a function of :mod:`planner.validation`."""
+    module, name = kind.split(".")
+    found = importlib.import_module(f"planner.validation.{module}")
+    parts: tuple[Part, ...] = getattr(found, name)()
+    if settings.json:
+        write_json({part.name: _as_json(part) for part in parts})
+        return
+    for part in parts:
+        if settings.verbose or not part.by:
+            _print_cases(part)
+        if part.by:
+            _print_groups(part)
+        _print_errors(part)
+
+
+def _as_json(part: Part) -> dict[str, Any]:
+    """Cases, errors by the names of predictions, and the errors of each group, as data."""
+    cases = [
+        {
+            "case": p.case.name,
+            "system": p.case.topology.name,
+            "world_size": p.case.topology.world_size,
+            **{title: p.case.groups[title] for title in part.by},
+            "measured_s": p.case.measured_s,
+            "predicted_s": p.shipped.time_s,
+            "low_s": p.shipped.low_s,
+            "high_s": p.shipped.high_s,
+            "error_ratio": p.error_ratio,
+            "others_s": {k: e.time_s for k, e in p.predicted.items() if e is not p.shipped},
+            "source": p.case.reference,
+        }
+        for p in part.found
+    ]
+    groups = {" ".join(key): _errors(found) for key, found in part.groups.items()}
+    return {"cases": cases, "errors": _errors(part.found), "groups": groups}
+
+
+def _errors(found: Sequence[Prediction]) -> dict[str, dict[str, float]]:
+    return {name: told_errors(summary) for name, summary in summarize(found).items()}
+
+
+def told_errors(summary: ErrorSummary) -> dict[str, float]:
+    """Errors as data, without the share inside intervals where there are none."""
+    return {name: value for name, value in asdict(summary).items() if value == value}
+
+
+def _print_cases(part: Part) -> None:
+    """A line of each case: measured, predicted with its interval, and all errors."""
+    factor, digits = _UNITS[part.unit]
+
+    def interval(found: Estimate) -> str:
+        low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
+        return f"{low} .. {high}" if found.low_s < found.high_s else ""
+
+    def error(p: Prediction, time_s: float) -> str:
+        return f"{100 * (time_s / p.case.measured_s - 1):+.1f} %"
+
+    first, *others = part.found[0].predicted
+    rows = [
+        (
+            p.case.label or p.case.name,
+            f"{p.case.topology.world_size} x {p.case.topology.name}",
+            f"{factor * p.case.measured_s:.{digits}f}",
+            f"{factor * p.shipped.time_s:.{digits}f}",
+            interval(p.shipped),
+            *(error(p, p.predicted[name].time_s) for name in (first, *others)),
+        )
+        for p in part.found
+    ]
+    columns = (f"measured {part.unit}", "predicted", "90 % interval", "error")
+    print_rows(
+        part.title, ("case", "devices", *columns, *(f"{x}?" for x in map(_short, others))), rows
+    )
+
+
+def _print_groups(part: Part) -> None:
+    """A line of each group: mean error without and, in brackets, with signs, of each prediction."""
+    names = list(part.found[0].predicted)
+    judged = part.judged or names[0]
+    rows = []
+    for key, found in part.groups.items():
+        errors = summarize(found)
+        biased = [
+            f"{_percent(e.mean_error_ratio)} ({100 * e.bias_ratio:+.0f})" for e in errors.values()
+        ]
+        one = errors[judged]
+        told = (_percent(one.worst_error_ratio, 0), _inside(one.coverage_ratio))
+        rows.append((*key, str(len(found)), *biased, *told, f"{one.rms_log_ratio:.3f}"))
+    titles = [_short(name) for name in names] if len(names) > 1 else ["error"]
+    columns = (*part.by, "n", *(f"{t} (bias)" for t in titles), "worst", "inside", "rms ln?")
+    of = f"; worst, inside, rms ln: {judged}" if len(names) > 1 else ""
+    print_rows(f"{part.title}: mean error{of}", columns, rows)
+
+
+def _print_errors(part: Part) -> None:
+    """A line of all cases together for each name of predictions."""
+    print_items(
+        f"{part.title}: {len(part.found)} cases",
+        summarize(part.found).items(),
+        {
+            "predicted": lambda item: item[0],
+            "MAPE": lambda item: _percent(item[1].mean_error_ratio),
+            "bias": lambda item: f"{100 * item[1].bias_ratio:+.1f} %",
+            "geomean": lambda item: _percent(item[1].geomean_error_ratio),
+            "p90": lambda item: _percent(item[1].p90_error_ratio),
+            "worst": lambda item: _percent(item[1].worst_error_ratio),
+            "inside": lambda item: _inside(item[1].coverage_ratio),
+        },
+    )
+
+
+def show_memory(settings: Settings) -> None:
+    """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
+    from planner.validation.steps import memory_errors, memory_of_steps
+
+    found = memory_of_steps()
+    errors = memory_errors(found)
+    if settings.json:
+        write_json({"steps": found.to_dict("records"), "errors": errors.to_dict("index")})
+        return
+    print_items(
+        "Peak of device memory on one H200",
+        found.to_dict("records"),
+        {
+            "step": lambda s: f"{s['group']} {s['name']}",
+            "tables GB": lambda s: f"{s['tables_bytes'] / 1e9:.3f}",
+            "beside them: measured": lambda s: _beside_gb(s, "measured_bytes"),
+            "ledger": lambda s: _beside_gb(s, "predicted_bytes"),
+            "error": lambda s: f"{100 * s['rest_ratio']:+.1f} %",
+            "of the sum": lambda s: f"{100 * s['sum_ratio']:+.1f} %",
+        },
+    )
+    print_items(
+        "Errors beside tables",
+        errors.reset_index().to_dict("records"),
+        {
+            "steps": lambda e: e["group"],
+            "n": lambda e: str(e["num_steps"]),
+            "median": lambda e: _percent(e["rest_median_ratio"]),
+            "worst": lambda e: f"{100 * e['rest_worst_ratio']:+.1f} %",
+            "sum short by at most": lambda e: _percent(e["most_short_ratio"]),
+            "allocator adds": lambda e: (
+                _percent(e["reserved_median_ratio"] - 1.0, 0) if e["reserved_median_ratio"] else ""
+            ),
+        },
+    )
+
+
+def _beside_gb(step: dict[Any, Any], name: str) -> str:
+    return f"{(step[name] - step['tables_bytes']) / 1e9:.3f}"
+
+
+def show_intervals(settings: Settings) -> None:
+    """How many held-out measurements are inside their intervals, and pairs of plans."""
+    from planner.validation.intervals import coverages, published_pairs
+
+    found, pairs = coverages(), published_pairs()
+    if settings.json:
+        write_json(
+            {
+                "families": [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found],
+                "pairs": [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs],
+            }
+        )
+        return
+    print_items(
+        "Coverage of 90 % intervals",
+        found,
+        {
+            "measurements never fitted": lambda c: c.family,
+            "rows": lambda c: str(c.rows),
+            "inside": lambda c: _percent(c.coverage_ratio, 0),
+            "median width": lambda c: _percent(c.width_ratio, 0),
+            "80 to 97 %": lambda c: c.verdict,
+        },
+    )
+    print_items(
+        "Two plans on one system",
+        pairs,
+        {
+            "plan of": lambda p: p.first,
+            "against plan of": lambda p: p.second,
+            "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
+            "predicted": lambda p: f"{p.predicted_ratio:.3f}",
+            "error": lambda p: f"{100 * p.error_ratio:+.1f} %",
+        },
+    )
+
+
+def _percent(ratio: float, digits: int = 1) -> str:
+    return f"{100 * ratio:.{digits}f} %"
+
+
+def _inside(ratio: float) -> str:
+    """The share inside intervals; empty where there are none."""
+    return _percent(ratio, 0) if ratio == ratio else ""
+
+
+def _short(name: str) -> str:
+    """The name of a prediction as the title of a column."""
+    return name.partition(" (")[0].replace("left out", "out")
+
+
+# ------------------------------------------------------------------ runs that were trained
+
+
+RUNS_FILE = "validate_torchrec_runs.csv"
+MODELS_FILE = "validate_torchrec_models.csv"
+
+_FOREIGN_LIMIT = 0.03
+
+
+def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
+    """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
+    tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
+    judges = {
+        "shardplan": [o.predicted_s for o in outcomes],
+        "bytes": one_scale([o.bytes_model_bytes for o in outcomes], measured),
+        "torchrec": one_scale([o.torchrec_rating_s for o in outcomes], measured),
+    }
+    return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
+
+
+def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
+    """(plan, measured ratio, predicted ratio): times of the second half over those of the first."""
+    half = len(outcomes) // 2
+    pairs = zip(outcomes[:half], outcomes[half:], strict=True)
+    return [
+        (f"{a.origin} {a.kinds}", b.measured_s / a.measured_s, b.predicted_s / a.predicted_s)
+        for a, b in pairs
+    ]
+
+
+def print_scores(found: dict[str, Ranking]) -> None:
+    """Print one line for each model."""
+    print_items(
+        "Predicted against trained",
+        found.items(),
+        {
+            "model": lambda item: item[0],
+            "geomean": lambda item: _percent(item[1].errors.geomean_error_ratio),
+            "MAPE": lambda item: _percent(item[1].errors.mean_error_ratio),
+            "p90": lambda item: _percent(item[1].errors.p90_error_ratio),
+            "tau": lambda item: f"{item[1].kendall_tau_ratio:.2f}",
+            "top 1": lambda item: _percent(item[1].top_ratio),
+            "in 5 %": lambda item: _percent(item[1].within_5_ratio),
+            "in 10 %": lambda item: _percent(item[1].within_10_ratio),
+            "regret": lambda item: _percent(item[1].mean_regret_ratio),
+        },
+    )
+    say(
+        "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
+        "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
+        "which the plan predicted fastest is"
+    )
+
+
+def print_inside(outcomes: Sequence[Outcome]) -> None:
+    """Print how often measured times are inside their intervals."""
+    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
+    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
+    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    say(
+        f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times and "
+        f"{_percent(iterations)} of all iterations"
+    )
+
+
+def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
+    """Print, for each plan, the ratio of the second half's times to those of the first."""
+    pairs = pair_rows(outcomes)
+    print_items(
+        title,
+        pairs,
+        {
+            "plan": lambda pair: pair[0],
+            "measured": lambda pair: f"{pair[1]:.3f}",
+            "predicted": lambda pair: f"{pair[2]:.3f}",
+            "error": lambda pair: f"{100 * (pair[2] / pair[1] - 1):+.1f} %",
+        },
+    )
+    errors = np.log([predicted / measured for _, measured, predicted in pairs])
+    say(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}")
+
+
+def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
+    """A remark when other jobs were running."""
+    load = max((o.foreign_ratio for o in outcomes), default=0.0)
+    if load <= _FOREIGN_LIMIT:
+        return None
+    return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
+
+
+def pace_note(outcomes: Sequence[Outcome]) -> str | None:
+    """A remark on how fast the machine was, compared with its calibration, and on the errors."""
+    paced = [(o, o.pace_ratio) for o in outcomes if o.pace_ratio is not None]
+    if not outcomes or len(paced) < len(outcomes):
+        return None
+    paces = [p for _, p in paced]
+    missed = geomean_error(np.log([o.predicted_s * p / o.measured_s for o, p in paced]))
+    inside = sum(o.low_s * p <= o.measured_s <= o.high_s * p for o, p in paced)
+    return (
+        f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
+        "long as when it was calibrated; times this ratio, predictions miss by "
+        f"{_percent(missed)} (geometric mean) and intervals hold {_percent(inside / len(paced))} "
+        "of the plans"
+    )
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of the same columns, numbers with six digits."""
+    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in r.values()] for r in rows)
+    return csv_text(list(rows[0]) if rows else [], cells)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the seconds of each stage in a column of its own."""
+    flat = {}
+    for name, value in row.items():
+        if isinstance(value, tuple):
+            kind = name.removeprefix("stages_")
+            flat.update({f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)})
+        else:
+            flat[name] = value
+    return flat
+
+
+def as_row(ranking: Ranking) -> dict[str, float]:
+    """Scores by name, without those that were not computed."""
+    scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
+    return {**told_errors(ranking.errors), **scores}
+
+
+def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
+    """Write both tables; returns their paths."""
+    texts = {
+        RUNS_FILE: _csv([_flat(asdict(outcome)) for outcome in outcomes]),
+        MODELS_FILE: _csv([{"model": name, **as_row(r)} for name, r in found.items()]),
+    }
+    for name, text in texts.items():
+        write_text_atomic(folder / name, text)
+    return [folder / name for name in texts]
+
+
+# ------------------------------------------------------------------ traces
+
+
+_ROUNDING_S: Final = 1e-8
+"""Two times that differ by less are the same in a file that is rounded to nanoseconds."""
+
+
+def traces_json(traces: Sequence[TraceTimes], rows: Sequence[TraceRow]) -> dict[str, Any]:
+    """One mapping per rank and stage, and one per rank with its kernels."""
+    names = ("rank", "device", "iterations", "iteration_s", "busy_s", "idle_ratio", "host_s")
+    ranks = [{name: getattr(t, name) for name in (*names, "host_bound", "groups")} for t in traces]
+    return {
+        "rows": [{**asdict(row), "error_ratio": row.error_ratio} for row in rows],
+        "ranks": [{**rank, "groups": [asdict(g) for g in rank["groups"]]} for rank in ranks],
+    }
+
+
+def print_traces(traces: Sequence[TraceTimes], rows: Sequence[TraceRow], *, name: str = "") -> None:
+    """Per rank: whether the host sets the pace, what is off most, and a table of its kernels."""
+    for times in sorted(traces, key=lambda t: t.rank):
+        own = [row for row in rows if row.rank == times.rank]
+        steps = "one step" if times.iterations == 1 else f"median of {times.iterations} steps"
+        title = ", ".join(filter(None, (f"Rank {times.rank}", times.device, steps, name)))
+        columns = ("per iteration", "calls?", "measured", "predicted", "waits?", "error", "ratio")
+        print_rows(title, columns, [line for row in own for line in _lines(row, times)])
+        facts = [Fact(label="Pace", parts=(_pace(times),))]
+        if off := _off(own):
+            facts.append(Fact(label="Off most", parts=off))
+        print_facts(stdout_console(), tuple(facts))
+
+
+def _lines(row: TraceRow, times: TraceTimes) -> list[tuple[str, ...]]:
+    """A stage, and below it its kernels by kind, where it has more than one kind."""
+    kinds = [group for group in times.groups if group.stage == row.kind]
+    lines: list[tuple[str, ...]] = [
+        (
+            row.kind,
+            f"{sum(group.num_calls for group in kinds):g}" if kinds else "",
+            units.format_time(row.measured_s),
+            units.format_time(row.predicted_s),
+            units.format_time(row.wait_s) if row.wait_s else "",
+            "" if row.error_ratio is None else f"{100 * row.error_ratio:+.1f} %",
+            _ratio(row),
+        )
+    ]
+    if len(kinds) > 1:
+        for group in sorted(kinds, key=lambda g: -g.time_s):
+            time = units.format_time(group.time_s)
+            lines.append((f"- {group.group}", f"{group.num_calls:g}", time, "", "", "", ""))
+    return lines
+
+
+def _ratio(row: TraceRow) -> str:
+    """Measured over predicted, both with waits: what a factor on this stage would be."""
+    predicted_s = row.predicted_s + row.wait_s
+    known = row.measured_s > 0 and predicted_s > 0
+    return f"{(row.measured_s + row.measured_wait_s) / predicted_s:.2f}" if known else ""
+
+
+def _pace(times: TraceTimes) -> str:
+    idle = format_share(times.idle_ratio)
+    busy, step = units.format_time(times.busy_s), units.format_time(times.iteration_s)
+    if times.host_s is None:
+        return f"the GPU works {busy} of a step of {step}, and is idle {idle} of it"
+    host = units.format_time(times.host_s)
+    if times.host_bound:
+        return (
+            f"host-bound: the host takes {host} for a step whose kernels take {busy}; the GPU is "
+            f"idle {idle} of {step}"
+        )
+    return (
+        f"GPU-bound: kernels take {busy} of a step of {step}, which the host issues in {host}; the "
+        f"GPU is idle {idle} of it"
+    )
+
+
+def _off(rows: Sequence[TraceRow]) -> tuple[str, ...]:
+    """The stage of the GPU whose times lie furthest apart, and the host if it is off by more."""
+    stages = [row for row in rows if row.kind not in (*TOTALS, HOST)]
+    worst = max(stages, key=_gap_s)
+    host = [row for row in rows if row.kind == HOST and _gap_s(row) > _gap_s(worst)]
+    return tuple(
+        f"{row.kind}, measured {units.format_time(row.measured_s)}, "
+        f"predicted {units.format_time(row.predicted_s)}"
+        for row in (*host, worst)
+        if _gap_s(row) > _ROUNDING_S
+    )
+
+
+def _gap_s(row: TraceRow) -> float:
+    return abs(row.measured_s + row.measured_wait_s - row.predicted_s - row.wait_s)

@@ -1,0 +1,392 @@
+"""Kernels that were measured: attention of HSTU, dense parts, and FBGEMM's lookups.
+
+**Attention** (``validate published --what attention``). configs/published/hstu_attention.csv has
+the times of NVIDIA's kernels of HSTU on an H100 and a GB200, read from figures of
+NVIDIA/recsys-examples. All runs are causal, in bf16, with sequences of one length; a time is the
+tenth percentile of 50 runs. ``costmodels.sustained.POINTWISE`` is fitted to them: four numbers for
+each generation and pass, pulled to their means over the generations. How good predictions are is
+shown by fits that leave out a width of heads, on both devices, and by using the numbers of the
+other device. Nothing is fitted to the whole layers in hstu_layers.csv, whose times follow from
+printed FLOP per second.
+
+**Dense parts** (``--what dense``). gpu_h200.jsonl has training steps of ten families of models
+without tables, TorchRec's DLRM and single products; gpu_h100_interaction.jsonl has dot
+interactions, and steps of an MLP as CUDA graphs. A step's GPU time is the sum of its kernels
+without copies. That of a DLRM includes its lookups, whose price by the shipped law is added to that
+of the dense part. Products and interactions were timed by events, which add ``_EVENT_S`` to each
+time. The constants of :class:`costmodels.dense.kernels.KernelConstants` are fitted to all of these,
+or to all but one family.
+
+**Lookups** (``--what lookups``). The constants of the law of FBGEMM's lookups on an H200 are fitted
+anew without a tenth of the points, or to one half of the widths of rows or of the pooling factors,
+and predict what was left out. NVIDIA's rows of an H100 are predicted with the shipped constants,
+which know nothing of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.calibration.device import LOOKUP_BLOCKS
+from costmodels.calibration.fit_fbgemm import LOCATIONS, PASSES, LookupRow, folds_of, left_out
+from costmodels.datatypes import DataType, FloatArray, IntArray
+from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants, kernel_time
+from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
+from costmodels.estimates import Estimate, Source
+from costmodels.lookup.fbgemm import call_sigma
+from costmodels.operators import Operator, OperatorKind, Product
+from costmodels.pipeline import CostPipeline
+from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
+from costmodels.topology import Topology
+from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
+from costmodels.workload import Pooling, Workload
+from planner.io.library import configs_folder
+from planner.io.system.system_file import load_system
+from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
+from planner.predict.rows import Predicted, read_table
+from planner.validation import cases
+from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
+
+WORKS_LEFT_OUT: Final = {
+    "width of heads left out": ("head", "device"),
+    "device left out": ("device",),
+}
+"""For each kind of fit the titles of the groups that its constants go by."""
+_SHORT: Final = 1024
+"""Positions up to which a sequence is listed as short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCase(cases.Case):
+    """A measured GPU time of a kernel, a product, a dense part, or a pass of attention.
+
+    Attributes:
+        seconds: returns the seconds that the model gives with some constants.
+    """
+
+    seconds: Callable[..., float]
+
+
+def attention_cases(name: str = "hstu_attention.csv") -> tuple[KernelCase, ...]:
+    """The measured passes of every row of a shipped file, in file order."""
+    return tuple(
+        _attention(row, way) for row in cases.csv_rows(name) for way in PASSES if row[f"{way}_ms"]
+    )
+
+
+def _attention(row: dict[str, str], way: str) -> KernelCase:
+    topology = cases.system(row["system"])
+    batch, heads, positions, width = (
+        int(row[key]) for key in ("batch", "heads", "positions", "width")
+    )
+    size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
+    operator = Operator(
+        name="attention",
+        kind=OperatorKind.ATTENTION,
+        shape=(batch * heads, positions, positions, width, width),
+        dtype=DataType.BF16,
+        read_bytes=3.0 * size,
+        written_bytes=size,
+        is_causal=True,
+        is_pointwise=True,
+        flash_version=3,
+    )
+    return KernelCase(
+        name=f"{batch} x {positions}, {heads} x {width} {way}",
+        topology=topology,
+        measured_s=float(row[f"{way}_ms"]) * 1e-3,
+        reference=row["source"],
+        groups={
+            "device": topology.device.name,
+            "head": str(width),
+            "pass": way,
+            "positions": f"{'to' if positions <= _SHORT else 'above'} {_SHORT}",
+        },
+        seconds=partial(
+            kernel_time, operator, Gpu.plain(topology.device), is_backward=way == "backward"
+        ),
+    )
+
+
+def attention() -> tuple[cases.Part, ...]:
+    """The kernels, and the whole layers.
+
+    The layers ran alone for a short time, so that the device did not lower its clock.
+    """
+    found = [
+        cases.with_left_out(case, "attention", WORKS_LEFT_OUT, partial(_with_works, case))
+        for case in attention_cases()
+    ]
+    by = ("device", "head", "pass", "positions")
+    title = "Layers of HSTU, forward and backward; nothing is fitted to them"
+    return (
+        cases.Part("kernels", "Kernels of pointwise attention", found, by=by, unit="us"),
+        cases.Part("layers", title, unfitted("hstu_layers.csv", BURSTS)),
+    )
+
+
+def _with_works(case: KernelCase, values: Sequence[dict[str, Any]] | None) -> Estimate:
+    """The time with the fitted numbers of both passes, in the blocks of the case's own device."""
+    works: Works = POINTWISE[generation_of(case.topology.device)]
+    if values is not None:
+        forward, backward = (replace(w, **v) for w, v in zip(works, values, strict=True))
+        works = forward, backward
+    return cases.within(case.seconds(works))
+
+
+# ------------------------------------------------------------------ dense parts
+
+
+_PUBLISHED_MS: Final = (
+    ("PyTorch, TF32", "tf32", 22.8),
+    ("PyTorch, AMP", "fp16", 16.3),
+    ("TensorFlow, TF32", "tf32", 23.1),
+    ("TensorFlow, AMP", "fp16", 14.4),
+)
+"""Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
+(NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
+FAMILY_OUT: Final = "family left out"
+KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
+EAGER: Final = "eager interaction"
+"""Names of predictions: fitted without the family, and with PyTorch's operators."""
+_EVENT_S: Final = 1.9e-6
+"""Seconds that events add: 50 queued additions of 8 elements took 1.88 us each between events, and
+1.04 us each in a graph, with kernels of 1.1 us."""
+PRODUCTS: Final = "products"
+"""Family of single products."""
+DOTS: Final = "dot"
+"""Family of dot interactions."""
+DLRM: Final = "DLRM"
+"""How the names of the families of TorchRec's DLRM begin."""
+GRAPHS: Final = "MLP graph"
+"""Family of steps of an MLP as CUDA graphs, whose inputs lie on the device. PyTorch's Adam is
+``capturable`` in them: it has more kernels, over single numbers."""
+_COUNTED: Final = {
+    DLRM: "DLRM, all kernels",
+    DOTS: "dot interactions",
+    GRAPHS: "steps as CUDA graphs",
+}
+"""How families of measurements are counted; all others are dense steps."""
+
+
+def dense_cases() -> tuple[KernelCase, ...]:
+    """Everything that was measured, in file order."""
+    return (*_of_h200(cases.system("h200_sxm")), *_of_h100(cases.system("h100_sxm")))
+
+
+def dense() -> tuple[cases.Part, ...]:
+    """All points but single products by their families, by what they are, and NVIDIA's steps."""
+    found = [
+        cases.with_left_out(
+            case, "dense", {FAMILY_OUT: ("family",)}, partial(_with_constants, case)
+        )
+        for case in dense_cases()
+        if case.groups["family"] != PRODUCTS
+    ]
+    families = cases.Part(
+        "families",
+        "GPU times on H200 and H100",
+        found,
+        by=("family",),
+        judged=FAMILY_OUT,
+        unit="us",
+    )
+    title = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
+    return (
+        families,
+        replace(families, name="groups", by=("measurements",)),
+        cases.Part("published", title, published_steps()),
+    )
+
+
+def _with_constants(case: KernelCase, values: dict[str, Any] | None) -> Estimate:
+    if values is None:
+        return cases.within(case.seconds(KERNELS))
+    return cases.within(case.seconds(KernelConstants(**values)), group_sigma(DENSE_FAMILIES))
+
+
+def published_steps() -> tuple[cases.Prediction, ...]:
+    """NVIDIA's DLRM with 65,536 samples of Criteo on one A100, to which nothing is fitted.
+
+    It is predicted with a fused interaction, and with PyTorch's own operators in its place.
+    """
+    a100 = cases.system("a100_80gb_sxm")
+    return tuple(
+        cases.Prediction(
+            case=cases.Case(name=name, topology=a100, measured_s=1e-3 * measured_ms),
+            predicted={cases.UNSEEN: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
+        )
+        for name, dtype, measured_ms in _PUBLISHED_MS
+    )
+
+
+def _nvidia(dtype: str, kernel: str) -> Estimate:
+    """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device."""
+    output = "fp32" if dtype == "tf32" else dtype
+    keys = {"dense__dtype": dtype, "dense__interaction_kernel": kernel}
+    workload = cases.published_workload("nvidia_dlrm", training__output_dtype=output, **keys)
+    pipeline = CostPipeline(workload, cases.system("a100_80gb_sxm"))
+    return pipeline.estimate(cases.whole_tables(workload)).time
+
+
+def _point(
+    name: str, family: str, topology: Topology, measured_s: float, seconds: Callable[..., float]
+) -> KernelCase:
+    counted = _COUNTED.get(family.split()[0] if family.startswith(DLRM) else family, "dense steps")
+    return KernelCase(
+        name=name,
+        topology=topology,
+        measured_s=measured_s,
+        groups={"family": family, "measurements": counted},
+        seconds=seconds,
+    )
+
+
+def _of_h200(h200: Topology) -> Iterator[KernelCase]:
+    for row in cases.json_rows(STEPS, "dense", "dlrm"):
+        is_dlrm = row["block"] == "dlrm"
+        if "kernel_us" in row and (not is_dlrm or is_torchrec(row)):
+            workload = cases.workload_of(row["id"], document_of(row))
+            lookup_s = _lookup_s(workload, h200) if is_dlrm else 0.0
+            family = f"{DLRM} {row['inter']}" if is_dlrm else row["kind"]
+            seconds = partial(_step_s, workload, h200, lookup_s)
+            yield _point(row["id"], family, h200, 1e-6 * row["kernel_us"], seconds)
+    for row in cases.json_rows(STEPS, "ceilings"):
+        if row.get("what") in ("gemm", "gemm_shape"):
+            m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
+            dtype = DataType(row.get("dtype") or row["prec"])
+            seconds = partial(product_s, Product(m=m, k=k, n=n), dtype, h200.device)
+            name, measured_s = f"{m} x {k} x {n} {dtype}", 1e-6 * row["us"] - _EVENT_S
+            yield _point(name, PRODUCTS, h200, measured_s, seconds)
+
+
+def _of_h100(h100: Topology) -> Iterator[KernelCase]:
+    for row in cases.json_rows("gpu_h100_interaction.jsonl"):
+        if "graph_us" in row:
+            mlp = cases.published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
+            seconds = partial(_step_s, mlp, h100, 0.0)
+            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, h100, 1e-6 * row["graph_us"], seconds)
+        if not row["what"].startswith("dot"):
+            continue
+        dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
+        sizes, kernel = (row["B"], 27, row["dim"]), row["what"].split()[1]
+        for is_backward, key in ((False, "fwd_us"), (True, "bwd_us")):
+            name = f"{row['what']} {row['B']} x {row['dim']} {dtype} {key[:3]}"
+            seconds = partial(
+                interaction_s, sizes, dtype, kernel, h100.device, is_backward=is_backward
+            )
+            yield _point(name, DOTS, h100, 1e-6 * row[key] - _EVENT_S, seconds)
+
+
+def _step_s(
+    workload: Workload, topology: Topology, lookup_s: float, constants: KernelConstants
+) -> float:
+    """GPU seconds of the dense part and its optimizer in one step, and of lookups beside them."""
+    times = DenseRoofline(constants=constants).times(workload, topology)
+    forward_s = times.bottom_forward_s + times.top_forward_s
+    backward_s = times.top_backward_s + times.bottom_backward_s
+    return float(forward_s + backward_s + times.optimizer_s) + lookup_s
+
+
+def _lookup_s(workload: Workload, topology: Topology) -> float:
+    """GPU seconds of the lookups of one step, forward and backward."""
+    pipeline = CostPipeline(workload, topology)
+    times = pipeline.stage_times(pipeline.plan_work(cases.whole_tables(workload)))
+    return float(np.max(times.lookup_forward_s) + np.max(times.lookup_backward_s))
+
+
+# ------------------------------------------------------------------ lookups
+
+
+_OTHERS: Final = "NVIDIA's rows of an H100, nothing fitted"
+
+
+def lookup_rows() -> tuple[LookupRow, ...]:
+    """The measured calls of FBGEMM on an H200."""
+    return tuple(map(LookupRow.of, cases.json_rows(STEPS, *LOOKUP_BLOCKS)))
+
+
+def lookups() -> tuple[cases.Part, ...]:
+    """A part for every way of fitting, and one of the calls to which nothing is fitted."""
+    rows, topology = lookup_rows(), cases.system("h200_sxm")
+    found = {
+        way: _lookups(way, rows, left_out(rows, topology, groups), topology)
+        for way, groups in ways(rows).items()
+    }
+    found[_OTHERS] = [
+        p
+        for p in other_lookups()
+        if p.case.groups["calls"] in LOCATIONS and p.case.groups["direction"] in PASSES
+    ]
+    return tuple(
+        cases.Part(
+            way,
+            f"FBGEMM's lookups: {way}",
+            predictions,
+            by=("calls", "direction"),
+            unit="us",
+        )
+        for way, predictions in found.items()
+    )
+
+
+def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
+    """For each way of leaving rows out, the group of each row."""
+    columns = np.array([row.shard.num_cols for row in rows])
+    bags = np.array([row.shard.table.pooling_factor for row in rows])
+    return {
+        "a tenth of the points left out": folds_of(rows),
+        "wider or narrower rows left out": (columns > np.median(columns)).astype(np.int64),
+        "longer or shorter bags left out": (bags > np.median(bags)).astype(np.int64),
+    }
+
+
+def _lookups(
+    way: str, rows: Sequence[LookupRow], predicted_s: FloatArray, topology: Topology
+) -> list[cases.Prediction]:
+    """Both passes of every row, with the intervals that ``predict lookup`` gives."""
+    found = []
+    for row, time_s in zip(rows, predicted_s.tolist(), strict=True):
+        pooled = row.shard.table.pooling is not Pooling.NONE
+        sigma = call_sigma(topology, row.shard.kernel, is_pooled=pooled)
+        sigma = math.hypot(sigma, rate_sigma(topology, "lookup"))
+        for i, direction in enumerate(PASSES):
+            case = cases.Case(
+                name=row.point,
+                topology=topology,
+                measured_s=row.measured_s[i],
+                groups={"calls": row.block, "direction": direction},
+            )
+            found.append(
+                cases.Prediction(case=case, predicted={way: cases.within(time_s[i], sigma)})
+            )
+    return found
+
+
+def other_lookups() -> list[cases.Prediction]:
+    """NVIDIA's calls of 0.07 to 1.05 million unpooled rows of 128 columns."""
+    table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
+    topology, found = load_system("h100_sxm"), []
+    for row, p in zip(table.rows, predict_lookups(table, topology), strict=True):
+        if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB":
+            case = cases.Case(
+                name=row["point_id"],
+                topology=topology,
+                measured_s=float(row["time_us"]) * 1e-6,
+                reference=row["source"],
+                groups={
+                    "calls": row["location"],
+                    "direction": row["phase"].split("+")[0],
+                    "role": row["role"],
+                },
+            )
+            ends = {"low_s": p.low_s, "high_s": p.high_s}
+            time = Estimate(time_s=p.time_s, source=Source.DEFAULT, **ends)
+            found.append(cases.Prediction(case=case, predicted={_OTHERS: time}))
+    return found
