@@ -200,7 +200,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         sharders: Sharders | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
-        """Plan on the first rank of a group, and send the plan (or the error) to all search.
+        """Plan on the first rank of a group, and send the plan (or the error) to all others.
 
         The others wait in a broadcast, so that the search ends before the group's timeout.
 
@@ -250,7 +250,11 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._started_s = time.perf_counter()
         self._planning_limit_s = min(self._limit_s, most_s)
         if most_s < self._limit_s:
-            logger.warning("the search ends after %g s, before the group's timeout", most_s)
+            logger.warning(
+                "timeout_seconds=%g leaves waiting ranks no time before their group's timeout; the "
+                "search ends after %g s",
+                *(self._limit_s, most_s),
+            )
         try:
             chosen = get_default_sharders() if sharders is None else sharders
             return self._plan(module, settings.asked_sharders(module, chosen))

@@ -252,8 +252,8 @@ class KeyValuePipeline(CostPipeline):
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         ssd_s = self._ssd_s(plan)
-        wide = _widened(time, cached, slowest, 2.0 * ssd_s)
-        return replace(wide, time_s=time.time_s + ssd_s)
+        slower = replace(time, time_s=time.time_s + ssd_s, high_s=time.high_s + 2.0 * ssd_s)
+        return _widened(slower, cached, slowest)
 
     def _ssd_s(self, plan: Plan) -> float:
         """Seconds that the slowest rank waits for its SSD, by TorchRec's own estimate.
@@ -296,7 +296,8 @@ class KeyValuePipeline(CostPipeline):
         without = replace(self.workload, optimizer=Optimizer.SGD, tables=bare)
         least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
         added = max(time.time_s - float(np.median(least)), 0.0)
-        return _widened(time, least, self.sampled_times(plan), 3.0 * added)
+        wide = _widened(time, least, self.sampled_times(plan))
+        return replace(wide, high_s=wide.high_s + 3.0 * added)
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
         """The plan with its key-value tables under another kernel, of which only times are used."""
@@ -310,10 +311,10 @@ class KeyValuePipeline(CostPipeline):
         )
 
 
-def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray, more_s: float) -> Estimate:
-    """An estimate whose interval holds the samples of two others, and more above them."""
+def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray) -> Estimate:
+    """An estimate whose interval holds 90 % of the samples of two others."""
     low, high = float(np.quantile(lowest, 0.05)), float(np.quantile(highest, 0.95))
-    return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + more_s)
+    return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high))
 
 
 def _only_cache(
