@@ -120,8 +120,8 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
         )
     if listing.has_uncut_alone:
         lines.append(
-            "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that no "
-            "constraint names: there are too many options"
+            "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that "
+            "no constraint names: too many options"
         )
     if listing.is_pruned:
         lines.append("left out: options that no better plan than a first one has, as is proven")
