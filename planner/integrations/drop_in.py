@@ -287,7 +287,7 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
     needed = sum(workload.trained_bytes(t) for t in ordinary)
     short = needed > float(np.maximum(limits, 0.0).sum())
-    left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
+    left = f"{format_bytes(max(float(limits.min()), 0.0))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
     if short:
