@@ -368,11 +368,11 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
     if outcome.bound is not None and np.isinf(outcome.bound):
         raise _infeasible(space)
     excess = least_excess_bytes(space)
-    short = f"balanced by size, the fullest rank is {format_bytes(excess)} over its limit; "
-    rules = "; drop or widen constraints" if space.rules else ""
+    short = f" Even if memory were balanced, one rank would lack {format_bytes(excess)}."
+    rules = ", or drop or widen constraints" if space.rules else ""
     msg = (
-        "the search ended before it found a plan that fits, which is no proof that there is none; "
-        f"{short if excess > 0 else ''}give it more time, or more memory{rules}"
+        f"no plan found; not proven impossible.{short if excess > 0 else ''} "
+        f"Raise --evaluations or --time-limit, or use more memory{rules}"
     )
     raise NoPlanFoundError(msg)
 

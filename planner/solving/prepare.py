@@ -15,7 +15,6 @@ from planner.objectives import objective_class, objective_named
 from planner.options.cuts import ListingProgress
 from planner.options.enumeration import enumerate_options
 from planner.options.memory import refuse_hopeless
-from planner.options.table_limits import HOST_KERNELS
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard
@@ -112,17 +111,17 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
         why = (
             "the smallest ones, which take next to no device memory"
             if listing.is_crowded
-            else "since device memory is far from full"
+            else "all tables fit on the GPUs by far"
         )
-        holds = "the bound holds for them too" if listing.bounds_hold_beyond else BOUND_OF_LISTED
+        holds = "the bound still holds" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
-            f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables):,} of "
-            f"{len(listing.tables):,} tables, {why}; {holds}"
+            f"host-memory kernels skipped for {len(listing.left_out_tables):,} of "
+            f"{len(listing.tables):,} tables: {why} ({holds})"
         )
     if listing.has_uncut_alone:
         lines.append(
-            f"not tried, since there are so many options: {', '.join(HOST_KERNELS)} with columns "
-            "cut, and caches of another size than 20 %, unless constraints name it"
+            "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that "
+            "no constraint names: too many options"
         )
     if listing.is_pruned:
         lines.append("left out: options that no better plan than a first one has, as is proven")

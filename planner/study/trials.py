@@ -7,32 +7,27 @@ them, and their setups are searched again, so that no setup is lost and none is 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import socket
 import warnings
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import TypeAdapter
-
-from planner.errors import refuse
-from planner.study.space import SYNC, Setup, Space, whole_number
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial, Trial
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from costmodels.system_models import sync_time_s
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
+from planner.errors import (
+    InfeasibleError,
+    InvalidInputError,
+    NoPlanFoundError,
+    StoppedError,
+    refuse,
+)
 from planner.io.plan.plan_file import plan_to_json
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
@@ -40,9 +35,13 @@ from planner.search.base import StopCallback
 from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.study.figures import Amount, Figures, Operation, figures_of, saved_bytes
+from planner.study.space import SYNC, Setup, Space, whole_number
 from planner.support.processes import ProcessDiedError, WorkerError, WorkerPool
 from planner.support.status import Status
 
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial, Trial
 # ------------------ searches and proofs, here or elsewhere
 
 DIED: Final = "its process died, for want of memory perhaps"
@@ -305,13 +304,15 @@ class Trials:
         return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
 
     def begin(self, setup: Setup) -> Trial:
-        """Begin the trial of a setup."""
+        """Begin the trial of a setup.
+
+        Another process may take what is queued here, and this one what the other has queued. Either
+        trial then has the setup that its process searches, and parameters of the other one.
+        """
         knobs = self._space.knobs
         params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
-        self._study.enqueue_trial(params, user_attrs={"wanted": setup.picks})
-        trial = self._study.ask()
-        wanted = trial.user_attrs.get("wanted", setup.picks)
-        return self._begun(trial, Setup(tuple((k, v) for k, v in wanted)))[0]
+        self._study.enqueue_trial(params)
+        return self._begun(self._study.ask(), setup)[0]
 
     def ask(self) -> tuple[Trial, Setup]:
         """Begin the trial of the setup that the sampler chooses."""

@@ -18,11 +18,11 @@ from costmodels.layers.dcn import Dcn
 from costmodels.layers.deepfm import DeepFm
 from costmodels.layers.dlrm import Dlrm
 from costmodels.layers.dot import Dot
-from costmodels.layers.hstu import Hstu
+from costmodels.layers.hstu import Hstu, Kernel
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.mmoe import Mmoe
 from costmodels.layers.moe import Moe
-from costmodels.layers.transformer import Transformer
+from costmodels.layers.transformer import Checkpoint, Transformer
 from costmodels.layers.two_tower import TwoTower
 from costmodels.topology import Topology
 from costmodels.training import communication
@@ -59,6 +59,8 @@ _KNOWN |= {
         Dlrm,
         Dot,
         Hstu,
+        Kernel,
+        Checkpoint,
         Mlp,
         Mmoe,
         Moe,

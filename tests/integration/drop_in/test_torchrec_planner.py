@@ -301,8 +301,8 @@ def test_a_plan_of_other_tables_is_refused_with_a_difference(
     lines = refused(path, bags([("a", 100, 16), ("b", 60, 32), ("new", 9, 8)]))
     assert lines == [
         f"{path}: table 'old' (7 x 4): in the plan, not in the workload",
-        f"{path}: table 'new' (9 x 8): in the workload, not in the plan",
         f"{path}: table 'b': 50 x 32 in the plan, 60 x 32 in the workload",
+        f"{path}: table 'new' (9 x 8): in the workload, not in the plan",
     ]
 
 

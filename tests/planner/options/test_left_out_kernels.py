@@ -106,7 +106,7 @@ def test_a_bound_holds_for_kernels_that_no_table_is_listed_with(
     every = solved(free)
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
     listed = solved(free)
-    assert any("the bound holds for them too" in line for line in listed.searched)
+    assert any("the bound still holds" in line for line in listed.searched)
     assert listed.bound is not None
     assert listed.bound <= every.solver.value * (1 + 1e-9)
 
@@ -116,7 +116,7 @@ def test_tables_with_one_option_each_leave_the_others_all_of_theirs() -> None:
     asked = problem(1001, 1, ShardingType.ROW_WISE)
     found = solved(asked)
     assert found.plan.placement("free0").kernel is IN_HOST
-    assert not any("not tried" in line for line in found.searched)
+    assert not any("skipped" in line for line in found.searched)
 
 
 def test_more_tables_than_an_array_has_axes_are_all_priced() -> None:

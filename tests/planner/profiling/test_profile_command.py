@@ -166,7 +166,8 @@ def test_a_sample_that_cannot_be_spread_is_said(
     packed = write_tsv(tmp_path / "packed.gz", [[i + 1] * 26 for i in range(300)])
     words = "packed.gz: can only be read from the start"
     for data, rows, said in ((packed, "5", True), (packed, "9000", False), (day, "100", False)):
-        assert shardplan("profile", data, "--sample-rows", rows, "-o", tmp_path / "s.json") == 0
+        flags = ("--sample-rows", rows, "--features", "cat_0", "-o", tmp_path / "s.json")
+        assert shardplan("profile", data, *flags) == 0
         assert (words in capsys.readouterr().err) is said
 
 

@@ -24,7 +24,7 @@ from planner.solving.prepare import search_space
 from planner.study import Effort, Operation, Space, Study
 from planner.study.compare import study_page, verdict, worths
 from planner.study.figures import GOALS, behind, values_of, with_checkpoints
-from planner.study.trials import DIED, FAILED
+from planner.study.trials import DIED, FAILED, Trials
 from planner.support.processes import WorkerPool
 from tests.planner.cases import DeadlySearch, first
 from tests.planner.report.report_samples import make_result
@@ -265,6 +265,18 @@ def test_a_killed_process_loses_nothing(space: Space, tmp_path: Path) -> None:
     assert len(study.results) == 2
     study.run()
     assert len(study.results) == len(space.setups)
+
+
+def test_a_trial_has_the_setup_that_its_process_searches(space: Space, tmp_path: Path) -> None:
+    """Also if another process has queued its own in between; both share a journal."""
+    mine, other = (
+        Trials(space, tmp_path / "study.journal", "tpe", seed=seed, num_goals=1) for seed in (0, 1)
+    )
+    first, second = space.setups[:2]
+    other._study.enqueue_trial(dict(second.picks))
+    trial = mine.begin(first)
+    assert [tuple(pick) for pick in trial.user_attrs["setup"]] == list(first.picks)
+    assert other.taken == {first}
 
 
 def test_a_journal_belongs_to_one_question_and_budget(space: Space, tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ def test_rows_are_times_that_a_device_can_reach(cases: tuple[KernelCase, ...]) -
     assert len({c.key(("device", "head")) for c in cases}) == 5
     rates = {}
     for c in cases:
-        operator, device = c.seconds.args  # type: ignore[attr-defined]
+        operator, gpu = c.seconds.args  # type: ignore[attr-defined]
         is_backward = c.groups["pass"] == "backward"
         flop = operator.gradient_flop if is_backward else operator.forward_flop
         rate = flop / 2 / c.measured_s
-        assert rate < device.matrix_rate(operator.dtype)
+        assert rate < gpu.device.matrix_rate(operator.dtype)
         groups, _, positions, *_ = operator.shape
         rates[c.key(("device", "head", "pass")), groups, positions] = rate
     for (*case, positions), rate in rates.items():

@@ -163,7 +163,7 @@ def test_compare(
     args = ("compare", workload_file, plan_file, plan_file, "--system", system_file)
     done = run(*args)
     assert done.code == 0, done.err
-    assert "5.0 % slower" in done.out
+    assert "5.0 % slower" in " ".join(done.out.split())
     assert "Time per stage" in done.out
     assert "Re-sharding from" in done.out
     assert "pays back after iterations" in " ".join(done.out.split())
