@@ -253,10 +253,10 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
 
 
 _SAYS: Final = {
-    "system": "--system",
-    "ranks per host": "--gpus-per-host",
-    "samples per rank": "--batch-size",
-    "pipeline": "--set training.pipeline",
+    "system {}": "--system",
+    "{} ranks per host": "--gpus-per-host",
+    "{} samples per rank": "--batch-size",
+    "pipeline {}": "--set training.pipeline",
 }
 """What a plan's file says that it was made for, and the flag that asks for another value."""
 
@@ -280,7 +280,7 @@ def _made_otherwise(
     made = (plan.system, plan.local_world_size, plan.batch_size_per_rank, plan.pipeline)
     sizes = topology.local_world_size, workload.batch_size_per_rank
     told = [
-        f"{path}: was made for {what} {old}, and is priced for {now}; {flag} says otherwise"
+        f"{path}: was made for {what.format(old)}, and is priced for {now}; {flag} says otherwise"
         for (what, flag), is_asked, old, now in zip(
             _SAYS.items(), asked, made, (first, *sizes, workload.pipeline.value), strict=True
         )

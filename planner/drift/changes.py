@@ -254,7 +254,7 @@ def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candida
 
 # ------------------ trend
 #
-# A line through the values of several days, for forecasts such as when a table will be full.
+# A line through the values of several days, for forecasts such as how long a plan lasts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

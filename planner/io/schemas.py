@@ -353,7 +353,8 @@ def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:
         return f"must be one of {', '.join(known)}; {nearest(str(value), known)}".strip("; ")
     if kind in _RULES:
         return _RULES[kind].format(**context)
-    return str(item["msg"]).removeprefix("Value error, ")
+    told = str(item["msg"]).removeprefix("Value error, ")
+    return told.replace("could not convert string to float:", "must be a number, got")
 
 
 def _known_keys(schema: type[BaseModel], places: Keys) -> list[str]:
@@ -365,7 +366,8 @@ def _known_keys(schema: type[BaseModel], places: Keys) -> list[str]:
             models = dict(_models_in(first.model_fields[str(part)].annotation)) or models
         elif part in models:
             models = {"": models[str(part)]}
-    return list(next(iter(models.values())).model_fields)
+    model = next(iter(models.values()))
+    return [*dict.fromkeys([*_KEYS.get(model, {}).values(), *model.model_fields])]
 
 
 def _models_in(hint: object, tag: str = "") -> Iterator[tuple[str, type[BaseModel]]]:

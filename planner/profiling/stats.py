@@ -395,7 +395,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     if missing:
         notes.append(
             f"{place}: no statistics of {len(missing)} of {len(keys)} tables "
-            f"({some_names(missing)}): they keep those of the workload"
+            f"({some_names(missing)}): they keep the workload's laws"
         )
     unused = [name for name in stats.tables if name not in used]
     if unused:

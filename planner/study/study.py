@@ -445,7 +445,8 @@ class Study:
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
-                self.floors[family] = TypeAdapter(Floor | None).validate_python(kept)
+                with reading(f"the journal's {_name(family)} is damaged; name another folder"):
+                    self.floors[family] = TypeAdapter(Floor | None).validate_python(kept)
             elif family not in self.floors:
                 try:
                     problems.append(self.space.restricted(family))

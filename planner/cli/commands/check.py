@@ -96,7 +96,9 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
     from planner.report.figures import sharding_kinds
     from planner.solving.assumed import assumptions
 
-    path = locate(path, "systems" if str(path) in io.names("systems") else "workloads")
+    kind = "systems" if str(path) in io.names("systems") else "workloads"
+    if not path.is_dir() or str(path) in io.names(kind):
+        path = locate(path, kind)
     kind = _kind(path)
     if kind == "workload":
         file = io.load_workload_file(path)

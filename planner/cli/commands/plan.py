@@ -279,8 +279,9 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
     if solver.status is Status.TIME_LIMIT:
         more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
-        why = f"{STATUS_WORDS[solver.status]}; --strategy auto proves a bound, or {more}"
-        return f"the gap is unknown, so {asked} is not met: {why}"
+        more = more if solver.strategy == "auto" else "--strategy auto proves a bound"
+        ended = STATUS_WORDS[solver.status]
+        return f"the gap is unknown, so {asked} is not met: {ended}; {more}"
     if gap <= most_ratio:
         return None
     told, unseen = format_gap(gap), solver.unseen_gap_ratio

@@ -69,6 +69,7 @@ _FIGURES: Final = ("before_s", "now_s", "new_s", "saved_ratio", "fits", "payback
 def as_json(drift: Drift) -> dict[str, Any]:
     """Raw figures in seconds, bytes and days; null for never."""
     line = drift.trend
+    lasts = () if line is None else line.days_until(drift.threshold_ratio)
     return {
         "is_alarming": drift.is_alarming,
         "threshold_ratio": drift.threshold_ratio,
@@ -85,7 +86,7 @@ def as_json(drift: Drift) -> dict[str, Any]:
         "trend": line
         and {
             "slope_per_day": line.slope_per_day,
-            "lasts_days": line.days_until(drift.threshold_ratio),
+            "lasts_days": dict(zip(("soonest", "likely", "latest"), lasts, strict=True)),
         },
     }
 

@@ -283,7 +283,7 @@ class _Values(Loose):
     weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
     batch_size: BatchSize
     pooling_factor: PoolingFactor | list[PoolingFactor]
-    optimizer: Annotated[Optimizer, Field(strict=False), BeforeValidator(_optimizer)] | None = None
+    optimizer: Annotated[Optimizer | None, Field(strict=False), BeforeValidator(_optimizer)] = None
 
 
 def import_param(path: Path) -> Imported:

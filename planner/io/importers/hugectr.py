@@ -133,7 +133,8 @@ class _Layer(Loose):
     name: Any = None
     top: Names = Field(default=[])
     bottom: Names = Field(default=[])
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)] = at("dense.dense_dim", 0)
+    dense: Any = None
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("dense.dense_dim")
     dense_top: Names = at("dense.top", [])
     sparse: list[_SparseInput] | None = None
     slot_size_array: list[Rows] | None = None
@@ -261,7 +262,11 @@ class _Model:
         Fully connected layers that depend only on the dense input are the bottom MLP; the others
         are the top MLP.
         """
-        document, solver = self.document, self.solver
+        document, solver, width = self.document, self.solver, 0
+        if self.data.dense is not None:
+            width = present(
+                self.data.dense_dim, document, ("layers", self.at, "dense", "dense_dim")
+            )
         after_dense = set(self.data.dense_top)
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
@@ -291,7 +296,7 @@ class _Model:
         plain = "dot" if has_dot or not top_mlp else "cat"
         plain_dtype = "tf32" if solver.enable_tf32_compute else "fp32"
         return {
-            "num_dense_features": self.data.dense_dim,
+            "num_dense_features": width,
             "bottom_mlp": bottom_mlp,
             "top_mlp": top_mlp,
             "interaction": "dcn" if cross else plain,
@@ -521,8 +526,8 @@ def _placement(
         refuse(f"{where}: is placed twice, in ways that do not agree")
     *_, count, is_copy = pieces[0]
     if is_copy:
-        if len(gpus) != world:
-            refuse(f"{where}: dp needs a copy on each of {world} GPUs")
+        if len(gpus) != world or any(parts):
+            refuse(f"{where}: dp needs a copy on each of {world} GPUs, each with sharding_id 0")
         return placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
     if parts != list(range(count)):
         refuse(f"{where}: parts {parts[:8]} are there, must be each of 0..{count - 1} once")

@@ -256,7 +256,7 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
         try:
             records.extend(_records(path, shape))
         except (ValueError, CostModelError) as error:
-            text = str(error)
+            text = str(error).replace("could not convert string to float:", "not a number:")
             problems.append(text if text.startswith(str(path)) else f"{path}: {text}")
     refuse_any(problems)
     return tuple(records)

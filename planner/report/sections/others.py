@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from costmodels import units
 from planner.report import figures
-from planner.report.base import Column, Kind, Section, format_share
+from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
@@ -130,11 +130,15 @@ class AlternativesSection(
 class ProvenanceSection(
     AbstractReportSection, order=100, title="Sources of numbers", short="Sources"
 ):
-    """One row for each number of the system; weak sources come first."""
+    """How the model is trained, and one row for each number of the system, weak sources first."""
 
     def build(self, result: PlanningResult) -> Section:
         """Name, value as written, source and reference of each number."""
         entries = result.estimate.provenance or result.problem.topology.provenance
+        workload = result.problem.workload
+        optimizers = {workload.optimizer_of(table).value: None for table in workload.tables}
+        trained = ", ".join(optimizers) or workload.optimizer.value
+        training = (f"pipeline {workload.pipeline.value}", f"optimizer {trained}")
         return Section.of(
             self.title,
             sorted(entries, key=lambda entry: -entry.source.strength),
@@ -144,6 +148,7 @@ class ProvenanceSection(
                 (Column("source"), lambda entry: entry.source.value),
                 (Column("reference"), lambda entry: entry.reference),
             ),
+            facts=(Fact("Training", training),),
         )
 
 

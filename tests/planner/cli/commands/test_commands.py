@@ -45,7 +45,7 @@ def test_a_plan_for_another_batch_is_said(
     values = json.loads(plan_file.read_text())
     plan_file.write_text(json.dumps({**values, "batch_size_per_rank": 4096}))
     asked = ("estimate", workload_file, plan_file, "--system", system_file)
-    words = "was made for samples per rank 4096, and is priced for 512"
+    words = "was made for 4096 samples per rank, and is priced for 512"
     assert words in " ".join(run(*asked).out.split())
     for flags in (("--batch-size", 512), ("--set", "training.batch_size_per_rank=512")):
         assert "was made for" not in run(*asked, *flags).out
@@ -59,7 +59,7 @@ def test_a_plan_for_other_hosts_is_said(
     assert values["world_size"] == 8
     plan_file.write_text(json.dumps({**values, "local_world_size": 2}))
     asked = ("estimate", workload_file, plan_file, "--system", system_file)
-    words = "was made for ranks per host 2, and is priced for 4"
+    words = "was made for 2 ranks per host, and is priced for 4"
     assert words in " ".join(run(*asked, "--gpus", 8).out.split())
     for flags in ((), ("--gpus", 8, "--gpus-per-host", 4)):
         assert "ranks per host" not in run(*asked, *flags).out

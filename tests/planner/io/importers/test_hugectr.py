@@ -173,6 +173,7 @@ def test_hugectr_cross_network_without_a_top_mlp(tmp_path: Path) -> None:
         (("layers", 1, "sparse_embedding_hparam", "embedding_vec_size"), 0, "must be at least 1"),
         (("layers", 1, "sparse_embedding_hparam", "combiner"), 7, "combiner"),
         (("layers", 2, "fc_param"), {}, "layers[2].fc_param: key 'num_output' is missing"),
+        (("layers", 0, "dense"), {}, "layers[0].dense: key 'dense_dim' is missing"),
     ],
 )
 def test_hugectr_values_that_are_wrong(
@@ -227,6 +228,7 @@ def test_hugectr_plans_go_out_as_they_came(tmp_path: Path) -> None:
         (lambda p: p[0][1].update(sharding_id=0), "parts [0, 0] are there"),
         (lambda p: p[0][1].update(num_sharding=3), "num_sharding: value 3"),
         (lambda p: p[0].pop(2), "dp needs a copy on each of 2"),
+        (lambda p: p[0][2].update(sharding_id=1), "each with sharding_id 0"),
         (lambda p: p[1].pop(0), "table 't0': is on no GPU"),
         (lambda p: p[0][1].update(local_embedding_list=[9]), "must be 0 to 2"),
         (lambda p: p[0][0].update(table_placement_strategy="hot"), "localized, dp"),

@@ -303,6 +303,10 @@ def test_param(tmp_path: Path) -> None:
         ),
         (lambda c: c["config"][0]["build"][0]["args"][0].update(name="x"), "must be one of"),
         (
+            lambda c: c["config"][0]["build"][0]["kwargs"]["optimizer"].pop("value"),
+            "kwargs: optimizer: value 'None'",
+        ),
+        (
             lambda c: c["config"][0]["build"][0]["kwargs"]["optimizer"].update(value="lion"),
             "kwargs: optimizer: value 'lion'",
         ),
