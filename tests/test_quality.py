@@ -34,32 +34,32 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 13_850,
-    "planner": 1_400,
-    "planner/cli": 4_950,
+    "costmodels": 13_100,
+    "planner": 1_350,
+    "planner/cli": 4_550,
     "planner/drift": 300,
-    "planner/explain": 350,
+    "planner/explain": 300,
     "planner/fit": 300,
-    "planner/integrations": 6_850,
-    "planner/io": 5_800,
+    "planner/integrations": 6_000,
+    "planner/io": 5_050,
     "planner/objectives": 250,
-    "planner/options": 1_750,
-    "planner/predict": 600,
-    "planner/profiling": 1_500,
-    "planner/report": 2_550,
+    "planner/options": 1_400,
+    "planner/predict": 550,
+    "planner/profiling": 1_300,
+    "planner/report": 1_850,
     "planner/rules": 450,
-    "planner/search": 5_350,
+    "planner/search": 5_000,
     "planner/solving": 850,
-    "planner/space": 550,
-    "planner/study": 1_700,
-    "planner/support": 600,
-    "planner/trace": 750,
-    "planner/validation": 1_800,
+    "planner/space": 500,
+    "planner/study": 1_550,
+    "planner/support": 550,
+    "planner/trace": 650,
+    "planner/validation": 1_200,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 52_050
-MAX_FILES = 350
+MAX_TOTAL_CODE_LINES = 46_550
+MAX_FILES = 310
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")

@@ -116,9 +116,12 @@ def command(settings: Settings, flags: _Flags) -> int:
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
+    from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:
         check_file(flags.rows)
+        if flags.rows.is_file() and flags.rows.stat().st_size:
+            read_rows(flags.rows)  # what it replaces must be rows, not a file named by mistake
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:

@@ -223,6 +223,15 @@ def test_a_gpu_is_measured_into_rows_and_a_system(
     assert 4.2e12 < device.hbm_bandwidth_bytes_per_s < 4.3e12
 
 
+def test_rows_replace_no_file_of_another_kind(run: Run, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("keep me\n", encoding="utf-8")
+    done = run("calibrate", "--rows", notes)
+    assert done.code == 2
+    assert "notes.txt:1: not well-formed JSON" in done.err
+    assert notes.read_text(encoding="utf-8") == "keep me\n"
+
+
 def test_rows_can_be_measured_without_a_system(
     run: Run, asked: dict[str, object], tmp_path: Path
 ) -> None:
