@@ -303,7 +303,7 @@ class Stubborn(AbstractStrategy):
 
 def test_finding_nothing_is_not_a_proof() -> None:
     model, system = small()
-    with pytest.raises(NoPlanFoundError, match="no proof"):
+    with pytest.raises(NoPlanFoundError, match="not proven impossible"):
         api.plan(model, system, strategy=Stubborn(None))  # type: ignore[arg-type]
     with pytest.raises(InfeasibleError):
         api.plan(model, system, strategy=Stubborn(float("inf")))  # type: ignore[arg-type]
