@@ -117,7 +117,11 @@ def device_bytes(work: FloatArray) -> FloatArray:
 
 def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
     """Bytes of tables in the memory of each host, ``[..., H]``."""
-    per_rank = work[..., MEMORY + Memory.HOST]
+    return by_host(work[..., MEMORY + Memory.HOST], topology)
+
+
+def by_host(per_rank: FloatArray, topology: Topology) -> FloatArray:
+    """The sum over the ranks of each host, ``[..., H]``, of what each rank has, ``[..., W]``."""
     shape = (*per_rank.shape[:-1], topology.num_hosts, topology.local_world_size)
     return np.asarray(per_rank.reshape(shape).sum(axis=-1))
 

@@ -377,12 +377,6 @@ class Topology:
         """All link levels."""
         return Links(host=self.host_link, domain=self.domain_link, network=self.network_link)
 
-    def with_links(self, links: Links) -> Topology:
-        """The same ranks on other links."""
-        return replace(
-            self, host_link=links.host, domain_link=links.domain, network_link=links.network
-        )
-
     def host_of(self, rank: int) -> int:
         """Index of the host of ``rank``."""
         return rank // self.local_world_size

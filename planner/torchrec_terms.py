@@ -38,6 +38,7 @@ import numpy as np
 
 from costmodels import torchrec_estimates as estimates
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.memory import by_host
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
@@ -158,7 +159,7 @@ class TorchrecPipeline(CostPipeline):
     def host_limits(self) -> FloatArray:
         """Host bytes of all ranks of each host together, ``[H]``; TorchRec limits each rank."""
         limits = np.array(self.machine.ddr_limits_bytes)
-        return np.asarray(limits.reshape(self.topology.num_hosts, -1).sum(axis=-1))
+        return by_host(limits, self.topology)
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """TorchRec's HBM of each rank, ``[..., W]``."""
@@ -166,9 +167,7 @@ class TorchrecPipeline(CostPipeline):
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
         """TorchRec's DDR of the ranks of each host, ``[..., H]``."""
-        ddr = work[..., DDR]
-        shape = (*ddr.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
-        return np.asarray(ddr.reshape(shape).sum(axis=-1))
+        return by_host(work[..., DDR], self.topology)
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.topology import Topology
+from costmodels.topology import Links, Topology
 
 
 def share_network(topology: Topology, groups_per_nic: float) -> Topology:
@@ -20,6 +20,13 @@ def share_network(topology: Topology, groups_per_nic: float) -> Topology:
     link = topology.network_link
     slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / groups_per_nic)
     return replace(topology, network_link=slower)
+
+
+def with_links(topology: Topology, links: Links) -> Topology:
+    """The same ranks on other links."""
+    return replace(
+        topology, host_link=links.host, domain_link=links.domain, network_link=links.network
+    )
 
 
 def matrix_by_level(matrix: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:

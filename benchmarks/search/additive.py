@@ -22,6 +22,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.uniform import Uniform
+from costmodels.memory import by_host
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
@@ -251,9 +252,7 @@ class AdditivePipeline(CostPipeline):
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
         """Host bytes of each host, ``[..., H]``."""
-        ddr = work[..., DDR]
-        shape = (*ddr.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
-        return np.asarray(ddr.reshape(shape).sum(axis=-1))
+        return by_host(work[..., DDR], self.topology)
 
 
 @final

@@ -21,6 +21,7 @@ from planner import io
 from planner.io.library import configs_folder, names
 from planner.io.system.system_file import links_measured
 from planner.models import collective_model_of_device
+from tests.networks import with_links
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
@@ -34,8 +35,8 @@ def changed(topology: Topology, level: str, **values: float) -> Topology:
     """The system with one of its links (``host`` or ``network``) edited."""
     links = topology.links
     link: Link = replace(getattr(links, level), **values)
-    return topology.with_links(
-        replace(links, host=link) if level == "host" else replace(links, network=link)
+    return with_links(
+        topology, replace(links, host=link) if level == "host" else replace(links, network=link)
     )
 
 

@@ -454,7 +454,8 @@ class Recorder(TorchDispatchMode):
         if is_after:
             self._looked_up.update(map(_storage, made))
         if not self._silent and made and not is_free(func):
-            self._list(func, args, kwargs, out, read, made, is_after=is_after)
+            operator = self._operator(func, args, kwargs, out, read, made)
+            self._list(func, operator, made, is_after=is_after)
         return out
 
     # -- private --------------------------------------------------------------------------------
@@ -504,15 +505,7 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _list(
-        self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        out: Any,
-        read: list[torch.Tensor],
-        made: list[torch.Tensor],
-        *,
-        is_after: bool,
+        self, func: Any, operator: Operator, made: list[torch.Tensor], *, is_after: bool
     ) -> None:
         """List an operator, and remember the node of autograd's graph for its gradients.
 
@@ -520,7 +513,7 @@ class Recorder(TorchDispatchMode):
         operator that writes into a part of a tensor has no node of its own.
         """
         place, self._last = len(self._listed), frozenset(map(_storage, made))
-        self._add([self._operator(func, args, kwargs, out, read, made)], is_after=is_after)
+        self._add([operator], is_after=is_after)
         if self._own:
             self._without_gradients.add(place)
         if self._own or (torch.is_grad_enabled() and not func._schema.is_mutable):

@@ -25,7 +25,7 @@ from costmodels.topology import Link, Links, Topology
 from costmodels.units import GB, US
 from planner import io
 from planner.io.library import names
-from tests.networks import matrix_by_level
+from tests.networks import matrix_by_level, with_links
 from tests.planner.cases import first
 from tests.strategies import make_topology
 
@@ -77,7 +77,7 @@ def draw_topology(rng: np.random.Generator) -> Topology:
         local_world_size=local,
         domain_size=local * int(rng.choice([1, 1, 2, 4])),
     )
-    return shaped.with_links(links)
+    return with_links(shaped, links)
 
 
 def draw_exchanges(rng: np.random.Generator, topology: Topology) -> tuple[FloatArray, FloatArray]:
@@ -114,8 +114,8 @@ def better(topology: Topology, level: str, factor: float) -> dict[str, Topology]
     faster = replace(link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s)
     sooner = replace(link, latency_s=link.latency_s / factor)
     return {
-        f"bandwidth of {level}": topology.with_links(with_link(links, level, faster)),
-        f"latency of {level}": topology.with_links(with_link(links, level, sooner)),
+        f"bandwidth of {level}": with_links(topology, with_link(links, level, faster)),
+        f"latency of {level}": with_links(topology, with_link(links, level, sooner)),
     }
 
 

@@ -25,6 +25,7 @@ from costmodels.topology import Topology
 from planner import io
 from planner.io.library import names
 from planner.io.system.collective_curves import shipped_curves
+from tests.networks import with_links
 from tests.strategies import make_topology
 
 EVERY = tuple(Collective)
@@ -49,7 +50,7 @@ def later(topology: Topology, *, host_s: float = 0.0, network_s: float = 0.0) ->
     host = replace(links.host, latency_s=links.host.latency_s + host_s)
     network = replace(links.network, latency_s=links.network.latency_s + network_s)
     domain = replace(links.domain, latency_s=links.domain.latency_s + host_s)
-    return topology.with_links(replace(links, host=host, domain=domain, network=network))
+    return with_links(topology, replace(links, host=host, domain=domain, network=network))
 
 
 def steps(collective: Collective, topology: Topology) -> int:
@@ -105,7 +106,7 @@ LEVELS = ("host", "domain", "network")
 def with_latency(topology: Topology, level: str, latency_s: float) -> Topology:
     """The system with another latency of one of its links."""
     link = replace(getattr(topology.links, level), latency_s=latency_s)
-    return topology.with_links(replace(topology.links, **{level: link}))
+    return with_links(topology, replace(topology.links, **{level: link}))
 
 
 def cluster_curves(hosts: int, local: int, first: int) -> tuple[CollectiveCurve, ...]:
