@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,13 +78,15 @@ def _limits() -> list[float]:
 # ------------------------------------------------------------------ problems that must agree
 
 
-@pytest.mark.parametrize("seed", first(range(30), 1))
+@pytest.mark.parametrize("seed", first([10, *range(10), *range(11, 30)], 1))
 def test_relatives_agree(seed: int) -> None:
+    """The first has relatives of every kind but days, and takes little time."""
     _agree(draw(seed), seed)
 
 
-@pytest.mark.parametrize("seed", first(range(30), 1))
+@pytest.mark.parametrize("seed", first([5, 12, *(s for s in range(30) if s not in (5, 12))], 2))
 def test_relatives_of_rare_problems_agree(seed: int) -> None:
+    """The second has days that can be left out."""
     _agree(draw_rare(seed), seed)
 
 
@@ -119,7 +122,10 @@ def test_the_plan_found_keeps_every_rule_that_is_drawn_from_it() -> None:
 def test_answers_that_cannot_both_be_right_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound too high, a worse plan called optimal, and a false refusal of looser problems."""
     case = case_of(1, 2, 16, 32)
-    honest = relations.ask
+    honest = functools.cache(relations.ask)
+    lied_about = (relations._with_more_memory, relations._on_better_machines)
+    monkeypatch.setattr(relations, "ask", honest)
+    monkeypatch.setattr(relations, "MAKERS", lied_about)
     assert _found(case) == []
 
     def lying(changes: dict[str, object]) -> None:
@@ -131,8 +137,6 @@ def test_answers_that_cannot_both_be_right_are_seen(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(relations, "ask", told)
 
     value = honest(case, Run.USERS, max_evaluations=EVALUATIONS).value
-    lied_about = (relations._with_more_memory, relations._on_better_machines)
-    monkeypatch.setattr(relations, "MAKERS", lied_about)
     lying({"bound": 1.01 * value})
     assert any("above a plan" in line for line in _found(case))
     lying({"bound": 0.0, "value": 1.01 * value, "is_optimal": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -61,6 +62,7 @@ def lookups() -> tuple[LookupPoint, ...]:
     return tuple(timed_lookup(p) for p in (*fused, *dense, *sequence))
 
 
+@functools.cache
 def made_points() -> CalibrationPoints:
     """What a machine with the constants of MACHINE would measure, without noise."""
     return CalibrationPoints(

@@ -23,6 +23,7 @@ from planner.io.system.system_file import load_system
 from planner.validation.kernels import lookup_rows
 
 ROWS = lookup_rows()
+SOME = ROWS[::4]
 H200 = load_system("h200_sxm", gpus=1, gpus_per_host=1)
 ROW = {"id": "a", "block": "hbm", "T": 2, "rows": 1000, "dim": 64, "L": 4, "B": 100}
 ROW |= {"law": "zipf 1.1", "loc": "hbm", "wdtype": "fp16", "opt": "sgd", "pooled": True}
@@ -50,7 +51,7 @@ def test_constants_that_made_the_times_are_found_again() -> None:
     )
     system = dataclasses.replace(H200, lookup_constants=true)
     rows = [
-        dataclasses.replace(r, measured_s=call_seconds(r.shard, r.num_tables, system)) for r in ROWS
+        dataclasses.replace(r, measured_s=call_seconds(r.shard, r.num_tables, system)) for r in SOME
     ]
     found = fit_fbgemm(rows, H200).constants
     for name in ("backward_floor_s", "forward_bag_s", "gradient_passes_ratio", "link_passes_ratio"):
@@ -58,7 +59,7 @@ def test_constants_that_made_the_times_are_found_again() -> None:
 
 
 def test_what_rows_do_not_tell_stays() -> None:
-    in_device_memory = [row for row in ROWS if row.block == "hbm"]
+    in_device_memory = [row for row in SOME if row.block == "hbm"]
     found = fit_fbgemm(in_device_memory, H200).constants
     for name in ("link_passes_ratio", "cache_floor_s", "cache_insert_s"):
         assert getattr(found, name) == pytest.approx(getattr(DEFAULTS, name), rel=1e-6)
@@ -69,11 +70,10 @@ def test_a_point_is_left_out_with_all_its_rows() -> None:
     by_point = {(r.block, r.point): g for r, g in zip(ROWS, groups, strict=True)}
     assert [by_point[r.block, r.point] for r in ROWS] == groups.tolist()
     assert len(set(groups.tolist())) == 10
-    few = ROWS[::4]
-    predicted = left_out(few, H200, folds_of(few))
-    assert predicted.shape == (len(few), 2)
+    predicted = left_out(SOME, H200, folds_of(SOME))
+    assert predicted.shape == (len(SOME), 2)
     assert np.all(predicted > 0)
-    assert sum(e.count for e in block_errors(few, predicted).values()) == 2 * len(few)
+    assert sum(e.count for e in block_errors(SOME, predicted).values()) == 2 * len(SOME)
 
 
 def test_rows_are_read_or_refused() -> None:

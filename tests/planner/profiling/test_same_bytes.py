@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
+from planner.profiling import statistics
 from planner.profiling.profiler import ByFeature, ProfileOptions, profile_files
-from planner.profiling.statistics import LEAST_MEMORY_BYTES, open_indices
+from planner.profiling.statistics import open_indices
 from planner.profiling.stats import Stats
 from tests.planner.cases import first
 from tests.planner.profiling.samples import (
@@ -64,31 +68,41 @@ class Stop(KeyboardInterrupt):
     """Ctrl-C in the middle."""
 
 
-@pytest.mark.parametrize("count", [1, 3, 4])
 def test_a_stopped_profile_leaves_nothing(
-    days: list[Path], tmp_path: Path, reference: bytes, count: int
+    days: list[Path], tmp_path: Path, reference: bytes
 ) -> None:
-    calls = iter(range(100))
-
-    def progress(what: str, done: float, total: float) -> None:
-        if next(calls) == count:
-            raise Stop
-
     before, output = sorted(tmp_path.rglob("*")), tmp_path / "stopped.json"
-    with pytest.raises(Stop):
-        profile_files(days, output, OPTIONS, progress=progress)
-    assert sorted(tmp_path.rglob("*")) == before
+    for count in (1, 3, 4):
+        calls = itertools.count()
+
+        def progress(*_: object, calls: Iterator[int] = calls, count: int = count) -> None:
+            if next(calls) == count:
+                raise Stop
+
+        with pytest.raises(Stop):
+            profile_files(days, output, OPTIONS, progress=progress)
+        assert sorted(tmp_path.rglob("*")) == before, count
     profile_files(days, output, OPTIONS)
     assert output.read_bytes() == reference
 
 
-def test_more_than_the_memory_goes_to_disk(tmp_path: Path) -> None:
-    """8 million ids that occur once take more than 256 MiB, which DuckDB then keeps to."""
-    ids = np.random.default_rng(0).permutation(2**23).astype(np.int32)
+def test_more_than_the_memory_goes_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million ids that occur once take more than 32 MiB, which DuckDB then keeps to."""
+    monkeypatch.setattr(statistics, "LEAST_MEMORY_BYTES", 2.0**25)
+    ids = np.random.default_rng(0).permutation(2**20).astype(np.int32)
     path = write_npy(tmp_path / "day_0_sparse.npy", ids.reshape(-1, 1))
-    options = ProfileOptions(memory_bytes=LEAST_MEMORY_BYTES, batch_sizes=(2048,))
+    options = ProfileOptions(memory_bytes=2.0**25, batch_sizes=(2048,))
     table = profile_files([path], tmp_path / "s.json", options).tables["cat_0"]
-    assert table.num_unique_rows == table.num_indices == table.num_embeddings == 2**23
+    assert table.num_unique_rows == table.num_indices == table.num_embeddings == 2**20
+    made = statistics.Indices.__init__
+
+    def without_disk(self: statistics.Indices, connection: Any, *rest: Any) -> None:
+        connection.execute("SET max_temp_directory_size = '0KB'")
+        made(self, connection, *rest)
+
+    monkeypatch.setattr(statistics.Indices, "__init__", without_disk)
+    with pytest.raises(InvalidInputError, match="counting stopped: Out of Memory"):
+        profile_files([path], tmp_path / "s.json", options)
 
 
 def test_a_disk_that_is_full_is_said(days: list[Path], tmp_path: Path) -> None:
