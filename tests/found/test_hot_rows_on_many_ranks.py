@@ -75,7 +75,7 @@ def test_hot_tables_are_not_cut_by_rows_and_columns_have_their_price(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, folder = case(tmp_path / "v4.yaml", "28 GiB"), str(tmp_path / "run")
-    found = asked(capsys, "plan", path, "--evaluations", "100", "-o", folder)
+    found = asked(capsys, "plan", path, "--evaluations", "20", "-o", folder)
     (placed,) = found["plan"].values()
     kinds = {name: placed[name]["sharding_type"] for name in HOT}
     assert set(kinds.values()) <= {"column_wise", "data_parallel"}

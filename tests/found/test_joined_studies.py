@@ -13,6 +13,7 @@ import pytest
 from costmodels.lookup.roofline import Roofline
 from costmodels.stages.models import CostModels
 from planner import api, io
+from planner.cli.run import run
 from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models
 from planner.problem import PlanningProblem
@@ -78,18 +79,12 @@ def test_unlike_models_stay_apart() -> None:
 
 def test_another_process_joins_the_journal(tmp_path: Path) -> None:
     """It was told that the journal belongs to another study."""
-    command = [
-        sys.executable,
-        "-m",
-        "planner",
-        "study",
-        DATA / "small.yaml",
-        "--system",
-        "h100_sxm",
-    ]
-    command += ["--gpus", 2, "--vary", "training.pipeline=sparse_dist,none", "--trials", 1]
-    command += ["--evaluations", 50, "-o", tmp_path / "out", "--workers", 1]
+    command = ["study", DATA / "small.yaml", "--system", "h100_sxm", "--gpus", 2]
+    command += [ "--vary", "training.pipeline=sparse_dist,none", "--trials", 1]
+    command += ["--evaluations", 5, "-o", tmp_path / "out", "--workers", 1]
     command += ["--model", f"lookup={DATA / 'mm.py'}"]
-    for _ in range(2):
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    words = [str(word) for word in command]
+    assert run(words) == 0
+    again = [sys.executable, "-m", "planner", *words]
+    done = subprocess.run(again, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -103,12 +103,12 @@ def test_constraints_times_and_means_are_kept() -> None:
     assert not pooling_problems(found, pipeline.workload)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(1, 4))
 def test_drawn_models_are_in_no_slower_memory_than_torchrecs(seed: int) -> None:
     assert slower_memories(seed) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 100))
+@pytest.mark.parametrize("seed", [0, *range(4, 100)])
 def test_more_drawn_models_are_in_no_slower_memory_than_torchrecs(seed: int) -> None:
     assert slower_memories(seed) == []

@@ -92,7 +92,7 @@ def test_what_torchrec_plans_is_planned_in_device_memory(
         "constraints": {name: ParameterConstraints(compute_kernels=["fused"]) for name in BIG},
     }
     EmbeddingShardingPlanner(**arguments).plan(model(rows, kind, small), SHARDERS)
-    ours = ShardPlanner(**arguments, objective=objective, max_evaluations=50)
+    ours = ShardPlanner(**arguments, objective=objective, max_evaluations=20)
     plan = ours.plan(model(rows, kind, small), SHARDERS)
     assert {plan.plan["e"][name].compute_kernel for name in BIG} == {"fused"}
 

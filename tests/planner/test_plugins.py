@@ -249,7 +249,7 @@ def test_a_dense_layer_and_an_objective(copy: Path) -> None:
 
 def test_a_key_of_a_workload_is_a_knob_of_the_study(copy: Path) -> None:
     knob = ("--vary", "training.repeats=1,2", "--vary", "training.pipeline=none", "--grid")
-    found = printed(copy, "study", "of_a_test.yaml", *knob, "--evaluations", "10")
+    found = printed(copy, "study", "of_a_test.yaml", *knob, "--evaluations", "10", "--workers", "1")
     once, twice = (setup["samples_per_s"] for setup in found["setups"])
     assert twice == pytest.approx(2 * once)
     assert found["setup"]["training.repeats"] == 2

@@ -9,6 +9,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from tests.planner.cases import first
 
 PLACEMENTS = 200
 
@@ -29,7 +30,7 @@ def drawn_law(seed: int) -> tuple[AbstractIndexDistribution, np.ndarray]:
     return law, weight
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first(range(20), 6))
 @pytest.mark.parametrize("parts", [2, 4, 16, 64])
 def test_expected_share_of_the_hottest_part_is_that_of_simulated_placements(
     seed: int, parts: int

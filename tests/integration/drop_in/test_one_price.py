@@ -12,7 +12,7 @@ from planner.io.library import names
 from tests.integration.models import bags, torchrec_topology
 
 SHARDERS = get_default_sharders()
-TABLES = [("a", 2000, 32), ("b", 6000, 64), ("c", 10_000, 96)]
+TABLES = [("b", 6000, 64), ("c", 10_000, 96)]
 
 
 @pytest.mark.parametrize("name", names("systems"))

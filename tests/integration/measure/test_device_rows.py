@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ from planner.integrations.measure.device_rows import Cores, Cuda
 from planner.io.system.measured_rows import read_rows
 
 TINY = on_a_core(DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2))
+
+
+@pytest.fixture(autouse=True)
+def untidy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's collector would go through all objects of all tests before each measurement."""
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def job(folder: Path) -> DeviceJob:

@@ -74,7 +74,7 @@ def test_whole_tables_among_pieces_of_other_widths_leave_them() -> None:
     problem = PlanningProblem(
         workload=case.workload, topology=case.topology, constraints=case.constraints
     )
-    search = replace(SEARCH, max_evaluations=800, seed=0)
+    search = replace(SEARCH, max_evaluations=300, seed=0)
     found = solve(problem, search=search)
     assert runs(found.plan, case.workload)
     assert not any("training will fail" in line for line in found.warnings)

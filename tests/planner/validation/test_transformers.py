@@ -66,7 +66,7 @@ def test_no_step_is_both_fitted_to_and_held_against(cases: tuple[StepCase, ...])
             case.measured_s,
         )
 
-    assert not {key(c) for c in cases} & {key(p.case) for p in steps.unfitted(UNFITTED)}
+    assert not {key(c) for c in cases} & {key(c) for c in steps.transformer_cases(UNFITTED)}
 
 
 def test_a_row_is_predicted_within_its_interval(some: tuple[StepCase, ...]) -> None:
