@@ -13,15 +13,21 @@ from costmodels.workload import HostProfile
 from planner import io
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_text
-from planner.validation.cases import AS_SHIPPED, Prediction, json_file, summarize
-from planner.validation.steps import HOST_LEFT_OUT, single_gpu, single_gpu_cases
+from planner.validation import steps
+from planner.validation.cases import AS_SHIPPED, Part, Prediction, json_file, summarize
+from planner.validation.steps import HOST_LEFT_OUT, single_gpu_cases
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Prediction]:
-    (part,) = single_gpu()
+def part() -> Part:
+    (part,) = steps.single_gpu()
+    return part
+
+
+@pytest.fixture(scope="module")
+def found(part: Part) -> list[Prediction]:
     return list(part.found)
 
 
@@ -52,7 +58,10 @@ def test_nothing_is_fitted_to_the_case_that_is_judged() -> None:
 
 def test_the_command_prints_every_case_and_the_errors(
     run: Run,  # noqa: F811
+    part: Part,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(steps, "single_gpu", lambda: (part,))
     printed = run("validate", "published", "--what", "single-gpu", "-v").out
     assert printed.count("titan_xp") == 12
     assert all(name in printed for name in (AS_SHIPPED, *HOST_LEFT_OUT))

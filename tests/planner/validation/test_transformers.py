@@ -16,6 +16,7 @@ from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
 from planner.validation.cases import AS_SHIPPED, StepCase, summarize
 from planner.validation.steps import NAIVE, SHARES_LEFT_OUT, UNFITTED
+from tests.planner.cases import first
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
@@ -139,8 +140,11 @@ def test_one_generation_tells_the_share_of_fp32(cases: tuple[StepCase, ...]) -> 
     assert round(100.0 * error_ratio) == 4
 
 
-def test_errors_stay_where_they_are() -> None:
-    """10 % and 85 % inside, also for models that were left out of the fit."""
+@pytest.mark.parametrize("every", first([3, 1], 1))
+def test_errors_stay_where_they_are(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 % and 85 % inside, also for models that were left out of the fit; of every third row."""
+    honest = steps.transformer_cases
+    monkeypatch.setattr(steps, "transformer_cases", lambda *file: honest(*file)[::every])
     errors = summarize(steps.transformers()[0].found)
     assert errors[AS_SHIPPED].mean_error_ratio <= 0.07
     assert errors["model left out"].mean_error_ratio <= 0.10
