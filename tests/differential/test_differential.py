@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -20,6 +21,9 @@ QUICK = 2
 
 ENGINE_EVERY = 3
 """The engine alone takes most of the time, so it is asked about every third default problem."""
+
+MOST_OF_A_FAULT = 3
+"""Problems that one fault was found with and that run by default."""
 
 COUNT = int(os.environ.get("DIFFERENTIAL_COUNT", "2000"))
 START = int(os.environ.get("DIFFERENTIAL_START", "100000"))
@@ -48,7 +52,19 @@ def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPat
     assert not found, f"\n{found}"
 
 
-@pytest.mark.parametrize("name", named.names())
+def some_of_each_fault() -> list[object]:
+    """All names; those after the third of one fault are slow."""
+    faults = Counter[str]()
+    marked = []
+    for name in named.names():
+        fault = name.rpartition("-")[0] or name
+        faults[fault] += 1
+        marks = [pytest.mark.slow] if faults[fault] > MOST_OF_A_FAULT else []
+        marked.append(pytest.param(name, marks=marks))
+    return marked
+
+
+@pytest.mark.parametrize("name", some_of_each_fault())
 def test_named_cases(name: str) -> None:
     """Asked as users ask where only that found the fault, else of the engine alone.
 

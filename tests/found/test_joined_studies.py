@@ -80,7 +80,7 @@ def test_unlike_models_stay_apart() -> None:
 def test_another_process_joins_the_journal(tmp_path: Path) -> None:
     """It was told that the journal belongs to another study."""
     command = ["study", DATA / "small.yaml", "--system", "h100_sxm", "--gpus", 2]
-    command += [ "--vary", "training.pipeline=sparse_dist,none", "--trials", 1]
+    command += ["--vary", "training.pipeline=sparse_dist,none", "--trials", 1]
     command += ["--evaluations", 5, "-o", tmp_path / "out", "--workers", 1]
     command += ["--model", f"lookup={DATA / 'mm.py'}"]
     words = [str(word) for word in command]

@@ -24,9 +24,7 @@ def test_command_function_and_pipeline_give_one_price(
     system = load_smallest(name)
     system = load_system(name, gpus=2 * system.world_size)
     workload = load_workload("small_demo")
-    found = plan(
-        workload, system, strategy="random", max_evaluations=5, with_baselines=False
-    )
+    found = plan(workload, system, strategy="random", max_evaluations=5, with_baselines=False)
     price = found.estimate.time.time_s
     path = tmp_path / "plan.json"
     save_plan(path, found)

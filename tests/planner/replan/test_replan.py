@@ -258,7 +258,7 @@ def fed_slowly(workload: Workload, ranks: int) -> Workload:
     return replace(workload, input_samples_per_s=2.0 * samples)
 
 
-@pytest.mark.parametrize("seed", cases.first(range(6), 3))
+@pytest.mark.parametrize("seed", cases.first(range(6), 2))
 def test_no_table_moves_for_nothing(seed: int) -> None:
     """All plans but the worst are equally fast; the plan in use does not fit any more.
 
@@ -282,7 +282,7 @@ def test_no_table_moves_for_nothing(seed: int) -> None:
         assert is_slower or not pipeline.memory(back).fits, old.table
 
 
-@pytest.mark.parametrize("seed", cases.first(range(4), 3))
+@pytest.mark.parametrize("seed", cases.first(range(4), 2))
 def test_a_plan_that_nothing_beats_stays(seed: int) -> None:
     """A search from another seed ended with one of many equally fast plans: 3.9 GB for nothing."""
     small = replace(load_workload("small_demo"), batch_size_per_rank=4096)
