@@ -145,6 +145,7 @@ def test_errors_stay_where_they_are(every: int, monkeypatch: pytest.MonkeyPatch)
     """10 % and 85 % inside, also for models that were left out of the fit; of every third row."""
     honest = steps.transformer_cases
     monkeypatch.setattr(steps, "transformer_cases", lambda *file: honest(*file)[::every])
+    monkeypatch.setattr(steps, "unfitted", lambda *_: ())  # the test above looks at them
     errors = summarize(steps.transformers()[0].found)
     assert errors[AS_SHIPPED].mean_error_ratio <= 0.07
     assert errors["model left out"].mean_error_ratio <= 0.10
