@@ -244,13 +244,16 @@ def test_a_signal_ends_the_counting(
     assert [path.name for path in Path().iterdir()] == [day.name]
 
 
-def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with bars(Settings()) as show:
-        show("reading", 1.0, 2.0)
-        show("reading", 2.0, 2.0)
-    with bars(Settings(quiet=True)) as show:
-        show("reading", 1.0, 2.0)
+def test_progress_is_drawn_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for is_quiet in (False, True):
+        with bars(Settings(quiet=is_quiet)) as show:
+            show("reading", 1.0, 2.0)
+            show("reading", 2.0, 2.0)
+        assert ("working: reading 100%" in capsys.readouterr().err) is not is_quiet
 
 
 def test_help_is_light(capsys: pytest.CaptureFixture[str]) -> None:

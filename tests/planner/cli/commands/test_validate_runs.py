@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -110,9 +111,13 @@ def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         require_torchrec("calibrate")
 
 
-def test_nobody_watches_a_quiet_status_line() -> None:
+def test_a_quiet_status_line_prints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with status_line(Settings(quiet=True), "working") as show_status:
         show_status("on it")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_intervals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
