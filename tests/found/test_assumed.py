@@ -11,7 +11,7 @@ import pytest
 from planner.cli.run import run
 from planner.io import load_workload_file
 
-ASKED = ("--system", "h100_sxm", "--gpus", "8", "--evaluations", "200")
+ASKED = ("--system", "h100_sxm", "--gpus", "8", "--evaluations", "20")
 
 
 @pytest.fixture

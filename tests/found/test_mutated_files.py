@@ -282,24 +282,42 @@ def edited(journal: Path, old: str, new: str) -> None:
     journal.write_text(text.replace(old, new))
 
 
+def studied(place: Path, folder: Path) -> list[str]:
+    """A short study that keeps its journal in a folder."""
+    words = [
+        "study", place / "small.yaml", "--system", place / "box.yaml", "--gpus", 4, "--trials", 1,
+        "--evaluations", 5, "-q", "--workers", 1, "-o", folder,
+    ]  # fmt: skip
+    return list(map(str, words))
+
+
+@pytest.fixture(scope="module")
+def whole_journal(place: Path) -> bytes:
+    folder = place / "whole"
+    assert run_command_line(studied(place, folder)) == 0
+    return (folder / "study.journal").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [('"time_s"', '"é"'), ('"study_id":0', '"study_id":1'), ('"trial_id":0', '"trial_id":77'),
      ('"about"', '"e"'), ('"status"', '"x"')],
 )  # fmt: skip
 def test_a_damaged_line_of_a_journal_is_named(
-    old: str, new: str, tmp_path: Path, place: Path, capsys: pytest.CaptureFixture[str]
+    old: str,
+    new: str,
+    tmp_path: Path,
+    place: Path,
+    whole_journal: bytes,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     journal = tmp_path / "study.journal"
-    args = [
-        "study", place / "small.yaml", "--system", place / "box.yaml", "--gpus", 4, "--trials", 1,
-        "--evaluations", 5, "-q", "--workers", 1, "-o", tmp_path,
-    ]  # fmt: skip
-    assert run_command_line(list(map(str, args))) == 0
+    journal.write_bytes(whole_journal)
+    assert run_command_line(studied(place, tmp_path)) == 0, "the journal is not that of the study"
     edited(journal, old, new)
     capsys.readouterr()
     start = time.perf_counter()
-    assert run_command_line(list(map(str, args))) == 2
+    assert run_command_line(studied(place, tmp_path)) == 2
     assert time.perf_counter() - start < LONGEST_S
     assert "study.journal" in capsys.readouterr().err
 
