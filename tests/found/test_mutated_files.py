@@ -323,7 +323,7 @@ def test_a_damaged_line_of_a_journal_is_named(
 
 
 def bomb(path: Path, block: bytes, count: int) -> Path:
-    with gzip.open(path, "wb", 6) as file:
+    with gzip.open(path, "wb", 1) as file:
         for _ in range(count):
             file.write(block)
     return path
@@ -332,7 +332,7 @@ def bomb(path: Path, block: bytes, count: int) -> Path:
 @pytest.mark.parametrize("block", [b"[]," * 2**19, b"1," * 2**19, b'{"a":1},' * 2**17])
 def test_a_short_trace_of_many_values(block: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
-    with gzip.open(path, "wb", 6) as file:
+    with gzip.open(path, "wb", 1) as file:
         file.write(b'{"traceEvents":[')
         for _ in range(60):
             file.write(block)
