@@ -90,8 +90,8 @@ def test_more_runs_predict_other_plans_better(seed: int) -> None:
 
 
 def test_the_number_of_factors_grows_with_the_evidence() -> None:
-    truth = Truth(2, 8)
-    found = [fit(truth.problem, truth.runs[:n]) for n in (1, 3, 8)]
+    truth = Truth(2, 6)
+    found = [fit(truth.problem, truth.runs[:n]) for n in (1, 3, 6)]
     settled = [f.num_settled for f in found]
     assert settled[0] == pytest.approx(1.0, abs=0.25)
     assert settled[0] < settled[1] < settled[2] < 4.0
