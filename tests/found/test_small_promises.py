@@ -10,7 +10,7 @@ pytest.importorskip("torchrec")
 
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.planner.types import ParameterConstraints, Proposer, Topology
 
 from planner.integrations import drop_in as rival
 from planner.integrations.torchrec_planner import ShardPlanner
@@ -39,7 +39,13 @@ def test_a_short_limit_leaves_torchrecs_planner_less(monkeypatch: pytest.MonkeyP
     made.plan(model(3), SHARDERS)
     assert made._rival.plan is not None
     proposals: list[int] = []
-    monkeypatch.setattr(rival, "ended", lambda _, most: proposals.append(most))
+    honest = rival.ended
+
+    def noted(proposer: Proposer, most: int) -> Proposer:
+        proposals.append(most)
+        return honest(proposer, 1)
+
+    monkeypatch.setattr(rival, "ended", noted)
     for seconds in (1, None):
         ShardPlanner(**arguments, timeout_seconds=seconds).plan(model(3), SHARDERS)
     assert proposals == [250] * 4 + [1250] * 4

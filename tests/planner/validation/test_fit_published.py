@@ -47,7 +47,6 @@ def test_a_fit_without_points_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "family"),
     [
-        ("transformers", ""),
         ("attention", ""),
         ("single-gpu", ""),
         pytest.param("dense", "", marks=pytest.mark.slow),

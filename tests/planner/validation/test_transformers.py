@@ -14,7 +14,7 @@ from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
-from planner.validation.cases import AS_SHIPPED, StepCase, summarize
+from planner.validation.cases import AS_SHIPPED, StepCase, json_file, summarize
 from planner.validation.steps import NAIVE, SHARES_LEFT_OUT, UNFITTED
 from tests.planner.cases import first
 from tests.planner.cli.command_line import Run
@@ -160,6 +160,12 @@ def test_errors_stay_where_they_are(every: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_shipped_shares_are_those_fitted(cases: tuple[StepCase, ...]) -> None:
+    """Those without each model and each family are in the file of constants."""
+    stored = json_file("left_out.json")["transformers"]
+    for way, shares_of in left_out("transformers").items():
+        assert set(shares_of) == set(stored[way])
+        for key, constants in shares_of.items():
+            assert constants == pytest.approx(stored[way][key], rel=0.02, abs=1e-8)
     for name, shares in fitted_shares(cases).items():
         assert SHARES[name].product_ratio == pytest.approx(shares.product_ratio, abs=2e-3)
         assert SHARES[name].memory_ratio == pytest.approx(shares.memory_ratio, abs=2e-3)
