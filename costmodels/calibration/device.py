@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from costmodels.calibration.fitting import FitError, fit_error, log_errors
 from costmodels.calibration.points import CollectivePoint, exchanges
 from costmodels.errors import InvalidValueError
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -360,31 +359,6 @@ def collective_curves(rows: Sequence[Row], *, version: str, source: str) -> list
             )
             found.append(curve)
     return found
-
-
-def uneven_error(rows: Sequence[Row]) -> FitError | None:
-    """How well the balanced all-to-alls predict those in which ranks send unequal amounts.
-
-    The prediction is the time of the balanced one in which every rank sends as much as the rank
-    that sends most; between sizes, logarithms are interpolated. No uneven one is fitted, so errors
-    are those of left-out points. None without rows of both kinds.
-    """
-    balanced = _balanced(rows, Collective.ALL_TO_ALL)
-    known = [row for row in balanced if row["sent_bytes"][0] > 0]
-    uneven = [
-        row
-        for row in rows
-        if row["block"] == "collectives"
-        if known and row["operation"] == known[0]["operation"] and row["ranks"] == known[0]["ranks"]
-        if max(row["sent_bytes"]) > (1.0 + _ROUNDING) * min(row["sent_bytes"])
-    ]
-    if len(known) < 2 or not uneven:
-        return None
-    sizes, times = ([row["sent_bytes"][0] for row in known], [row["us"] for row in known])
-    asked = np.log([max(row["sent_bytes"]) for row in uneven])
-    predicted = np.exp(np.interp(asked, np.log(sizes), np.log(times)))
-    errors = log_errors(predicted, np.array([row["us"] for row in uneven]))
-    return fit_error("uneven all-to-all, by its largest sender", errors, errors)
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.calibration.points import zipf_table
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShard, LookupShards
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
@@ -22,7 +22,7 @@ from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
-from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from costmodels.workload import DataType, Optimizer, Pooling, Table
 
 PASSES: Final = ("forward", "backward")
 """The two passes, in the order of measured and predicted times."""
@@ -63,27 +63,17 @@ class LookupRow:
     def of(row: Mapping[str, Any]) -> LookupRow:
         """A row of ``configs/published/gpu_h200.jsonl``, or of a calibration, which was checked."""
         pooling, law = float(row["L"]), str(row["law"]).removeprefix("uniform")
-        table = Table(
-            name="table",
-            num_embeddings=int(row["rows"]),
-            embedding_dim=int(row["dim"]),
-            features=(Feature(name="feature", pooling_factor=pooling),),
-            distribution=Zipf(num_embeddings=int(row["rows"]), exponent=float(law[5:] or 0.0)),
+        rows, exponent = int(row["rows"]), float(law[5:] or 0.0)
+        table = replace(
+            zipf_table(0, rows, int(row["dim"]), pooling, exponent, scattered=True),
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )
-        indices = float(row["B"]) * pooling
-        shard = LookupShard(
-            table=table,
+        shard = whole_call(
+            table,
+            (float(row["B"]) * pooling, float(row["B"])),
             kernel=LOCATIONS[row["loc"]],
-            row_offset=0,
-            num_rows=table.num_embeddings,
-            num_cols=table.embedding_dim,
-            num_indices=indices,
-            num_table_indices=indices,
-            num_bags=float(row["B"]) if row["pooled"] else indices,
             output_element_bytes=4,
-            index_bytes=8,
             optimizer=Optimizer(row["opt"]),
             cache_load_factor_ratio=row.get("clf"),
         )
@@ -94,6 +84,28 @@ class LookupRow:
             shard=shard,
             measured_s=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
         )
+
+
+def whole_call(table: Table, counts: tuple[float, float], **given: Any) -> LookupShard:
+    """A whole table in a call of its own.
+
+    Args:
+        table: the table.
+        counts: indices and bags of the call; without pooling, each index is a bag.
+        given: the other fields of the shard.
+    """
+    indices, bags = counts
+    return LookupShard(
+        table=table,
+        row_offset=0,
+        num_rows=table.num_embeddings,
+        num_cols=table.embedding_dim,
+        num_indices=indices,
+        num_table_indices=indices,
+        num_bags=indices if table.pooling is Pooling.NONE else bags,
+        index_bytes=8,
+        **given,
+    )
 
 
 BlockErrors = dict[tuple[str, str], ErrorSummary]
@@ -184,10 +196,8 @@ def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> t
     """Seconds of both passes of a call on alike tables, with what is fixed."""
     shards = LookupShards.of(shard)
     model = Fbgemm().for_calls(shards, topology)
-    work, floor = (
-        num_tables * model.shards_work(shards, topology)[0],
-        model.call_floor(shard.kernel, topology),
-    )
+    work = num_tables * model.shards_work(shards, topology)[0]
+    floor = model.call_floor(shard.kernel, topology)
     forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
     return forward_s, float(model.backward_time(work, topology)) + floor.backward_s
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,6 @@ from costmodels.measured.cpu_constants import (
     LookupConstants,
     OperatorConstants,
 )
-from costmodels.operators import Operator
 from costmodels.sharding import ShardingType
 from costmodels.uncertainty import MACHINE
 
@@ -121,10 +120,7 @@ def _fit_steps(
     for stage, (kind, name) in _FITS.items():
         at = np.flatnonzero(used[kind])
         costs[stage], error, held_out[stage][at] = fitting.fit_counts(
-            counts[stage][at],
-            times[stage][at],
-            name,
-            steps[at],
+            counts[stage][at], times[stage][at], name, steps[at]
         )
         errors.append(error)
 
@@ -287,10 +283,8 @@ def fit_operators(
         return None, ()
     weighted = [p for p in points for _ in range(_CHAIN_WEIGHT if p.name == CHAIN else 1)]
     measured = np.array([(p.forward_s, p.backward_s) for p in weighted])
-    forward, first, forward_s = _fit_pass(weighted, dense.forward_counts, measured[:, 0], "forward")
-    backward, second, backward_s = _fit_pass(
-        weighted, dense.backward_counts, measured[:, 1], "backward"
-    )
+    forward, first, forward_s = _fit_pass(weighted, measured[:, 0], "forward")
+    backward, second, backward_s = _fit_pass(weighted, measured[:, 1], "backward")
     errors = fitting.log_errors(forward_s + backward_s, measured.sum(axis=1))
     typical = [p.name == CHAIN for p in weighted]
     errors = errors[typical] if any(typical) else errors
@@ -310,23 +304,20 @@ def fit_operators(
 
 
 def _fit_pass(
-    points: Sequence[OperatorPoint],
-    counted: Callable[[Sequence[Operator], float], dense.Counts],
-    times_s: FloatArray,
-    phase: str,
+    points: Sequence[OperatorPoint], times_s: FloatArray, phase: str
 ) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
     Args:
         points: measured operators and chains; a chain is in the list several times.
-        counted: counts of some operators by class, given the bytes that a step holds.
         times_s: ``[points]`` measured seconds of this pass.
-        phase: name of the pass.
+        phase: ``forward`` or ``backward``.
 
     Returns:
         For each class its seconds per count; the errors; and the seconds that are predicted for
         each point if the point and its copies are left out of the fit.
     """
+    counted = {"forward": dense.forward_counts, "backward": dense.backward_counts}[phase]
     found = [counted(p.operators, dense.held_bytes(p.operators)) for p in points]
     used = sorted(
         {(name, i) for counts in found for name, of in counts.items() for i in np.flatnonzero(of)}
@@ -407,15 +398,9 @@ def collective_counts(point: CollectivePoint) -> FloatArray:
     For an all-to-all, each count is the largest of all ranks.
     """
     if point.operation == "all_to_all":
-        total, world = sum(point.sent_bytes), point.world_size
-        rows = []
-        for rank in range(world):
-            arriving = (total - point.sent_bytes[rank]) / max(world - 1, 1)
-            rows.append(
-                exchange.all_to_all_counts(point.sent_bytes[rank], arriving, point.kept_bytes[rank])
-            )
-        return np.asarray(np.max(rows, axis=0))
-    held = point.kept_bytes[0]
-    return exchange.buffer_counts(
-        held if point.operation == "all_reduce" else held * point.world_size
-    )
+        total, others = sum(point.sent_bytes), max(point.world_size - 1, 1)
+        pairs = zip(point.sent_bytes, point.kept_bytes, strict=True)
+        counts = [exchange.all_to_all_counts(s, (total - s) / others, kept) for s, kept in pairs]
+        return np.asarray(np.max(counts, axis=0))
+    parts = 1 if point.operation == "all_reduce" else point.world_size
+    return exchange.buffer_counts(point.kept_bytes[0] * parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -251,7 +252,7 @@ _LIMIT = 0.6
 
 def fit_lookups(
     points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
-) -> tuple[LookupConstants, tuple[FitError, FitError]]:
+) -> tuple[LookupConstants, tuple[FitError, ...]]:
     """Fit the constants of one kernel.
 
     Args:
@@ -266,29 +267,20 @@ def fit_lookups(
     require(bool(chosen), f"no lookups of kernel {kernel} were measured")
     seen = Accesses([point_access(p) for p in chosen])
     counted = features(seen, kernel, caches)
-    forward, backward = (
-        _fit_pass(
-            getattr(counted, phase),
-            counted.shape,
-            np.array([getattr(p, f"{phase}_s") for p in chosen]),
-            f"lookup {phase} {kernel}",
+    found: dict[str, Any] = {}
+    errors = []
+    for phase in ("forward", "backward"):
+        times_s, name = [getattr(p, f"{phase}_s") for p in chosen], f"lookup {phase} {kernel}"
+        seconds, residual, error = _fit_pass(
+            getattr(counted, phase), counted.shape, np.array(times_s), name
         )
-        for phase in ("forward", "backward")
-    )
-    constants = LookupConstants(
-        forward_s=forward[0],
-        backward_s=backward[0],
-        forward_residual=forward[1],
-        backward_residual=backward[1],
-    )
-    return constants, (forward[2], backward[2])
+        found |= {f"{phase}_s": seconds, f"{phase}_residual": residual}
+        errors.append(error)
+    return LookupConstants(**found), tuple(errors)
 
 
 def _fit_pass(
-    counts: FloatArray,
-    shapes: FloatArray,
-    times_s: FloatArray,
-    name: str,
+    counts: FloatArray, shapes: FloatArray, times_s: FloatArray, name: str
 ) -> tuple[tuple[float, ...], Residual, FitError]:
     """Seconds per count of one pass, the learned factor on top of them, and their error.
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from costmodels import discovery
 from costmodels.datatypes import FloatArray
+from costmodels.discovery import asking
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
@@ -271,31 +272,11 @@ class Wrapping(AbstractCollectiveModel):
 
     inner: AbstractCollectiveModel
 
-    @property
-    def full_duplex(self) -> bool:
-        """As ``inner``."""
-        return self.inner.full_duplex
-
-    @property
-    def pays_for_others(self) -> bool:
-        """As ``inner``."""
-        return self.inner.pays_for_others
-
-    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.all_to_all(send, receive, topology)
-
-    def reduce_scatter(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
-
-    def all_reduce(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
+    full_duplex = asking("full_duplex", is_property=True)
+    pays_for_others = asking("pays_for_others", is_property=True)
+    all_to_all = asking("all_to_all")
+    reduce_scatter = asking("reduce_scatter")
+    all_reduce = asking("all_reduce")
 
 
 @final

@@ -258,7 +258,7 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     copy = _parts.streamed(name, (batch, elements), dtype, backward_bytes=returned)
     if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
-    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
+    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
 
@@ -287,14 +287,14 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
         kept = 0.0 if flow.is_input else row
         if not i:
             kept += kept + (row if copies else 0.0)
-        terms = replace(_cross_terms(name, flow), num_kernels=2, num_calls=0, saved_bytes=kept)
+        terms = _cross_terms(name, flow, kept)
         left = i > 0 or not flow.is_input
         down = _parts.linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
         operators += [down, up, terms]
     return tuple(operators)
 
 
-def _cross_terms(name: str, flow: Flow) -> Operator:
+def _cross_terms(name: str, flow: Flow, kept: float) -> Operator:
     """The product with x0 and the sum of a cross layer, which PyTorch runs in fp32.
 
     Forward these are two kernels that read two tensors and write one. Backward there is a product
@@ -305,45 +305,38 @@ def _cross_terms(name: str, flow: Flow) -> Operator:
     twice to three times as long.
     """
     shape = flow.batch_size, flow.width
-    made = _parts.streamed(name, shape, DataType.FP32, reads=4.0, writes=2.0)
     elements = float(math.prod(shape))
     is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
     backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
     bias = 0.0 if flow.is_input else (16.0 if is_half else 12.0)
-    added = (4.0 if is_half else 0.0) + bias
-    return replace(
-        made, read_bytes=made.read_bytes + added * elements, backward_bytes=backward * elements
-    )
+    read = 16.0 + (4.0 if is_half else 0.0) + bias
+    amounts = {"read_bytes": read, "written_bytes": 8.0, "backward_bytes": backward}
+    given: dict[str, Any] = {key: each * elements for key, each in amounts.items()}
+    given |= {"num_kernels": 2, "num_calls": 0, "saved_bytes": kept}
+    return _parts.streamed(name, shape, DataType.FP32, **given)
 
 
-def dlrm(
-    flow: Flow,
-    bottom: tuple[int, ...],
-    top: tuple[int, ...],
-    interaction: str,
-    cross_sizes: tuple[int, int],
-) -> Built:
+def dlrm(flow: Flow, keys: Any) -> Built:
     """A DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021): bottom MLP, interaction and top MLP.
 
     Args:
         flow: dense features and looked-up vectors.
-        bottom: output widths of the layers of the bottom MLP, which runs before the tables.
-        top: output widths of the layers of the top MLP; without any there is no interaction.
-        interaction: ``dot``, ``cat`` or ``dcn``.
-        cross_sizes: number of cross layers of ``dcn``, and rank of their weights.
+        keys: has the fields of :class:`costmodels.layers.dlrm.Dlrm`; without widths of a top MLP
+            there is no interaction.
     """
-    batch, dtype, sizes = flow.batch_size, flow.dtype, (flow.width, *bottom)
+    batch, dtype, bottom, top = flow.batch_size, flow.dtype, keys.bottom_mlp, keys.top_mlp
+    sizes = (flow.width, *bottom)
     before = _parts.mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
-    if interaction == "dot":
+    if keys.interaction == "dot":
         operators, met = dot(given)
     else:
         operators = _collected(given)
         met = _without_vectors(given, given.num_elements + given.width)
-    if interaction == "dcn":
-        operators += cross(met, *cross_sizes)
+    if keys.interaction == "dcn":
+        operators += cross(met, keys.dcn_num_layers, keys.dcn_low_rank_dim)
     operators += _parts.mlp("top", batch, (met.width, *top), dtype)
     return Built(before=before, after=operators, flow=met.after(top[-1]))
 

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels.calibration.fit_fbgemm import LOCATIONS
+from costmodels.calibration.fit_fbgemm import LOCATIONS, whole_call
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -218,7 +218,7 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | cells.Unmodelled:
     missing = [c for c in LOOKUP_COLUMNS if c not in given]
     if "lookups_total" not in given and "batch_per_table" not in given:
         missing.append("lookups_total")
-    if given.get("location") == "uvm_caching" and "cache_load_factor" not in given:
+    if given.get("location", "").lower() == "uvm_caching" and "cache_load_factor" not in given:
         missing.append("cache_load_factor")
     if missing:
         return cells.Unmodelled(reason=f"{', '.join(missing)} not given")
@@ -231,35 +231,33 @@ def _shaped(given: dict[str, str]) -> LookupCall | cells.Unmodelled:
     dim = int(cells.number(given, "dim", low=1, high=16384, whole=True))
     num_tables = cells.number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
     pooling_factor = cells.number(given, "pooling_factor", 1.0, low=0, high=1e6)
-    indices, bags = _counts(given, num_tables, pooling_factor)
-    law = _law(given, rows, indices, num_tables)
+    counts = _counts(given, num_tables, pooling_factor)
+    law = _law(given, rows, counts[0], num_tables)
     if isinstance(law, cells.Unmodelled):
         return law
-    pooling = cells.word(given, "pooling", "sum", Pooling)
-    shard = LookupShard(
-        table=Table(
-            name="table",
-            num_embeddings=rows,
-            embedding_dim=dim,
-            features=(Feature(name="feature", pooling_factor=pooling_factor),),
-            distribution=law,
-            dtype=cells.word(given, "weight_dtype", "fp32", DataType),
-            pooling=pooling,
-            row_update=cells.word(given, "update", "deduplicated", RowUpdate),
-        ),
-        kernel=cells.word(given, "location", "hbm", LOCATIONS.__getitem__),
-        row_offset=0,
-        num_rows=rows,
-        num_cols=dim,
-        num_indices=indices,
-        num_table_indices=indices,
-        num_bags=indices if pooling is Pooling.NONE else bags,
-        output_element_bytes=int(cells.word(given, "output_dtype", "fp32", DataType).num_bytes),
-        index_bytes=8,
-        optimizer=cells.word(given, "optimizer", "sgd", _optimizer),
-        cache_load_factor_ratio=cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
-        if given.get("location") == "uvm_caching"
-        else None,
+    table = Table(
+        name="table",
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name="feature", pooling_factor=pooling_factor),),
+        distribution=law,
+        pooling=cells.word(given, "pooling", "sum", Pooling),
+        dtype=cells.word(given, "weight_dtype", "fp32", DataType),
+        row_update=cells.word(given, "update", "deduplicated", RowUpdate),
+    )
+    location = cells.word(given, "location", "hbm", LOCATIONS.__getitem__)
+    output = cells.word(given, "output_dtype", "fp32", DataType)
+    optimizer = cells.word(given, "optimizer", "sgd", _optimizer)
+    cached = None
+    if location is ComputeKernel.FUSED_UVM_CACHING:
+        cached = cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+    shard = whole_call(
+        table,
+        counts,
+        kernel=location,
+        output_element_bytes=int(output.num_bytes),
+        optimizer=optimizer,
+        cache_load_factor_ratio=cached,
     )
     return LookupCall(shard=shard, num_tables=num_tables, phase=phase)
 

@@ -183,9 +183,7 @@ def dense_cases() -> tuple[KernelCase, ...]:
 def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
     found = [
-        cases.with_left_out(
-            case, "dense", {FAMILY_OUT: ("family",)}, partial(_with_constants, case)
-        )
+        cases.with_left_out(case, "dense", KERNELS_LEFT_OUT, partial(_with_constants, case))
         for case in dense_cases()
         if case.groups["family"] != PRODUCTS
     ]

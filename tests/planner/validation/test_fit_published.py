@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fit_published import KERNELS_PRIOR as PRIOR
 from benchmarks.fit_published import fit_kernels, left_out
-from costmodels.dense.kernels import PRIOR, KernelConstants
+from costmodels.dense.kernels import KernelConstants
 from costmodels.errors import InvalidValueError
 from planner import load_system
 from planner.validation.cases import json_file
