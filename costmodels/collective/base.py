@@ -47,17 +47,13 @@ def group_sums(values: FloatArray, size: int) -> FloatArray:
 
     The last group is smaller if ``size`` does not divide R.
     """
-    ranks = values.shape[-1]
+    ranks, before = values.shape[-1], values.shape[:-1]
     if size == 1:
         return values
-    whole = ranks - ranks % size
-    grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
-    sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)
-    if whole == ranks:
-        return sums
-    rest = values[..., whole:]
-    tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
-    return np.concatenate([sums, tail], axis=-1)
+    if missing := -ranks % size:
+        values = np.concatenate([values, np.zeros((*before, missing))], axis=-1)
+    sums = values.reshape(*before, -1, size).sum(axis=-1)
+    return np.repeat(sums, size, axis=-1)[..., :ranks]
 
 
 _SPREAD: Final = 1.0
