@@ -312,6 +312,11 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
     ceilings = [row for row in rows if row["block"] == "ceilings"]
     exchanges = _balanced(rows, Collective.ALL_TO_ALL)
     memory = environment.get("mem")
+    best: dict[DataType, float] = {}
+    for row in ceilings:
+        if row["what"] == "gemm":
+            kind, rate = DataType(row["prec"]), 2.0 * row["n"] ** 3 / (US * row["us"])
+            best[kind] = max(rate, best.get(kind, 0.0))
     return Rates(
         hbm_capacity_bytes=float(memory) if memory else None,
         num_multiprocessors=int(environment.get("sms") or 0),
@@ -320,7 +325,7 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
             for row in ceilings
             if row["what"] in ("d2d", "add") and row["mb"] >= _LARGE_MIB
         ),
-        products_flops=_product_rates(ceilings),
+        products_flops=tuple(best.items()),
         kernel_latency_s=_median(
             US * row["us_each"] for row in ceilings if row["what"].startswith("kernel gap")
         ),
@@ -384,15 +389,6 @@ def _size_bytes(row: Row) -> float:
     if row["operation"] == Collective.ALL_REDUCE.value:
         return kept
     return sent + kept if row["operation"] == Collective.ALL_TO_ALL.value else kept * row["ranks"]
-
-
-def _product_rates(ceilings: Sequence[Row]) -> tuple[tuple[DataType, float], ...]:
-    best: dict[DataType, float] = {}
-    for row in ceilings:
-        if row["what"] == "gemm":
-            kind, rate = DataType(row["prec"]), 2.0 * row["n"] ** 3 / (US * row["us"])
-            best[kind] = max(rate, best.get(kind, 0.0))
-    return tuple(best.items())
 
 
 def _median(values: Iterable[float]) -> float | None:

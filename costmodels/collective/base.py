@@ -211,8 +211,12 @@ class AbstractCollectiveModel(ABC):
         grown = (self.all_reduce if is_whole else self.reduce_scatter)(
             num_bytes, topology, within_host=within_host
         )
-        fixed = self._ring_fixed_s(topology, within_host=within_host)
-        return grown + (2.0 * fixed if is_whole else fixed)
+        # An empty one takes the fixed seconds once for each doubling of the domains.
+        ranks = topology.local_world_size if within_host else topology.world_size
+        across = not within_host and topology.num_hosts > 1
+        domains = -(-topology.world_size // topology.domain_size) if across else 1
+        rounds = max(1, math.ceil(math.log2(domains))) * (2.0 if is_whole else 1.0)
+        return grown + rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -252,14 +256,6 @@ class AbstractCollectiveModel(ABC):
         names = ("all_to_all_s", "buffer_s")
         plain = all(getattr(own, name) is getattr(base, name) for name in names)
         return self if plain else GrowingPart(inner=self)
-
-    def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
-        """Seconds of an empty reduce-scatter or all-gather: once for each doubling of domains."""
-        ranks = topology.local_world_size if within_host else topology.world_size
-        across = not within_host and topology.num_hosts > 1
-        domains = -(-topology.world_size // topology.domain_size) if across else 1
-        rounds = max(1, math.ceil(math.log2(domains)))
-        return rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,13 +194,10 @@ class Gpu:
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Height and width of the tiles of a library, in elements of the result, the largest first."""
 _LOSS_RATIO: Final = 0.75
-"""Efficiency of a tile over that of a tile of ``2 ** _HALVINGS_PER_LOSS`` times its area."""
-_LARGEST: Final = 256 * 128
-"""Elements of the largest tile, which reaches the efficiency of the device."""
-_HALVINGS_PER_LOSS: Final = 2.0
-"""How often the area of a tile is halved for each loss. Two: height and width once each."""
+"""Efficiency of a tile over that of one of twice its height and twice its width; the largest tile
+reaches the efficiency of the device."""
 _TILES_WITH_EFFICIENCY: Final = tuple(
-    (*tile, _LOSS_RATIO ** (math.log2(_LARGEST / (height * width)) / _HALVINGS_PER_LOSS))
+    (*tile, _LOSS_RATIO ** (0.5 * math.log2(math.prod(_TILES[0]) / (height * width))))
     for height, width in _TILES
     for tile in dict.fromkeys(((height, width), (width, height)))
 )
@@ -371,12 +368,11 @@ def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> 
 
 _ROWS: Final = 128
 """Queries to which :attr:`costmodels.sustained.ScoreWork.block_s` belongs."""
-_HEAD_TILES: Final = ((64, 2.0 / 3.0), (128, 1.0))
+_HEAD_TILES: Final = ((64, 2.0 / 3.0), (128, 1.0), (math.inf, 4.0 / 3.0))
 """Data that the products of a backward pass on an H100 read on the chip, over those with heads of
 128 elements, by the most elements of a head. A product of a tile of m queries and n keys reads
 1 / m + 1 / n for each score and element. Tiles are 128 x 128, 64 x 128, and for wider heads
 64 x 64, which gives 4 / 3."""
-_WIDEST_TILE: Final = 4.0 / 3.0
 _WIDE_ROWS: Final = 64
 """Queries and keys of a block of the kernel for types of four bytes."""
 _BACKWARD_MOVED: Final = 17.0 / 4.0
@@ -413,7 +409,7 @@ def kernel_time(operator: Operator, gpu: Gpu, works: Works, *, is_backward: bool
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     scores = float(heads) * queries * keys
     if work.is_tiled:
-        flop *= next((r for most, r in _HEAD_TILES if max(widths) <= most), _WIDEST_TILE)
+        flop *= next(ratio for most, ratio in _HEAD_TILES if max(widths) <= most)
     done = math.hypot(flop / work.product_ratio, work.score_flops * scores)
     done *= _computed_ratio(operator, work.rows)
     compute_s = done / gpu.product_rate(operator.dtype)

@@ -72,8 +72,7 @@ class DenseRoofline(AbstractDenseModel):
         burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
         filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
-        mixed = [burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known]
-        return DenseTimes(*mixed)
+        return DenseTimes(*(burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known))
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
         """From the seconds that sustained rates add, and the lookups of the step.
@@ -270,12 +269,10 @@ def _products_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
 
 def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio, joined = gpu.shares_in(operator.dtype).memory_ratio, operator.num_joined
-    if not joined:
-        return kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    ratio *= gpu.constants.join_ratio
+    ratio = gpu.shares_in(operator.dtype).memory_ratio
+    ratio *= gpu.constants.join_ratio if operator.num_joined else 1.0
     moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    return moved_s + gpu.constants.join_s * joined
+    return moved_s + gpu.constants.join_s * operator.num_joined
 
 
 def _backward_bytes(operator: Operator) -> float:

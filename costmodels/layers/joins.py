@@ -88,7 +88,9 @@ class AbstractSequenceLayer(AbstractLayer):
         squares = [float(v * v) for v in self.lengths]
 
         def differing(operator: Operator) -> Operator:
-            work = squares if _is_pairwise(operator) else self.lengths
+            # Scores are the operators on three axes: heads, queries and keys.
+            is_pairwise = operator.kind in BATCHED or len(operator.shape) == 3
+            work = squares if is_pairwise else self.lengths
             deviation, mean = pstdev(work) / fmean(work) / root, fmean(work)
             return replace(operator, deviation_ratio=deviation, most_ratio=max(work) / mean)
 
@@ -133,14 +135,6 @@ class AbstractSequenceLayer(AbstractLayer):
             own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
             first += (_parts.batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
         return first, met.after(taken, count)
-
-
-def _is_pairwise(operator: Operator) -> bool:
-    """Whether an operator works on pairs of positions: attention, its products, or its scores.
-
-    Scores are the operators on three axes: heads, queries and keys.
-    """
-    return operator.kind in BATCHED or len(operator.shape) == 3
 
 
 _COPIED = 4.0

@@ -179,15 +179,10 @@ class Transformer(joins.AbstractSequenceLayer):
             f"heads, kv_heads and ffn must be multiples of tensor_parallel "
             f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
         )
-        style = _blocks.Style(
-            dtype=met.dtype,
-            autocast=self.autocast,
-            compiled=self.compiled,
-            dropout=self.dropout,
-            bias=self.bias,
-            old_bias=met.has_old_bias,
-            composed=self._is_composed(met.dtype),
-        )
+        keys = ("autocast", "compiled", "dropout", "bias")
+        given = {key: getattr(self, key) for key in keys}
+        given |= {"old_bias": met.has_old_bias, "composed": self._is_composed(met.dtype)}
+        style = _blocks.Style(dtype=met.dtype, **given)
         inner, outer = self._feed_forward(rows, split, style)
         block = self._kept((*self._attention(met, rows, style), *inner), outer)
         blocks = tuple(replace(o, num_repeats=self.layers) for o in block)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final, final
 
 import numpy as np
@@ -327,7 +326,6 @@ def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) ->
     return high
 
 
-@cache
 def _optimizer(text: str) -> Optimizer:
     name = text.replace("-", "_").replace("row_wise", "rowwise").removeprefix("exact_")
     return Optimizer(name)

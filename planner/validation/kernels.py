@@ -151,6 +151,7 @@ _PUBLISHED_MS: Final = (
 )
 """Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
 (NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
+_NVIDIA: Final = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
 FAMILY_OUT: Final = "family left out"
 KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
 EAGER: Final = "eager interaction"
@@ -187,19 +188,11 @@ def dense() -> tuple[cases.Part, ...]:
         for case in dense_cases()
         if case.groups["family"] != PRODUCTS
     ]
-    families = cases.Part(
-        "families",
-        "GPU times on H200 and H100",
-        found,
-        by=("family",),
-        judged=FAMILY_OUT,
-        unit="us",
-    )
-    title = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
+    title = "GPU times on H200 and H100"
     return (
-        families,
-        replace(families, name="groups", by=("measurements",)),
-        cases.Part("published", title, published_steps()),
+        cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),
+        cases.Part("groups", title, found, by=("measurements",), judged=FAMILY_OUT, unit="us"),
+        cases.Part("published", _NVIDIA, published_steps()),
     )
 
 
@@ -312,24 +305,15 @@ def lookup_rows() -> tuple[LookupRow, ...]:
 
 def lookups() -> tuple[cases.Part, ...]:
     """A part for every way of fitting, and one of the calls to which nothing is fitted."""
-    rows, topology = lookup_rows(), cases.system("h200_sxm")
+    rows, topology, by = lookup_rows(), cases.system("h200_sxm"), ("calls", "direction")
     found = {
         way: _lookups(way, rows, left_out(rows, topology, groups), topology)
         for way, groups in ways(rows).items()
     }
-    found[_OTHERS] = [
-        p
-        for p in other_lookups()
-        if p.case.groups["calls"] in LOCATIONS and p.case.groups["direction"] in PASSES
-    ]
+    known = {*LOCATIONS, *PASSES}
+    found[_OTHERS] = [p for p in other_lookups() if known >= {p.case.groups[name] for name in by}]
     return tuple(
-        cases.Part(
-            way,
-            f"FBGEMM's lookups: {way}",
-            predictions,
-            by=("calls", "direction"),
-            unit="us",
-        )
+        cases.Part(way, f"FBGEMM's lookups: {way}", predictions, by=by, unit="us")
         for way, predictions in found.items()
     )
 
@@ -354,16 +338,13 @@ def _lookups(
         pooled = row.shard.table.pooling is not Pooling.NONE
         sigma = call_sigma(topology, row.shard.kernel, is_pooled=pooled)
         sigma = math.hypot(sigma, rate_sigma(topology, "lookup"))
-        for i, direction in enumerate(PASSES):
+        for direction, measured_s, own_s in zip(PASSES, row.measured_s, time_s, strict=True):
+            groups = {"calls": row.block, "direction": direction}
             case = cases.Case(
-                name=row.point,
-                topology=topology,
-                measured_s=row.measured_s[i],
-                groups={"calls": row.block, "direction": direction},
+                name=row.point, topology=topology, measured_s=measured_s, groups=groups
             )
-            found.append(
-                cases.Prediction(case=case, predicted={way: cases.within(time_s[i], sigma)})
-            )
+            predicted = {way: cases.within(own_s, sigma)}
+            found.append(cases.Prediction(case=case, predicted=predicted))
     return found
 
 
@@ -373,16 +354,13 @@ def other_lookups() -> list[cases.Prediction]:
     topology, found = load_system("h100_sxm"), []
     for row, p in zip(table.rows, predict_lookups(table, topology), strict=True):
         if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB":
+            groups = {"calls": row["location"], "direction": row["phase"].split("+")[0]}
             case = cases.Case(
                 name=row["point_id"],
                 topology=topology,
                 measured_s=float(row["time_us"]) * 1e-6,
                 reference=row["source"],
-                groups={
-                    "calls": row["location"],
-                    "direction": row["phase"].split("+")[0],
-                    "role": row["role"],
-                },
+                groups=groups | {"role": row["role"]},
             )
             ends = {"low_s": p.low_s, "high_s": p.high_s}
             time = Estimate(time_s=p.time_s, source=Source.DEFAULT, **ends)
