@@ -7,6 +7,7 @@ and below. What the rows do not tell stays at its starting value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,7 +17,7 @@ import numpy as np
 from costmodels.calibration.points import zipf_table
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
@@ -32,6 +33,7 @@ LOCATIONS: Final = {
     "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
 }
 """The kernels by where rows say that the tables are."""
+_LAW: Final = Fbgemm()
 _FOLDS: Final = 10
 """Groups of rows that are left out in turn to tell the error of a fit."""
 _ROUNDS: Final = 8
@@ -188,18 +190,35 @@ def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
         replace(topology, lookup_constants=replace(start, **{**none, name: getattr(start, name)}))
         for name in FITTED
     ]
-    each = [[call_seconds(row.shard, row.num_tables, s) for s in systems] for row in rows]
+    each = [[call_seconds([(r.shard, r.num_tables)], s) for s in systems] for r in rows]
     return np.swapaxes(np.array(each), 1, 2)
 
 
-def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> tuple[float, float]:
-    """Seconds of both passes of a call on alike tables, with what is fixed."""
-    shards = LookupShards.of(shard)
-    model = Fbgemm().for_calls(shards, topology)
-    work = num_tables * model.shards_work(shards, topology)[0]
-    floor = model.call_floor(shard.kernel, topology)
-    forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
-    return forward_s, float(model.backward_time(work, topology)) + floor.backward_s
+def call_seconds(
+    tables: Sequence[tuple[LookupShard, float]],
+    topology: Topology,
+    model: AbstractLookupModel = _LAW,
+) -> tuple[float, float]:
+    """Seconds of both passes of one call, with what is fixed.
+
+    Of a kernel alone, without the sort that belongs to a call, the least time of a kernel and the
+    time of its work are joined as the square root of the sum of their squares.
+
+    Args:
+        tables: the tables of the call, each with how many there are of it.
+        topology: the system that runs it.
+        model: prices the work.
+    """
+    first = tables[0][0]
+    model = model.for_calls(LookupShards.of(first), topology)
+    work = np.sum([count * model.shard_work(s, topology) for s, count in tables], axis=0)
+    floor = model.call_floor(first.kernel, topology)
+    forward_s = float(model.forward_time(work, topology))
+    backward_s = float(model.backward_time(work, topology))
+    if first.table.row_update.sorts:
+        return forward_s + (floor.fetch_s + floor.forward_s), backward_s + floor.backward_s
+    forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
+    return forward_s, math.hypot(backward_s, floor.forward_s)
 
 
 def _solved(parts: FloatArray, measured: FloatArray, start: FbgemmConstants) -> FloatArray:

@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-import numpy as np
-
-from costmodels.calibration.fit_fbgemm import LOCATIONS, whole_call
+from costmodels.calibration.fit_fbgemm import LOCATIONS, call_seconds, whole_call
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
-from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
+from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import default_models
@@ -177,29 +175,11 @@ def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) ->
     return cells.interval(seconds, spread, Basis.CALIBRATED)
 
 
-def call_time(
-    calls: Sequence[LookupCall],
-    model: AbstractLookupModel,
-    topology: Topology,
-) -> float:
-    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
-
-    Of a kernel alone, without the sort that belongs to a call, the least time of a kernel and the
-    time of its work are joined as the square root of the sum of their squares.
-    """
-    call = calls[0]
-    model = model.for_calls(LookupShards.of(call.shard), topology)
-    work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
-    floor = model.call_floor(call.shard.kernel, topology)
-    forward, backward, idle = _PHASES[call.phase]
-    forward_s = float(model.forward_time(work, topology))
-    backward_s = float(model.backward_time(work, topology))
-    if call.shard.table.row_update.sorts:
-        forward_s += floor.fetch_s + floor.forward_s
-        backward_s += floor.backward_s
-    else:
-        forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
-        backward_s = math.hypot(backward_s, floor.forward_s)
+def call_time(calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology) -> float:
+    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs."""
+    tables = [(call.shard, call.num_tables) for call in calls]
+    forward_s, backward_s = call_seconds(tables, topology, model)
+    forward, backward, idle = _PHASES[calls[0].phase]
     idle_s = _IDLE_CALLS * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 

@@ -50,7 +50,8 @@ def test_constants_that_made_the_times_are_found_again() -> None:
     )
     system = dataclasses.replace(H200, lookup_constants=true)
     rows = [
-        dataclasses.replace(r, measured_s=call_seconds(r.shard, r.num_tables, system)) for r in ROWS
+        dataclasses.replace(r, measured_s=call_seconds([(r.shard, r.num_tables)], system))
+        for r in ROWS
     ]
     found = fit_fbgemm(rows, H200).constants
     for name in ("backward_floor_s", "forward_bag_s", "gradient_passes_ratio", "link_passes_ratio"):
