@@ -20,19 +20,8 @@ from costmodels.cpu import dense, exchange
 from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
-from costmodels.measured.cpu_constants import (
-    OPERATOR_COUNTS,
-    Caches,
-    CollectiveConstants,
-    CpuConstants,
-    CpuKernel,
-    DenseConstants,
-    ExchangeConstants,
-    GradientConstants,
-    GroupConstants,
-    LookupConstants,
-    OperatorConstants,
-)
+from costmodels.measured import cpu_constants
+from costmodels.measured.cpu_constants import Caches, CpuKernel, LookupConstants
 from costmodels.sharding import ShardingType
 from costmodels.uncertainty import MACHINE
 
@@ -148,7 +137,9 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
             name: np.split(np.array(costs[stage][first:]), len(KINDS))[k].tolist()
             for stage, name in _EXCHANGES.items()
         }
-        exchanges[kind.value] = ExchangeConstants(**{n: tuple(x) for n, x in parts.items()})
+        exchanges[kind.value] = cpu_constants.ExchangeConstants(
+            **{n: tuple(x) for n, x in parts.items()}
+        )
     handed_on = {stage: np.array(costs[stage][1:first]) for stage in _EXCHANGES}
     forward, backward = costs["lookup_forward"], costs["lookup_backward"]
     passes = {
@@ -164,14 +155,14 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
         **exchanges,
         "exchange_s": tuple(costs[stage][0] for stage in _EXCHANGES),
         "call_s": forward[0] + backward[0],
-        "group": GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
-        "replicated_group": GroupConstants(**replicated),
-        "dense": DenseConstants(
+        "group": cpu_constants.GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
+        "replicated_group": cpu_constants.GroupConstants(**replicated),
+        "dense": cpu_constants.DenseConstants(
             forward_s=costs["dense_forward"],
             backward_s=costs["dense_backward"],
             update_s=tuple(update),
         ),
-        "gradient": GradientConstants(
+        "gradient": cpu_constants.GradientConstants(
             fixed_s=replicated_s + sum(float(extra[0]) for extra in handed_on.values()),
             per_byte_s=per_byte_s,
         ),
@@ -267,7 +258,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 def fit_operators(
     points: Sequence[OperatorPoint],
-) -> tuple[OperatorConstants | None, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
     All classes of operators are fitted together, because the time of a chain is that of all its
@@ -294,7 +285,7 @@ def fit_operators(
         np.array([p.update_s for p in trained]),
         "optimizer step",
     )
-    constants = OperatorConstants(
+    constants = cpu_constants.OperatorConstants(
         forward_s=forward,
         backward_s=backward,
         update_s=update,
@@ -326,7 +317,7 @@ def _fit_pass(
     seconds, error, held_out_s = fitting.fit_counts(
         table, times_s, f"operators, {phase}", [id(p) for p in points]
     )
-    by_class = {name: [0.0] * OPERATOR_COUNTS for name, _ in used}
+    by_class = {name: [0.0] * cpu_constants.OPERATOR_COUNTS for name, _ in used}
     for (name, i), per_count_s in zip(used, seconds, strict=True):
         by_class[name][i] = per_count_s
     return tuple((n, tuple(row)) for n, row in by_class.items()), error, held_out_s
@@ -341,7 +332,7 @@ square is 0.05; the median gives 0.08."""
 
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
-) -> tuple[CpuConstants, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
@@ -360,7 +351,7 @@ def fit_machine(
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
     collective, collective_errors = _fit_collectives(points.collectives)
     operators, operator_errors = fit_operators(points.operators)
-    constants = CpuConstants(
+    constants = cpu_constants.CpuConstants(
         machine=machine,
         world_size=world_size,
         l2_bytes=caches.l2_bytes,
@@ -379,7 +370,7 @@ def fit_machine(
 
 def _fit_collectives(
     points: Sequence[CollectivePoint],
-) -> tuple[CollectiveConstants, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
     for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
@@ -389,7 +380,7 @@ def _fit_collectives(
             counts, np.array(times), f"gloo {operation}"
         )
         errors.append(error)
-    return CollectiveConstants(**found), tuple(errors)
+    return cpu_constants.CollectiveConstants(**found), tuple(errors)
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:

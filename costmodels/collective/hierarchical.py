@@ -8,12 +8,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    LinkLevel,
-    Wrapping,
-    default_model,
-)
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping, default_model
 from costmodels.datatypes import FloatArray
 from costmodels.discovery import asking
 from costmodels.topology import Topology
