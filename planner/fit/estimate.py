@@ -420,7 +420,8 @@ def _posterior(
     kept = np.array([o in observations for o in predictor.observations])
     measured = np.log([o.measured_s for o in predictor.observations])[kept]
     doubts = np.array([_DOUBTS[o.kind] for o in predictor.observations])[kept]
-    root = np.linalg.cholesky(np.linalg.inv(prior)).T
+    precision = np.linalg.inv(prior)
+    root = np.linalg.cholesky(precision).T
     noise = NOISE_SIGMA
     logs = np.zeros(len(prior)) if start is None else start.logs
 
@@ -430,10 +431,10 @@ def _posterior(
 
     for _ in range(_NOISE_ROUNDS if start is None else 1):
         found = least_squares(misses, logs, xtol=_ENOUGH, args=(noise,))
-        logs, covariance = found.x, np.linalg.inv(found.jac.T @ found.jac)
-        slopes, rest = found.jac[: len(measured)], noise * found.fun[: len(measured)]
+        logs, slopes = found.x, found.jac[: len(measured)]
+        covariance, rest = np.linalg.inv(slopes.T @ slopes + precision), found.fun[: len(measured)]
         free = len(measured) - float(np.trace(slopes @ covariance @ slopes.T))
-        squares = NOISE_RUNS * NOISE_SIGMA**2 + float(rest @ rest)
+        squares = NOISE_RUNS * NOISE_SIGMA**2 + noise**2 * float(rest @ rest)
         noise = math.sqrt(squares / (NOISE_RUNS + max(free, 0.0)))
     return _Posterior(logs=logs, covariance=covariance, noise_ratio=noise)
 
