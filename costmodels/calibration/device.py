@@ -34,9 +34,6 @@ EAGER_PASS: Final = "eager linear+sum forward backward"
 """Names of rows in the block ``ceilings``."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 _SHAPE_PRECISIONS: Final = PRECISIONS[:3]
-_UNIFORM_SHARE: Final = 0.35
-_EXPONENTS: Final = (0.6, 1.3)
-"""Zipf exponents of the indices that are not uniform."""
 _MEMORY_SHARE: Final = 0.15
 """Largest share of the device's memory that the tables of a point take."""
 _MOST_COPIED_BYTES: Final = 12e9
@@ -162,7 +159,7 @@ def device_points(effort: DeviceEffort, seed: int, *, memory_bytes: float = math
 
 def _lookup(block: str, rng: np.random.Generator, size_ratio: float) -> Row:
     span = _RANGES[block]
-    uniform = rng.random() < _UNIFORM_SHARE
+    uniform = rng.random() < 0.35
     shrink = math.sqrt(size_ratio)
     row: Row = {
         "T": round(_log_uniform(rng, 1, max(2.0, span.tables * shrink))),
@@ -170,7 +167,7 @@ def _lookup(block: str, rng: np.random.Generator, size_ratio: float) -> Row:
         "dim": max(4, 4 * round(_log_uniform(rng, *span.dims) / 4)),
         "L": round(_log_uniform(rng, *span.pooling)),
         "B": max(8, 8 * round(_log_uniform(rng, *(b * shrink for b in span.bags)) / 8)),
-        "law": "uniform" if uniform else f"zipf {rng.uniform(*_EXPONENTS):.2f}",
+        "law": "uniform" if uniform else f"zipf {rng.uniform(0.6, 1.3):.2f}",
         "wdtype": str(rng.choice(["fp32", "fp32", "fp16"])),
         "opt": str(rng.choice(["rowwise_adagrad", "rowwise_adagrad", "sgd"])),
         "loc": {"uvm": "uvm", "uvmc": "uvm_caching"}.get(block, "hbm"),
