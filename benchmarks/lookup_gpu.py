@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.calibration.fit_fbgemm import whole_call
 from costmodels.distribution.uniform import Uniform
-from costmodels.lookup.base import LookupShard
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -176,17 +176,11 @@ def _production(topology: Topology) -> list[Compared]:
 
 
 def _call(table: Table, phase: str, num_indices: float, num_bags: float) -> LookupCall:
-    shard = LookupShard(
-        table=table,
+    shard = whole_call(
+        table,
+        (num_indices, num_bags),
         kernel=ComputeKernel.FUSED,
-        row_offset=0,
-        num_rows=table.num_embeddings,
-        num_cols=table.embedding_dim,
-        num_indices=num_indices,
-        num_table_indices=num_indices,
-        num_bags=num_bags,
         output_element_bytes=4,
-        index_bytes=8,
         optimizer=Optimizer.SGD,
         cache_load_factor_ratio=None,
     )
