@@ -70,10 +70,7 @@ class _Seen:
 
 
 def _fit_steps(
-    points: Sequence[StepPoint],
-    fused: LookupConstants,
-    replicated: LookupConstants,
-    caches: Caches,
+    points: Sequence[StepPoint], fused: LookupConstants, replicated: LookupConstants, caches: Caches
 ) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 

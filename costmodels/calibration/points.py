@@ -254,11 +254,7 @@ class MeasuringEffort:
 
 
 FULL = MeasuringEffort(
-    num_lookups=(140, 90, 50),
-    num_steps=140,
-    num_passes=8,
-    num_operators=320,
-    num_chains=160,
+    num_lookups=(140, 90, 50), num_steps=140, num_passes=8, num_operators=320, num_chains=160
 )
 """A full calibration, which takes some five minutes."""
 QUICK = MeasuringEffort(
@@ -346,10 +342,7 @@ def small_workload(
         tables=tuple(tables),
         batch_size_per_rank=batch,
         dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=bottom,
-            top_mlp=top,
-            interaction=Interaction.CAT,
+            num_dense_features=13, bottom_mlp=bottom, top_mlp=top, interaction=Interaction.CAT
         ),
         pipeline=Pipeline.NONE,
     )

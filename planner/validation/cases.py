@@ -147,10 +147,7 @@ def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
 
 
 def with_left_out(
-    case: Case,
-    kind: str,
-    ways: Mapping[str, tuple[str, ...]],
-    price: Callable[[Any], Estimate],
+    case: Case, kind: str, ways: Mapping[str, tuple[str, ...]], price: Callable[[Any], Estimate]
 ) -> Prediction:
     """A case priced with the shipped constants, and with those that were fitted without it.
 
