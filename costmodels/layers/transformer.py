@@ -252,8 +252,8 @@ class Transformer(joins.AbstractSequenceLayer):
         width, heads = self.hidden // self.heads, self.heads // flow.split
         batch, length, seen = flow.batch_size, self.seq, self.seq
         if not self.fused_attention:
-            wide = (batch, heads, length, seen, width)
-            return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
+            sizes = (batch * heads, length, width)
+            return _blocks.scores(name, sizes, style, is_causal=self.causal, is_masked=self.masked)
         if self.lengths:  # Without padding each sequence attends only to itself.
             batch, length, seen = 1, rows, self.seen
         dtype, queries = style.inner, batch * heads * length
