@@ -45,8 +45,9 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
     """Seconds per count c >= 0 for which ``counts @ c`` is close to ``times_s``.
 
     Weighted least squares on relative errors, repeated with smaller weights for points with large
-    errors (Huber's weights). Then all coefficients are multiplied by one factor, see
-    :func:`_centred`.
+    errors (Huber's weights). Then all coefficients are multiplied by one factor, after which the
+    mean logarithmic error is about 0: squares of relative errors are smaller for predictions that
+    are too low than for those that are too high by the same factor.
 
     Args:
         counts: ``[points, counts]``.
@@ -67,16 +68,8 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
         coefficients = solution / scale
         errors = np.abs(counts @ coefficients / times_s - 1.0)
         weights = np.sqrt(np.minimum(1.0, _CUT / np.maximum(errors, 1e-12)))
-    return coefficients * _centred(counts @ coefficients, times_s)
-
-
-def _centred(predicted_s: FloatArray, times_s: FloatArray) -> float:
-    """The factor on predictions after which their mean logarithmic error is about 0.
-
-    It is needed because squares of relative errors are smaller for predictions that are too low
-    than for those that are too high by the same factor.
-    """
-    return float(np.exp(np.clip(-log_errors(predicted_s, times_s), -_FAR, _FAR).mean()))
+    off = np.clip(-log_errors(counts @ coefficients, times_s), -_FAR, _FAR)
+    return coefficients * float(np.exp(off.mean()))
 
 
 def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:

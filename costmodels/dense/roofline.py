@@ -108,7 +108,10 @@ class DenseRoofline(AbstractDenseModel):
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
         gpu = Gpu(device, shares, constants, is_capped, slowest)
         bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, gpu)
-        owned = _owned(workload, topology, layers)
+        owned: float = layers.bottom_parameters + layers.top_parameters
+        if workload.dense_parallelism is DenseParallelism.FSDP:
+            # Each rank updates its part of the trained elements.
+            owned /= max(1, topology.world_size // workload.tensor_parallel)
         memory_ratio = gpu.shares_in(workload.dense.dtype).memory_ratio
         optimizer_s = workload.dense_update_bytes * owned
         optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
@@ -152,14 +155,6 @@ def _passes(layers: DenseLayers, gpu: Gpu) -> tuple[float, float, float, float]:
         sum(_backward_s(x, gpu) for x in layers.top),
         sum(_backward_s(x, gpu) for x in layers.bottom),
     )
-
-
-def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float:
-    """Trained elements of the dense part that one rank updates: with FSDP its part of them."""
-    trained = layers.bottom_parameters + layers.top_parameters
-    if workload.dense_parallelism is not DenseParallelism.FSDP:
-        return trained
-    return trained / max(1, topology.world_size // workload.tensor_parallel)
 
 
 def product_s(

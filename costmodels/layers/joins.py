@@ -260,54 +260,44 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
     """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
 
-    After both products of a layer, two kernels read x0, the product and x once and write one
-    result. The host issues them together with the products, so that they are no calls of their own.
+    After both products of a layer, two kernels run in fp32, which read x0, the product and x once
+    and write one result. The host issues them together with the products, so that they are no calls
+    of their own. Backward there is a product and a sum of gradients that meet, and as much again if
+    x0 has a gradient, which it has not if it is the model's input. Under autocast the input of the
+    products with weights is cast, and so are two gradients. Over looked-up vectors the layers are
+    TorchRec's, in which a kernel of its own adds the bias. It reads a broadcast tensor, which takes
+    1.5 times as long as its bytes, and with mixed types twice to three times as long.
+
     What is kept are the input and the output of V, x0 where the input of V is a copy of two bytes,
     and U's result with its bias, which is fp32 as x is, for the gradient of x0. That gradient is
-    added up over all layers, which takes the place of one more tensor. If x0 is the model's input,
-    it needs no gradient.
+    added up over all layers, which takes the place of one more tensor.
 
     Args:
         flow: what reaches the first layer.
         num_layers: number of cross layers.
         rank: rank of U and V.
     """
-    batch, width, dtype = flow.batch_size, flow.width, flow.dtype
-    copies = dtype.num_bytes < DataType.FP32.num_bytes
+    batch, width, dtype, is_input = flow.batch_size, flow.width, flow.dtype, flow.is_input
+    row, is_half = _COPIED * batch * width, dtype.num_bytes == DataType.FP16.num_bytes
+    bias = 0.0 if is_input else (16.0 if is_half else 12.0)
+    each = {
+        "read_bytes": 16.0 + (4.0 if is_half else 0.0) + bias,
+        "written_bytes": 8.0,
+        "backward_bytes": (24.0 if is_input else 48.0) + (12.0 if is_half else 0.0),
+    }
+    given: dict[str, Any] = {name: amount * batch * width for name, amount in each.items()}
+    given |= {"num_kernels": 2, "num_calls": 0}
     operators: list[Operator] = []
     for i in range(num_layers):
-        name, row = f"cross.{i}", _COPIED * batch * width
-        up = _parts.linear(name, batch, rank, width, dtype)
-        kept = 0.0 if flow.is_input else row
+        name, kept = f"cross.{i}", 0.0 if is_input else row
         if not i:
-            kept += kept + (row if copies else 0.0)
-        terms = _cross_terms(name, flow, kept)
-        left = i > 0 or not flow.is_input
+            kept += kept + (row if dtype.num_bytes < DataType.FP32.num_bytes else 0.0)
+        up = _parts.linear(name, batch, rank, width, dtype)
+        left = i > 0 or not is_input
         down = _parts.linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
+        terms = _parts.streamed(name, (batch, width), DataType.FP32, saved_bytes=kept, **given)
         operators += [down, up, terms]
     return tuple(operators)
-
-
-def _cross_terms(name: str, flow: Flow, kept: float) -> Operator:
-    """The product with x0 and the sum of a cross layer, which PyTorch runs in fp32.
-
-    Forward these are two kernels that read two tensors and write one. Backward there is a product
-    and a sum of gradients that meet, and as much again if x0 has a gradient. Under autocast the
-    input of the products with weights is cast, and so are two gradients. Over
-    looked-up vectors the layers are TorchRec's, in which a kernel of its own adds the bias. It
-    reads a broadcast tensor, which takes 1.5 times as long as its bytes, and with mixed types
-    twice to three times as long.
-    """
-    shape = flow.batch_size, flow.width
-    elements = float(math.prod(shape))
-    is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
-    backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
-    bias = 0.0 if flow.is_input else (16.0 if is_half else 12.0)
-    read = 16.0 + (4.0 if is_half else 0.0) + bias
-    amounts = {"read_bytes": read, "written_bytes": 8.0, "backward_bytes": backward}
-    given: dict[str, Any] = {key: each * elements for key, each in amounts.items()}
-    given |= {"num_kernels": 2, "num_calls": 0, "saved_bytes": kept}
-    return _parts.streamed(name, shape, DataType.FP32, **given)
 
 
 def dlrm(flow: Flow, keys: Any) -> Built:

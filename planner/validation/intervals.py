@@ -174,19 +174,13 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
     for record in shipped_curves():
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
             continue
-        topology = _cluster(record)
-        name = f"{record.set_name} {record.curve.collective} over {record.curve.domains}"
+        curve, local = record.curve, record.curve.ranks // record.nodes
+        system = load_system(_OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=local)
+        rate = curve.network_bytes_per_s
+        link = fabric_link(curve.fabric, nic_bytes_per_s=rate, nics_per_gpu=1.0)
+        topology = replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
+        name = f"{record.set_name} {curve.collective} over {curve.domains}"
         yield from points(collective_model(topology), record, name=name, topology=topology)
-
-
-def _cluster(record: CurveRecord) -> Topology:
-    """The shipped system of a curve's device, with the network that its source names."""
-    curve = record.curve
-    system = load_system(
-        _OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=curve.ranks // record.nodes
-    )
-    link = fabric_link(curve.fabric, nic_bytes_per_s=curve.network_bytes_per_s, nics_per_gpu=1.0)
-    return replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
 
 
 def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
