@@ -200,11 +200,10 @@ class Transformer(joins.AbstractSequenceLayer):
             block: the operators before the last product.
             outer: the last product and the operators that follow it.
         """
-        whole = (*PRODUCTS, OperatorKind.ATTENTION)
+        every, whole = (*block, *outer), (*PRODUCTS, OperatorKind.ATTENTION)
         if self.checkpoint == Checkpoint.NONE:
-            return (*block, *outer)
+            return every
         if self.checkpoint == Checkpoint.SELECTIVE:
-            every = (*block, *outer)
             return tuple(o if o.kind in whole else _again(o) for o in every)
         # The first norm keeps what it saves, the input of the block: all else follows from that.
         first = replace(_again(block[0]), saved_bytes=block[0].saved_bytes)
@@ -295,9 +294,8 @@ class Transformer(joins.AbstractSequenceLayer):
         back = 3.0 * style.residual * rows * self.hidden + filled * size
         found = [_parts.gather(name, shape, style.inner, size, backward_bytes=back)]
         if not self.rotary:
-            learned = self.seq * self.hidden
-            found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))
-            path = style.residual
+            learned, path = (self.seq, self.hidden), style.residual
+            found.append(_parts.gather(name, learned, style.inner, math.prod(learned)))
             found.append(_blocks.moved(name, shape, style, 2.0 * path, path))
         if style.dropout:
             found.append(_blocks.moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
