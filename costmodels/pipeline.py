@@ -17,7 +17,7 @@ from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
 from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
-from costmodels.shard_work.work import WorkModel, whole_tables
+from costmodels.shard_work.work import MEMORY, Memory, WorkModel, whole_tables
 from costmodels.sharding import (
     BY_HOSTS,
     ON_RANKS,
@@ -127,16 +127,18 @@ class CostPipeline(WorkModel):
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes on each device, ``[..., W]``; linear in work."""
-        return memory.device_bytes(work)
+        on_device = [MEMORY + m for m in Memory if m is not Memory.HOST]
+        return np.asarray(work[..., on_device].sum(axis=-1))
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes in each host's memory, ``[..., H]``; linear in work."""
-        return memory.host_bytes(work, self.topology)
+        return memory.by_host(work[..., MEMORY + Memory.HOST], self.topology)
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Device bytes left for embeddings, ``[W]``."""
-        return memory.device_limits(self.workload, self.topology)
+        """Device bytes left for embeddings, ``[W]``; negative where the rest does not fit."""
+        dense = memory.dense_by_rank(self.workload, self.topology)
+        return self.topology.hbm_capacities() - self.workload.reserved_bytes - dense
 
     @cached_property
     def host_limits(self) -> FloatArray:

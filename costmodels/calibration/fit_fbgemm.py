@@ -16,7 +16,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
-from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
@@ -49,14 +49,16 @@ class LookupRow:
         point: name of the point; rows of one point are left out together.
         block: what kind of call it is: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
         num_tables: tables of the call.
-        shard: one of them, whole.
+        kernel: what looks them up.
+        shards: one of them, whole.
         measured_s: forward and backward, as measured on the device.
     """
 
     point: str
     block: str
     num_tables: int
-    shard: LookupShard
+    kernel: ComputeKernel
+    shards: LookupShards
     measured_s: tuple[float, float]
 
     @staticmethod
@@ -72,26 +74,21 @@ class LookupRow:
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )
-        indices = float(row["B"]) * pooling
-        shard = LookupShard(
-            table=table,
-            kernel=LOCATIONS[row["loc"]],
-            row_offset=0,
-            num_rows=table.num_embeddings,
-            num_cols=table.embedding_dim,
-            num_indices=indices,
-            num_table_indices=indices,
-            num_bags=float(row["B"]) if row["pooled"] else indices,
-            output_element_bytes=4,
-            index_bytes=8,
+        bags, kernel = np.array([float(row["B"])]), LOCATIONS[row["loc"]]
+        shards = LookupShards.whole(
+            TableColumns((table,)),
+            bags * pooling,
+            bags,
+            kernel,
+            row.get("clf") or 0.0,
             optimizer=Optimizer(row["opt"]),
-            cache_load_factor_ratio=row.get("clf"),
         )
         return LookupRow(
             point=str(row["id"]),
             block=str(row["block"]),
             num_tables=int(row["T"]),
-            shard=shard,
+            kernel=kernel,
+            shards=shards,
             measured_s=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
         )
 
@@ -176,18 +173,15 @@ def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
         replace(topology, lookup_constants=replace(start, **{**none, name: getattr(start, name)}))
         for name in FITTED
     ]
-    each = [[call_seconds(row.shard, row.num_tables, s) for s in systems] for row in rows]
+    each = [[call_seconds(row, s) for s in systems] for row in rows]
     return np.swapaxes(np.array(each), 1, 2)
 
 
-def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> tuple[float, float]:
-    """Seconds of both passes of a call on alike tables, with what is fixed."""
-    shards = LookupShards.of(shard)
-    model = Fbgemm().for_calls(shards, topology)
-    work, floor = (
-        num_tables * model.shards_work(shards, topology)[0],
-        model.call_floor(shard.kernel, topology),
-    )
+def call_seconds(row: LookupRow, topology: Topology) -> tuple[float, float]:
+    """Seconds of both passes of a call as they are predicted, with what is fixed."""
+    model = Fbgemm().for_calls(row.shards, topology)
+    work = row.num_tables * model.shards_work(row.shards, topology)[0]
+    floor = model.call_floor(row.kernel, topology)
     forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
     return forward_s, float(model.backward_time(work, topology)) + floor.backward_s
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -58,27 +57,11 @@ from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
-
-def no_times(times: StageTimes) -> StageTimes:
-    """The same stages without any duration, so that a program consists of leaves alone."""
-    none = np.zeros_like(times.lookup_forward_s)
-
-    def emptied(value: Any) -> Any:
-        """No duration in the place of one, of several, or of one that is not there."""
-        if isinstance(value, tuple):
-            return (none,) * len(value)
-        return None if value is None else none
-
-    names = (f.name for f in fields(times) if f.name.endswith("_s"))
-    nothing = {name: emptied(getattr(times, name)) for name in names} | {
-        "floor_s": 0.0,
-        "codecs_s": None,
-    }
-    return replace(times, families=(), overlap_slowdown_ratio=0.0, **nothing)
-
-
-_MOST_LEAVES: Final = 6 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
-"""No set of sharding types has more leaves."""
+_MOST_ROWS: Final = 7 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
+"""One row for what takes time whatever the leaves are, and one for each leaf: no set of sharding
+types has more of them."""
+_OWN: Final = np.eye(_MOST_ROWS)[:, :1]
+"""One second in the first row, ``[rows, 1]``."""
 _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
@@ -161,18 +144,17 @@ class IterationFloor:
             calls, slow = self._calls(types, early=early)
             own = self._stages.least_times(calls + more_calls, slow=slow)
             leaves: list[Leaf] = []
-            times = partial(self._times, types, fetches=fetches, tail=tail if grows else None)
 
             def one_second(opened: Leaf) -> FloatArray:
-                """A second for this leaf alone: ``[leaves, 1]``."""
+                """A second for this leaf alone, in a row of its own: ``[rows, 1]``."""
                 leaves.append(opened)
-                return np.eye(_MOST_LEAVES)[:, len(leaves) - 1, None]
+                return np.eye(_MOST_ROWS)[:, len(leaves), None]
 
-            steps = self._pipeline.program(times(one_second, no_times(own), empty=True)).steps
-            shape = (_MOST_LEAVES, len(calls))
-            counts = [np.broadcast_to(s.duration_s, shape)[: len(leaves)].T for s in steps]
-            program = self._pipeline.program(times(lambda _: np.zeros((1, 1)), own, empty=False))
-            self._known[key] = TypeFloor(tuple(leaves), program, np.array(counts))
+            tail_leaf = tail if grows else None
+            times = self._times(types, one_second, own, fetches=fetches, tail=tail_leaf)
+            program, shape = self._pipeline.program(times), (_MOST_ROWS, len(calls))
+            rows = [np.broadcast_to(s.duration_s, shape) for s in program.steps]
+            self._known[key] = TypeFloor(tuple(leaves), program, np.array(rows))
         return self._known[key]
 
     def further_call_s(
@@ -251,18 +233,14 @@ class IterationFloor:
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
     def _families(
-        self,
-        types: frozenset[ShardingType],
-        opened: Callable[[Leaf], FloatArray],
-        *,
-        empty: bool,
+        self, types: frozenset[ShardingType], opened: Callable[[Leaf], FloatArray]
     ) -> tuple[FamilyTimes, ...]:
         """The exchanges of the types; arguments are those of :meth:`_times`."""
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
 
         def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
             fixed_s, grows = self._exchange(kind, which, way)
-            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
+            return fixed_s * _OWN if grows is None else opened(grows)
 
         families = []
         for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
@@ -288,9 +266,8 @@ class IterationFloor:
         *,
         fetches: bool,
         tail: Leaf | None,
-        empty: bool,
     ) -> StageTimes:
-        """Stage times of the made-up ranks.
+        """Stage times of the made-up ranks: a row of durations without leaves, and one for each.
 
         The durations that depend on the plan are both lookups, every exchange whose time grows with
         its bytes, and the last all-reduce if it grows. With ``fetches`` there is one more: the
@@ -300,20 +277,20 @@ class IterationFloor:
 
         Args:
             types: of the plans.
-            opened: gives the seconds ``[N, 1]`` of each leaf; it is called in the order of leaves.
+            opened: gives one second ``[rows, 1]`` in the row of a leaf; it is called in the order
+                of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.
             tail: the last all-reduce if it grows.
-            empty: exchanges that are not leaves take no time either.
         """
         ranks = np.arange(own.lookup_forward_s.shape[-1])
         updating = ranks == (0 if self.is_one_rank(types) else 1)
         forward, backward = (
             opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
         )
-        families = self._families(types, opened, empty=empty)
-        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
+        families = self._families(types, opened)
+        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * _OWN
         reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
         alone, beside = forward, np.zeros_like(forward)
@@ -323,10 +300,11 @@ class IterationFloor:
             beside = opened(Leaf(phase=FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
-            present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
-            made = model.least(present, fastest, ranks.size)
-            codecs = {**made, "gradient dequantize": made["gradient dequantize"] + backward}
+            made = model.least(types, float(self._stages.speeds.max()), ranks.size)
+            codecs = {name: s if name == "host" else s * _OWN for name, s in made.items()}
+            codecs["gradient dequantize"] = codecs["gradient dequantize"] + backward
             updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
+        own = _in_own_row(own)
         return replace(
             own,
             codecs_s=codecs,
@@ -336,6 +314,19 @@ class IterationFloor:
             families=families,
             tail_bucket_s=reduced_s,
         )
+
+
+def _in_own_row(times: StageTimes) -> StageTimes:
+    """The stages with their durations in the first row, and none in those of leaves."""
+
+    def placed(value: Any) -> Any:
+        """One duration, several, or one that is not there."""
+        if isinstance(value, tuple):
+            return tuple(placed(part) for part in value)
+        return None if value is None else value * _OWN
+
+    names = {f.name for f in fields(times) if f.name.endswith("_s") and "host" not in f.name}
+    return replace(times, **{n: placed(getattr(times, n)) for n in names - {"floor_s"}})
 
 
 _Exchange = tuple[float, "Leaf | None"]
@@ -447,24 +438,22 @@ class TypeFloor:
         phases: ``[L]`` the phase of each leaf.
     """
 
-    def __init__(self, leaves: tuple[Leaf, ...], program: Program, counts: FloatArray) -> None:
+    def __init__(self, leaves: tuple[Leaf, ...], program: Program, durations_s: FloatArray) -> None:
         """Keep the parts.
 
         Args:
             leaves: the durations that depend on the plan.
-            program: the steps of the made-up ranks with all leaves at zero.
-            counts: ``[steps, R, L]`` how often each leaf is part of a step on each rank.
+            program: the steps of the made-up ranks.
+            durations_s: ``[steps, rows, R]`` how long each step takes with all leaves at zero, then
+                how often each leaf is part of it.
         """
         self.leaves = leaves
         self.phases = np.array([leaf.phase for leaf in leaves], dtype=np.int64)
-        self._steps = program.steps
-        self._counts = counts
-        shape = counts.shape[:2]
-        self._own_s: FloatArray = np.zeros(shape)
-        self._host_s: FloatArray = np.zeros(shape)
-        for i, step in enumerate(program.steps):
-            self._own_s[i], self._host_s[i] = step.duration_s, step.host_s
-        self._floor_s = program.floor_s
+        self._steps, self._floor_s = program.steps, program.floor_s
+        self._own_s = durations_s[:, 0]
+        self._counts = np.array([rows[1 : len(leaves) + 1].T for rows in durations_s])
+        ranks = durations_s.shape[-1]
+        self._host_s = np.array([np.broadcast_to(s.host_s, ranks) for s in program.steps])
 
     def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
         """Durations ``[N, L]`` of the leaves, from the maxima ``[N, L]`` of their phases."""

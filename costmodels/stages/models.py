@@ -8,8 +8,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,25 +54,11 @@ class _Content(pickle.Pickler):
         self.fast = True  # equal values have equal content, whether they are one object or several
 
     def reducer_override(self, value: object) -> Any:
-        """Pickle models by all that tells them from others; anything else as usual."""
+        """Pickle everything as usual."""
         kinds = (value if isinstance(value, type) else type(value)).__mro__
         self.modules.update(kind.__module__ for kind in kinds)
         self.modules.add(getattr(value, "__module__", None) or "")
-        if isinstance(value, type) or not (is_dataclass(value) or isinstance(value, _FAMILIES)):
-            return NotImplemented
-        return type(value), (), {n: getattr(value, n) for n in _names(value) if hasattr(value, n)}
-
-
-def _names(value: Any) -> list[str]:
-    """The attributes that tell a value from others of its class, without results it has kept."""
-    kind, names = type(value), set(getattr(value, "__dict__", ()))
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        names |= {slots} if isinstance(slots, str) else set(slots)
-    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
-    if is_dataclass(value):
-        kept |= {field.name for field in fields(value) if not field.compare}
-    return sorted(names - kept - {"__dict__", "__weakref__"})
+        return NotImplemented
 
 
 def own_description(parts: Sequence[object]) -> str:
@@ -224,19 +210,11 @@ def require_rules(models: CostModels, topology: Topology) -> None:
         InvalidValueError: a model breaks a rule; the message says which one and by how much.
     """
     if of_users(models.lookup):
-        _try_lookup(models.lookup, topology)
+        lookup = models.lookup
+        for what, time_s in (("forward", lookup.forward_time), ("backward", lookup.backward_time)):
+            _try(f"the {what} lookup", lookup, partial(_of, time_s, topology), NUM_LOOKUP_WORK)
     if of_users(models.collective):
         _try_collective(models.collective, topology)
-
-
-def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
-    """Forward and backward lookups."""
-    for what, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
-        _try(f"the {what} lookup", model, _of_work(time_s, topology), NUM_LOOKUP_WORK)
-
-
-def _of_work(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
-    return lambda work: time_s(work, topology)
 
 
 def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
@@ -253,7 +231,7 @@ def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
             ("an all-reduce", model.all_reduce, Collective.ALL_REDUCE),
         ):
             both = part, partial(model.buffer_s, kind)
-            growth, time_s = (_of_buffer(f, topology, within=within) for f in both)
+            growth, time_s = (partial(_of, f, topology, within_host=within) for f in both)
             _try(f"{what} {where}", model, growth, 1, time_s)
     sent = 10.0**_LARGEST_LOG10 / world
     alone_s = float(all_to_all(sent * (np.arange(world) == 0))[0])
@@ -272,8 +250,11 @@ def _of_peers(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
     return lambda sent: time_s(*spread_by_level(sent, local=local, domain=domain), topology)
 
 
-def _of_buffer(time_s: Callable[..., FloatArray], topology: Topology, *, within: bool) -> _Growth:
-    return lambda num_bytes: time_s(num_bytes, topology, within_host=within)
+def _of(
+    time_s: Callable[..., FloatArray], topology: Topology, work: FloatArray, **how: bool
+) -> FloatArray:
+    """Seconds of work on the system."""
+    return time_s(work, topology, **how)
 
 
 def _try(

@@ -27,12 +27,12 @@ from costmodels.shard_work.work import (
     REPLICATED,
     Memory,
     call_column,
-    lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import DataType, Feature, Pooling, Table, Workload
+from tests.lookups import lookup_columns
 from tests.strategies import (
     make_placement,
     make_table,

@@ -26,7 +26,6 @@ from costmodels.shard_work.work import (
     NUM_COLUMNS,
     REPLICATED,
     call_column,
-    lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.host import HostCosts
@@ -45,6 +44,7 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
+from tests.lookups import lookup_columns
 from tests.strategies import make_dense, make_host, make_table, make_workload
 
 # ------------------------------------------------------------------ compute
