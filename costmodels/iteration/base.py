@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.workload import Pipeline
 
 LOOKUP_FORWARD: Final = "lookup forward"
@@ -227,11 +227,10 @@ def require_times(seconds: FloatArray | float, what: str) -> None:
     least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
     if not (least >= -_ROUNDING_S and most < np.inf):
         wrong = most if least >= -_ROUNDING_S else least
-        message = (
+        refuse(
             f"{what} takes {wrong:.4g} s by the cost models, but times must be finite and at least "
             "0; correct the model that gives it"
         )
-        raise InvalidValueError(message)
 
 
 # ------------------ pipelines

@@ -19,7 +19,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.discovery import model_words
 from costmodels.distribution.base import side_by_side
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -182,7 +182,7 @@ class LookupShards:
     def chosen(self, where: BoolArray | IntArray) -> LookupShards:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        some = {n: x[where] for n, x in values.items() if isinstance(x, np.ndarray)}
+        some: dict[str, Any] = {n: x[where] for n, x in values.items() if isinstance(x, np.ndarray)}
         return replace(self, **some)
 
     @property
@@ -313,8 +313,7 @@ class AbstractLookupModel(ABC):
         return work
 
     def _refuse(self, fault: str) -> NoReturn:
-        message = f"{model_words(self)}: {fault}; correct the model"
-        raise InvalidValueError(message)
+        refuse(f"{model_words(self)}: {fault}; correct the model")
 
     @abstractmethod
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:

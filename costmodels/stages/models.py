@@ -22,7 +22,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.discovery import model_words, of_users
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.fields import settle
 from costmodels.iteration.base import require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
@@ -107,8 +107,7 @@ def require_shapes(models: CostModels, topology: Topology) -> None:
     model, world, across = models.collective, topology.world_size, topology.num_hosts > 1
     fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
     if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
-        message = f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
-        raise InvalidValueError(message)
+        refuse(f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}")
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     for name in ("all_to_all", "all_to_all_s"):
         _ask(model, name, shape, sent, sent, topology)
@@ -125,8 +124,7 @@ def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kw
     if is_array and seconds.shape == shape:
         return
     got = f"one of shape {seconds.shape}" if is_array else f"{seconds!r:.40}"
-    message = f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}"
-    raise InvalidValueError(message)
+    refuse(f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}")
 
 
 # ------------------ models
@@ -315,8 +313,7 @@ def _exceeds(longer_s: FloatArray, shorter_s: FloatArray) -> BoolArray:
 
 
 def _refuse(model: object, fault: str) -> None:
-    message = (
+    refuse(
         f"{model_words(model)}: {fault}; correct the model "
         "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
     )
-    raise InvalidValueError(message)

@@ -26,7 +26,7 @@ from costmodels.workload import DenseParallelism, Workload
 
 _ROUNDING = 1e-12
 """Relative difference of times below which they count as equal."""
-_LOSS_FORWARD_RATIO, _LOSS_BACKWARD_RATIO = 0.4, 0.6
+_LOSS_RATIOS = 0.4, 0.6
 """Shares of the host time of the loss that fall on its forward and its backward pass. Rounded: of
 the 190 us of the profile of 2021, ``mse_loss`` takes 61 or 71 with one or two of three launches."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
@@ -119,8 +119,11 @@ class StageModel:
         codecs = None
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
+        idle = self._without_tables
+        if scale is not UNSCALED:
+            idle = self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
         return replace(
-            self._without_tables if scale is UNSCALED else self._scaled_idle_times(scale),
+            idle,
             lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
             lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
@@ -168,10 +171,7 @@ class StageModel:
     @cached_property
     def _without_tables(self) -> StageTimes:
         """:meth:`_idle_times` of the ranks as they are: the same for every plan, so made once."""
-        return self._scaled_idle_times(UNSCALED)
-
-    def _scaled_idle_times(self, scale: Scale) -> StageTimes:
-        return self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
+        return self._idle_times(self.speeds, self.dense, self.input_copy_s, UNSCALED)
 
     def _idle_times(
         self, speeds: FloatArray, dense: DenseTimes, copy_s: FloatArray | float, scale: Scale
@@ -192,7 +192,8 @@ class StageModel:
         update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
-        loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
+        loss_s = [r * (issue.loss_s if layers.top else 0.0) for r in _LOSS_RATIOS]
+        rate, trainers = self.workload.input_samples_per_s, self.topology.trainers.world_size
 
         def computed(seconds: FloatArray | float) -> FloatArray:
             """Seconds of a stage on each rank."""
@@ -227,7 +228,7 @@ class StageModel:
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
-            floor_s=self._input_floor_s(),
+            floor_s=self.workload.samples_per_rank * trainers / rate if rate else 0.0,
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
@@ -261,17 +262,6 @@ class StageModel:
     def least_copy_s(self) -> float:
         """Seconds of :attr:`input_copy_s` on the rank with the smallest batch."""
         return float(np.min(self.input_copy_s))
-
-    @property
-    def _loss_s(self) -> float:
-        """Host seconds of the loss, forward and backward; 0 without a dense part."""
-        return self._host.loss_s if self._layers.top else 0.0
-
-    def _input_floor_s(self) -> float:
-        """Seconds in which the data source delivers the samples of one step."""
-        rate = self.workload.input_samples_per_s
-        batch = self.workload.samples_per_rank * self.topology.trainers.world_size
-        return batch / rate if rate else 0.0
 
 
 def lookup_times(
