@@ -143,7 +143,7 @@ def _log_error(calls: Sequence[LookupCall], topology: Topology, time_us: float) 
 def _forward_log_error(calls: Sequence[LookupCall], topology: Topology, time_us: float) -> float:
     """Of a forward kernel as in an iteration, where the latency of a kernel is added."""
     model = Roofline()
-    work = np.sum([c.num_tables * model.shards_work(c.shards, topology)[0] for c in calls], axis=0)
+    work = np.sum([c.num_tables * model.checked_work(c.shards, topology)[0] for c in calls], axis=0)
     seconds = float(model.forward_time(work, topology)) + topology.device.kernel_latency_s
     return math.log(1e6 * seconds / time_us)
 

@@ -80,7 +80,7 @@ def singles(shards: LookupShards) -> list[OneShard]:
 
 def work_of_one(model: AbstractLookupModel, shard: OneShard, topology: Topology) -> FloatArray:
     """What one shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``."""
-    return model.shards_work(shard.columns, topology)[0]
+    return model.checked_work(shard.columns, topology)[0]
 
 
 def lookup_columns(kernel: ComputeKernel) -> slice:

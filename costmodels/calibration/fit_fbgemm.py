@@ -180,7 +180,7 @@ def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
 def call_seconds(row: LookupRow, topology: Topology) -> tuple[float, float]:
     """Seconds of both passes of a call as they are predicted, with what is fixed."""
     model = Fbgemm().for_calls(row.shards, topology)
-    work = row.num_tables * model.shards_work(row.shards, topology)[0]
+    work = row.num_tables * model.checked_work(row.shards, topology)[0]
     floor = model.call_floor(row.kernel, topology)
     forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
     return forward_s, float(model.backward_time(work, topology)) + floor.backward_s

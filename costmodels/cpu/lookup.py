@@ -257,7 +257,7 @@ class CpuLookup(AbstractLookupModel):
         }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         for kernel, of_kernel in chosen.items():
-            used = np.flatnonzero(shards.is_used & of_kernel)
+            used = np.flatnonzero(of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
                     continue

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Final, NoReturn, final
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 
@@ -262,8 +262,7 @@ _CACHE_KERNELS: Final = 25.0
 each, the search for the indices, and the insertion of missing rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFloor:
+class CallFloor(NamedTuple):
     """Seconds of a fused call that do not grow with its work.
 
     Attributes:
@@ -288,20 +287,25 @@ class AbstractLookupModel(ABC):
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """What each shard adds to the work of its call, ``[n, NUM_LOOKUP_WORK]``, never negative.
 
+        Models are asked for shards that have rows and receive indices; others have no work.
         A large plan has many thousands of different shards, so that arithmetic on the columns is
         much faster than a loop over shards.
         """
 
     @final
     def checked_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """:meth:`shards_work`, for use by everything that adds work up.
+        """The work of shards, for use by everything that adds it up.
 
         Raises:
             InvalidValueError: the work has another shape, or is below 0 or not finite.
         """
-        work, expected = self.shards_work(shards, topology), (len(shards), NUM_LOOKUP_WORK)
-        if np.shape(work) != expected:
-            self._refuse(f"shards_work gives an array of shape {np.shape(work)}, not {expected}")
+        used, work = shards.is_used, np.zeros((len(shards), NUM_LOOKUP_WORK))
+        if used.any():
+            found, size = self.shards_work(shards.chosen(used), topology), int(used.sum())
+            if np.shape(found) != (size, NUM_LOOKUP_WORK):
+                expected = f"not {(size, NUM_LOOKUP_WORK)}"
+                self._refuse(f"shards_work gives an array of shape {np.shape(found)}, {expected}")
+            work[used] = found
         wrong = ~((work >= 0.0) & (work < np.inf))
         if wrong.any():
             row, column = np.argwhere(wrong)[0]

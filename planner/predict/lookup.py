@@ -196,7 +196,7 @@ def call_time(
     """
     call = calls[0]
     model = model.for_calls(call.shards, topology)
-    each = [c.num_tables * model.shards_work(c.shards, topology)[0] for c in calls]
+    each = [c.num_tables * model.checked_work(c.shards, topology)[0] for c in calls]
     work, floor = np.sum(each, axis=0), model.call_floor(call.kernel, topology)
     forward, backward, idle = _PHASES[call.phase]
     forward_s = float(model.forward_time(work, topology))
