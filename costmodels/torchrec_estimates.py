@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from costmodels.dense.base import dense_parameters
-from costmodels.errors import require
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Codecs
@@ -99,7 +98,7 @@ class TorchrecMachine:
         backward_ratio: time of backward over forward compute.
         weighted_ratio: further factor on the backward compute of lookups with weights.
         hbm_capacity_by_rank_bytes: device memory of each rank.
-        ddr_capacity_by_rank_bytes: host memory of each rank; empty for TorchRec's default.
+        ddr_limits_bytes: bytes of host memory that each rank may fill with tables.
     """
 
     world_size: int
@@ -112,11 +111,7 @@ class TorchrecMachine:
     backward_ratio: float = BACKWARD_MULTIPLIER
     weighted_ratio: float = 1.0
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
-    ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check that the ranks divide into groups."""
-        require(self.world_size % self.group_size == 0, "groups of ranks must tile the world")
+    ddr_limits_bytes: tuple[float, ...] = ()
 
     @staticmethod
     def of(topology: Topology, *, torchrec_figures: bool = False) -> TorchrecMachine:
@@ -134,6 +129,7 @@ class TorchrecMachine:
             local_world_size=local,
             group_size=local,
             hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
+            ddr_limits_bytes=(DDR_CAPACITY_BYTES,) * ranks,
         )
         if torchrec_figures:
             return machine
@@ -144,7 +140,7 @@ class TorchrecMachine:
             intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
             inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
             hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
-            ddr_capacity_by_rank_bytes=tuple(
+            ddr_limits_bytes=tuple(
                 float(int(c / local)) for c in topology.ddr_capacities() for _ in range(local)
             ),
         )
@@ -154,14 +150,8 @@ class TorchrecMachine:
         return replace(
             machine,
             hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
-            ddr_capacity_by_rank_bytes=self.ddr_capacity_by_rank_bytes,
+            ddr_limits_bytes=self.ddr_limits_bytes,
         )
-
-    @property
-    def ddr_limits_bytes(self) -> tuple[float, ...]:
-        """Bytes of host memory that each rank may fill with tables."""
-        default = (DDR_CAPACITY_BYTES,) * self.world_size
-        return self.ddr_capacity_by_rank_bytes or default
 
     def bandwidth(self, world_size: int, local_world_size: int) -> float:
         """Bytes per second of any collective except an all-reduce.

@@ -47,11 +47,11 @@ from costmodels.iteration.base import (
     LOOKUP_FORWARD,
     FamilyTimes,
     Program,
+    Simulation,
     StageTimes,
-    Step,
     TrainingPipeline,
 )
-from costmodels.iteration.timing import run
+from costmodels.iteration.timing import run, simulation
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
@@ -474,19 +474,35 @@ class TypeFloor:
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        walk = _Walk(self._steps, self._own_s + self._counts @ leaves)
+        walk, issued_s = self._simulated(leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
-        if walk.end_s <= self._floor_s:
+        if walk.iteration_time_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
-        # Walk back from the step that ends last, and add up what the steps on the way take.
-        node: _Node | None = walk.last
-        while node is not None:
-            is_step, i, rank = node
-            if is_step:
-                counts += self._counts[i, rank]
-            constant_s += float((self._own_s if is_step else self._host_s)[i, rank])
-            node = walk.before(node)
+        # Walk back from the step that ends last, and add up what the steps on the way take. A rank
+        # that is early at a collective goes on with what the late rank waited for.
+        step, node = len(self._steps) - 1, walk.last
+        rank = int(issued_s[-1].argmax()) if node is None else node[0]
+        while node is not None or step >= 0:
+            if node is not None:
+                rank, step = node
+                counts += self._counts[step, rank]
+                constant_s += float(self._own_s[step, rank])
+                node = walk.released_by(node)
+                if node is not None and node[1] == step:
+                    rank, node = node[0], walk.released_by(node)
+                continue
+            constant_s += float(self._host_s[step, rank])
+            step -= 1
+            if step >= 0 and self._steps[step].blocks_host:
+                waited = walk.finish_s[step, rank] > issued_s[step, rank]
+                node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
+
+    def _simulated(self, leaves: FloatArray) -> tuple[Simulation, FloatArray]:
+        """What each step waited for, and ``[steps, R]`` when the host had issued it."""
+        durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
+        found = run(self._steps, list(durations), (ranks,))
+        return simulation(self._steps, found), np.stack(found.issued_s)
 
     def own_s(self, step_name: str) -> float:
         """Seconds of a step on the first rank, without its leaves."""
@@ -498,58 +514,9 @@ class TypeFloor:
 
     def waits_for_host(self, step_name: str, rank: int) -> bool:
         """Whether a step of a rank waits for its host alone, however long the leaves are."""
-        forever = np.full(len(self.leaves), _FOREVER_S)
-        walk = _Walk(self._steps, self._own_s + self._counts @ forever)
-        i, rank = self._named(step_name), rank % self._own_s.shape[1]
-        return walk.before((True, i, rank)) == (False, i, rank)
+        walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
+        return walk.released_by((rank % self._own_s.shape[1], self._named(step_name))) is None
 
     def _named(self, step_name: str) -> int:
         """Position of the step with this name."""
         return next(i for i, step in enumerate(self._steps) if step.name == step_name)
-
-
-_Node = tuple[bool, int, int]
-"""(True, step, rank): the end of a step. (False, step, rank): the moment the host has issued it."""
-
-
-class _Walk:
-    """What each step, and each issue by the host, waited for last on each rank.
-
-    Attributes:
-        last: the node that ends last, at ``end_s``.
-    """
-
-    def __init__(self, steps: tuple[Step, ...], durations_s: FloatArray) -> None:
-        """Run the steps with durations ``[steps, R]``."""
-        self._steps = steps
-        found = run(steps, list(durations_s), durations_s.shape[1:])
-        self._issued_s, self._finish_s = np.stack(found.issued_s), np.stack(found.finish_s)
-        self.end_s = float(found.iteration_time_s)
-        ranks = durations_s.shape[1]
-        at, rank = divmod(int(self._finish_s.argmax()), ranks)
-        self.last: _Node = True, at, rank
-        if self.end_s > self._finish_s[at, rank]:
-            self.last = False, len(steps) - 1, int(found.host_s.argmax())
-        latest: dict[str, int] = {}
-        self._held: list[list[int]] = []
-        for i, step in enumerate(steps):
-            earlier = [latest[step.stream]] if step.stream in latest else []
-            self._held.append([*step.after, *earlier])
-            latest[step.stream] = i
-
-    def before(self, node: _Node) -> _Node | None:
-        """The node before a node on its chain; None at the start.
-
-        Of nodes that end at the same moment, the host counts first, then the steps that are named.
-        """
-        is_step, i, rank = node
-        if not is_step:
-            if not i:
-                return None
-            waited = self._finish_s[i - 1, rank] > self._issued_s[i - 1, rank]
-            return bool(self._steps[i - 1].blocks_host and waited), i - 1, rank
-        ends = np.stack([self._issued_s[i], *self._finish_s[self._held[i]]])
-        if self._steps[i].collective:
-            rank = int(ends.max(axis=0).argmax())
-        last = int(ends[:, rank].argmax())
-        return (True, self._held[i][last - 1], rank) if last else (False, i, rank)

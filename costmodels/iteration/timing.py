@@ -38,14 +38,15 @@ from costmodels.iteration.base import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSchedule:
-    """When every step is issued, starts and finishes, ``[..., R]`` each.
+    """When every step is issued, could start if no other rank were late, starts and finishes.
 
-    ``host_s`` is when the host has issued all steps, and ``iteration_time_s`` ``[...]`` the time of
-    the iteration.
+    All are ``[..., R]``. ``host_s`` is when the host has issued all steps, and ``iteration_time_s``
+    ``[...]`` the time of the iteration.
     """
 
     issued_s: tuple[FloatArray, ...]
     host_s: FloatArray
+    arrival_s: tuple[FloatArray, ...]
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
@@ -69,6 +70,7 @@ def run(
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
     issued: list[FloatArray] = []
+    arrivals: list[FloatArray] = []
     starts: list[FloatArray] = []
     finishes: list[FloatArray] = []
     end: FloatArray = zero
@@ -78,17 +80,18 @@ def run(
         for i in step.after:
             free = np.maximum(free, finishes[i])
         stream = streams[step.stream]
-        ready = np.maximum(stream, free)
+        ready = arrival = np.maximum(stream, free)
         if step.collective:
             ready = ready.max(axis=-1, keepdims=True) + zero
         if step.present is not None:
-            ready = np.where(step.present, ready, free)
+            ready, arrival = (np.where(step.present, x, free) for x in (ready, arrival))
         finish = busy = ready + duration
         if step.present is not None:
             busy = np.where(step.present, finish, stream)
         streams[step.stream] = busy
         if step.blocks_host:
             host = np.maximum(host, finish)
+        arrivals.append(arrival)
         starts.append(ready)
         finishes.append(finish)
         end = np.maximum(end, finish)
@@ -96,6 +99,7 @@ def run(
     return StepSchedule(
         issued_s=tuple(issued),
         host_s=host,
+        arrival_s=tuple(arrivals),
         start_s=tuple(starts),
         finish_s=tuple(finishes),
         iteration_time_s=end.max(axis=-1),
@@ -145,26 +149,23 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
     _require_step_times(program.steps)
-    steps, shape = program.steps, (num_ranks,)
-    found = schedule(program, shape)
-    issued, start, finish = (
-        np.stack([np.broadcast_to(x, shape) for x in times])
-        for times in (found.issued_s, found.start_s, found.finish_s)
-    )
-    waits = [_waits_for(steps, i) for i in range(len(steps))]
-    zero = np.zeros((1, num_ranks))
-    ends = (np.concatenate([zero, finish[before]]).max(axis=0) for before in waits)
-    arrival = np.stack([np.maximum(*both) for both in zip(issued, ends, strict=True)])
-    end, last = float(finish.max()), None
-    if end >= float(found.host_s.max()):
-        step, rank = divmod(int(finish.argmax()), num_ranks)
+    return simulation(program.steps, schedule(program, (num_ranks,)))
+
+
+def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
+    """Times and causes of one plan, from the schedule of its steps."""
+    times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
+    issued, arrival, start, finish = map(np.stack, times)
+    last: Node | None = None
+    if finish.max() >= found.host_s.max():
+        step, rank = divmod(int(finish.argmax()), finish.shape[1])
         last = rank, step
     return Simulation(
         arrival_s=arrival,
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=_causes(waits, issued, finish, _latest(steps, arrival)),
+        released_by=_causes(_waits(steps), issued, finish, _latest(steps, arrival)),
         last=last,
     )
 
@@ -230,12 +231,15 @@ def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
     return found
 
 
-def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
-    """The steps that a step waits for: the one before it on its stream, and those it names."""
-    step = steps[index]
-    before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
-    earlier = list(before)[-1:] if step.is_present else []
-    return sorted({*step.after, *earlier})
+def _waits(steps: tuple[Step, ...]) -> list[list[int]]:
+    """The steps that each step waits for: the one before it on its stream, and those it names."""
+    found, latest = list[list[int]](), dict[Stream, int]()
+    for i, step in enumerate(steps):
+        earlier = [latest[step.stream]] if step.is_present and step.stream in latest else []
+        found.append(sorted({*step.after, *earlier}))
+        if step.is_present:
+            latest[step.stream] = i
+    return found
 
 
 # ------------------ critical path

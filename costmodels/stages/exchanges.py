@@ -424,9 +424,9 @@ class EmbeddingExchanges:
         kind, exchange = EXCHANGING_TYPES[family], self.models.exchange
         sent, arriving = sent_bytes(work, family, way), work[..., columns.INPUT + family]
         if exchange is None:
-            ratio, least = self.batch_ratio, 1.0
-            if ratio is not None and not whole:
-                ratio, least = None, ratio.min()
+            ratio = self.batch_ratio
+            least = 1.0 if ratio is None or whole else ratio.min()
+            ratio = ratio if whole else None
             model, sizes = self.models.collective, (*sent, arriving)
             first, second, indices = (
                 self.exchange(kind, which, size * least, model, whole=whole, ratio=ratio)
