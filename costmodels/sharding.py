@@ -135,14 +135,12 @@ def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
     _, row, rows, col, cols = shards.columns
     if not 1 <= len(rows) <= _MANY:
         return False
-    if rows[0] == num_embeddings and cols[0] != embedding_dim:
+    by_columns = rows[0] == num_embeddings and cols[0] != embedding_dim
+    if by_columns:
         row, rows, col, cols = col, cols, row, rows
         num_embeddings, embedding_dim = embedding_dim, num_embeddings
-        least = 1
-    else:
-        least = 0
     whole = bool((cols == embedding_dim).all()) and not col.any()
-    if not whole or rows.min() < least or rows.max() > num_embeddings:
+    if not whole or rows.min() < by_columns or rows.max() > num_embeddings:
         return False
     ends = np.cumsum(rows)
     return int(ends[-1]) == num_embeddings and bool((row == ends - rows).all())

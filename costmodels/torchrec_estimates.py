@@ -23,14 +23,6 @@ from costmodels.training.communication import Codecs
 from costmodels.units import GIB
 from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 
-HBM_BANDWIDTH_BYTES_PER_S: Final = 897.0 * GIB
-"""Device memory, if the user gives no bandwidth (a V100's)."""
-DEVICE_LINK_BANDWIDTH_BYTES_PER_S: Final = 32.0 * GIB
-"""The link between a device and the host's memory."""
-INTRA_HOST_BANDWIDTH_BYTES_PER_S: Final = 600.0 * GIB
-"""The links between the ranks of a host."""
-INTER_HOST_BANDWIDTH_BYTES_PER_S: Final = 12.5 * GIB
-"""The links between hosts."""
 HBM_CAPACITY_BYTES: Final = 32.0 * GIB
 """Device memory of each rank, if the user gives none."""
 DDR_CAPACITY_BYTES: Final = 128.0 * GIB
@@ -54,8 +46,6 @@ HALF_BLOCK_PENALTY: Final = 1.15
 """Factor on the forward time of pieces with fewer columns than a full block."""
 QUARTER_BLOCK_PENALTY: Final = 1.75
 """Factor on the forward time of pieces with fewer columns than half a block."""
-BACKWARD_MULTIPLIER: Final = 2.0
-"""Time of the backward over that of the forward lookup."""
 WEIGHTED_KERNEL_MULTIPLIER: Final = 1.1
 """Further backward time of lookups with weights, over the forward time."""
 BATCHED_COPY_FACTOR: Final = 2.455
@@ -91,7 +81,7 @@ class TorchrecMachine:
         local_world_size: ranks per host.
         group_size: ranks that share the row blocks of a table that is ``table_row_wise`` or
             ``grid_shard``: those of a host, or of ``pod_size`` hosts.
-        hbm_bandwidth_bytes_per_s: bandwidth of device memory.
+        hbm_bandwidth_bytes_per_s: bandwidth of device memory; by default a V100's.
         device_link_bandwidth_bytes_per_s: bandwidth between a device and host memory.
         intra_host_bandwidth_bytes_per_s: bandwidth between ranks of a host.
         inter_host_bandwidth_bytes_per_s: bandwidth between hosts.
@@ -104,11 +94,11 @@ class TorchrecMachine:
     world_size: int
     local_world_size: int
     group_size: int
-    hbm_bandwidth_bytes_per_s: float = HBM_BANDWIDTH_BYTES_PER_S
-    device_link_bandwidth_bytes_per_s: float = DEVICE_LINK_BANDWIDTH_BYTES_PER_S
-    intra_host_bandwidth_bytes_per_s: float = INTRA_HOST_BANDWIDTH_BYTES_PER_S
-    inter_host_bandwidth_bytes_per_s: float = INTER_HOST_BANDWIDTH_BYTES_PER_S
-    backward_ratio: float = BACKWARD_MULTIPLIER
+    hbm_bandwidth_bytes_per_s: float = 897.0 * GIB
+    device_link_bandwidth_bytes_per_s: float = 32.0 * GIB
+    intra_host_bandwidth_bytes_per_s: float = 600.0 * GIB
+    inter_host_bandwidth_bytes_per_s: float = 12.5 * GIB
+    backward_ratio: float = 2.0
     weighted_ratio: float = 1.0
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     ddr_limits_bytes: tuple[float, ...] = ()

@@ -242,7 +242,7 @@ class PhaseModel:
         if self._pipeline.overlaps_bottom:
             return float(chain_s / fastest)
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
-        copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
+        copy_s = float(np.min(self._stages.input_copy_s)) * self._pipeline.exposes_input_dist
         tail = np.array(self._stages.reduction.tail_bytes)
         return float(chain_s / fastest) + copy_s + float(self._stages.reduction.growth(tail))
 

@@ -132,11 +132,6 @@ def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kw
 # The cost models that price plans, one of each family.
 
 
-def _fbgemm() -> Fbgemm:
-    """FBGEMM's kernels, and a roofline for those of other frameworks."""
-    return Fbgemm(other=LookupRoofline())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModels:
     """The models that price plans; each can be replaced by another one of its family.
@@ -156,7 +151,7 @@ class CostModels:
         InvalidValueError: a field is of another kind.
     """
 
-    lookup: AbstractLookupModel = field(default_factory=_fbgemm)
+    lookup: AbstractLookupModel = field(default_factory=lambda: Fbgemm(other=LookupRoofline()))
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: CpuExchange | None = None

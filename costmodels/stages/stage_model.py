@@ -123,8 +123,8 @@ class StageModel:
             idle = self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
         return replace(
             idle,
-            lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
-            lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
+            lookup_host_s=calls * self._host.call_s("lookup_forward") * scale.host_ratio,
+            lookup_backward_host_s=calls * self._host.call_s("lookup_backward") * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + backward_floor_s) * scale.lookup_ratio,
             cache_fetch_s=(fetch + fetch_floor_s) * scale.lookup_ratio,
@@ -160,9 +160,9 @@ class StageModel:
             pairs = zip(each, dense, strict=True)
             dense = DenseTimes(*(np.where(there, slow_s, s) for slow_s, s in pairs))
         return replace(
-            self._idle_times(speeds, dense, self.least_copy_s, UNSCALED),
-            lookup_host_s=calls * self._host.lookup_s,
-            lookup_backward_host_s=calls * self._host.lookup_backward_s,
+            self._idle_times(speeds, dense, np.min(self.input_copy_s), UNSCALED),
+            lookup_host_s=calls * self._host.call_s("lookup_forward"),
+            lookup_backward_host_s=calls * self._host.call_s("lookup_backward"),
             lookup_forward_s=calls * least[0],
             lookup_backward_s=calls * least[1],
         )
@@ -191,7 +191,7 @@ class StageModel:
         update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
-        loss_s = [r * (issue.loss_s if layers.top else 0.0) for r in _LOSS_RATIOS]
+        loss_s = [r * (issue.call_s("loss") if layers.top else 0.0) for r in _LOSS_RATIOS]
         rate, trainers = self.workload.input_samples_per_s, self.topology.trainers.world_size
 
         def computed(seconds: FloatArray | float) -> FloatArray:
@@ -223,7 +223,7 @@ class StageModel:
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
             optimizer_host_s=update_s * host,
-            collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
+            collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
@@ -241,7 +241,7 @@ class StageModel:
         issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
         # A sharded dense part is gathered twice and scattered once in each micro-batch.
         calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
-        issued_s += calls * issue.collective_s
+        issued_s += calls * issue.call_s("collective")
         return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
 
     @cached_property
@@ -256,11 +256,6 @@ class StageModel:
         copied_s /= self.topology.host.device_link_bandwidth_bytes_per_s
         copied_s += distinct_s(self.workload, self.topology)
         return copied_s if self._batch_ratio is None else copied_s * self._batch_ratio
-
-    @property
-    def least_copy_s(self) -> float:
-        """Seconds of :attr:`input_copy_s` on the rank with the smallest batch."""
-        return float(np.min(self.input_copy_s))
 
 
 def lookup_times(
