@@ -31,17 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.phases import (
-    ALL_REDUCE,
-    BACKWARD_ALONE,
-    FETCH,
-    FORWARD_ALONE,
-    Seconds,
-    exchange_floor,
-    exchange_phase,
-    lookups_add_up,
-    tail_floor,
-)
+from costmodels.floors import phases
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
@@ -113,7 +103,7 @@ class IterationFloor:
         """
         hides = bool(types - {ShardingType.DATA_PARALLEL}) and self._pipeline.overlaps_bottom
         is_alone = self._stages.topology.world_size == 1
-        return lookups_add_up(self._stages, types) and (is_alone or not hides)
+        return phases.lookups_add_up(self._stages, types) and (is_alone or not hides)
 
     def of(
         self,
@@ -140,7 +130,7 @@ class IterationFloor:
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            tail = leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates))
+            tail = leaf(phases.ALL_REDUCE, phases.tail_floor(self._stages, replicates=replicates))
             calls, slow = self._calls(types, early=early)
             own = self._stages.least_times(calls + more_calls, slow=slow)
             leaves: list[Leaf] = []
@@ -199,9 +189,10 @@ class IterationFloor:
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
-        duration_s = exchange_floor(self._stages, family, which, share)
+        duration_s = phases.exchange_floor(self._stages, family, which, share)
         none_s, second_s = duration_s(np.array([0.0, 1.0])).tolist()
-        grows = leaf(exchange_phase(kind, which), duration_s, share) if second_s > none_s else None
+        phase = phases.exchange_phase(kind, which)
+        grows = leaf(phase, duration_s, share) if second_s > none_s else None
         known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
 
@@ -290,20 +281,20 @@ class IterationFloor:
             opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
         )
         families = self._families(types, opened)
-        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * _OWN
+        least_s = phases.tail_floor(self._stages, replicates=False)(np.zeros(1)) * _OWN
         reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
         alone, beside = forward, np.zeros_like(forward)
         if early:
-            alone = opened(Leaf(phase=FORWARD_ALONE)) * (ranks == ranks[-1])
+            alone = opened(Leaf(phase=phases.FORWARD_ALONE)) * (ranks == ranks[-1])
         elif fetches:
-            beside = opened(Leaf(phase=FETCH)) * (ranks == 0)
+            beside = opened(Leaf(phase=phases.FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
             made = model.least(types, float(self._stages.speeds.max()), ranks.size)
             codecs = {name: s if name == "host" else s * _OWN for name, s in made.items()}
             codecs["gradient dequantize"] = codecs["gradient dequantize"] + backward
-            updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
+            updated = opened(Leaf(phase=phases.BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
         own = _in_own_row(own)
         return replace(
             own,
@@ -370,12 +361,12 @@ class Leaf:
 
     phase: int
     is_line: bool = True
-    duration_s: Seconds = np.asarray
+    duration_s: phases.Seconds = np.asarray
     constant_s: float = 0.0
     slope_ratio: float = 1.0
 
 
-def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
+def leaf(phase: int, duration_s: phases.Seconds, share_ratio: float = 1.0) -> Leaf:
     """A leaf with a straight line that is never above its duration.
 
     The slope of the line is fixed. Its constant is the least distance between the duration and a
@@ -394,7 +385,7 @@ def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
     )
 
 
-def _least_room(duration_s: Seconds, slope: float) -> float:
+def _least_room(duration_s: phases.Seconds, slope: float) -> float:
     """A lower bound, over all phases, on the duration minus ``slope`` times the phase (the *room*).
 
     In an interval the room is at least the duration at its lower end minus ``slope`` times its
