@@ -189,7 +189,7 @@ class CostPipeline(WorkModel):
 
     def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
-        program = self._program(self.plan_work(plan))
+        program = self._program(self._kept_work(plan))
         return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
@@ -200,13 +200,11 @@ class CostPipeline(WorkModel):
         """
         check_plan(plan, self.workload, self.topology.world_size)
         work = self._kept_work(plan)
-        program = self._program(work)
-        simulation = timing.traced(program, self.topology.world_size)
+        program, simulation = self.simulate(plan)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
-        path = timing.critical_path(program, simulation)
         global_batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return IterationEstimate(
             time=Estimate(
@@ -217,7 +215,7 @@ class CostPipeline(WorkModel):
             ),
             samples_per_s=global_batch / time_s if time_s > 0 else math.inf,
             stages=timing.stage_times(program, simulation),
-            critical_path=path,
+            critical_path=timing.critical_path(program, simulation),
             ranks=ranks,
             slowest_rank=int(compute.argmax()),
             imbalance_ratio=float(compute.max() / compute.mean()) if compute.mean() > 0 else 1.0,

@@ -48,8 +48,7 @@ class Bins:
                 has to return.
         """
         self.rows, self.probability = bins_of(law)
-        where = self.probability > 0
-        drawn = slice(None) if where.all() else where
+        drawn = self.probability > 0
         self.drawn_rows, self.drawn_probability = self.rows[drawn], self.probability[drawn]
 
     def touched(self, draws: float) -> FloatArray:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -298,9 +299,13 @@ def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ..
     )
 
 
+_EXPOSED: Final = (Stream.COMMUNICATION, Stream.COMPUTE)
+"""Streams whose collectives compute waits for."""
+
+
 def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstimate, ...]:
     """Compute, communication, exposed communication, idle time and slack of every rank."""
-    start, finish = simulation.start_s, simulation.finish_s
+    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
     on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     moving = np.array([s.collective for s in program.steps])
     computing = start[on_compute], finish[on_compute]
@@ -313,13 +318,17 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     communication = (intervals[1] - intervals[0]).sum(axis=0)
     exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
     idle = np.maximum(0.0, simulation.iteration_time_s - busy)
+    # Slack: a rank waits for later ranks while its compute stream idles.
+    joined = moving & np.array([s.stream in _EXPOSED for s in program.steps])
+    waits = arrival[joined], start[joined]
+    waited = (waits[1] - waits[0]).sum(axis=0) - _common(*computing, *waits)
     columns = {
         "rank": np.arange(len(busy)),
         "compute_s": computed,
         "communication_s": communication,
         "exposed_s": exposed,
         "idle_s": idle,
-        "slack_s": _slack(program, simulation),
+        "slack_s": np.maximum(0.0, waited),
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return tuple(RankEstimate(**dict(zip(columns, row, strict=True))) for row in rows)
@@ -338,17 +347,6 @@ def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatA
     covered = np.concatenate([start[:1], finish[:-1]])
     begin = np.maximum(start, covered)
     return begin, np.maximum(finish, begin)
-
-
-def _slack(program: Program, simulation: Simulation) -> FloatArray:
-    """Seconds that each rank waits for later ranks while its compute stream idles."""
-    exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
-    joined = np.array([s.collective and s.stream in exposed for s in program.steps])
-    computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
-    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
-    waited = (start - arrival)[joined].sum(axis=0)
-    busy = _common(start[computing], finish[computing], arrival[joined], start[joined])
-    return np.asarray(np.maximum(0.0, waited - busy))
 
 
 def _common(
