@@ -16,7 +16,7 @@ from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Sour
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
-from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
+from costmodels.iteration.base import PIPELINES, Program, StageTimes
 from costmodels.shard_work.work import MEMORY, Memory, WorkModel, whole_tables
 from costmodels.sharding import (
     BY_HOSTS,
@@ -91,16 +91,6 @@ class CostPipeline(WorkModel):
         return float(sum(part.sum() for part in seconds))
 
     # -- work ---------------------------------------------------------------------------------
-
-    def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an option before it is placed.
-
-        Returns:
-            For spread uniform ``[W, columns]``: what each rank gets. For spread ranks ``[pieces,
-            columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces,
-            L, columns]``: what the L ranks of the chosen host get.
-        """
-        return self.options_work((option,))[0].full
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
@@ -187,7 +177,7 @@ class CostPipeline(WorkModel):
         forward, backward, fetch = self._stages.lookup_times(work)
         return forward + fetch, backward
 
-    def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
+    def simulate(self, plan: Plan) -> tuple[Program, timing.Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
         program = self._program(self._kept_work(plan))
         return program, timing.traced(program, self.topology.world_size)
@@ -316,7 +306,7 @@ class CostPipeline(WorkModel):
         if self.wire is not None:
             found = self.topology.provenance
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
-        return max(entering, key=lambda source: source.strength)
+        return max(entering, key=list(Source).index)
 
     def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))

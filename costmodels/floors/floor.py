@@ -37,11 +37,10 @@ from costmodels.iteration.base import (
     LOOKUP_FORWARD,
     FamilyTimes,
     Program,
-    Simulation,
     StageTimes,
     TrainingPipeline,
 )
-from costmodels.iteration.timing import run, simulation
+from costmodels.iteration.timing import Simulation, run, simulation
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES

@@ -189,33 +189,6 @@ class StageTimes:
     earlier_s: FloatArray | None = None
 
 
-Node = tuple[int, int]
-"""(rank, step index)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """One simulated iteration.
-
-    Attributes:
-        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
-            ranks.
-        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
-        finish_s: ``[steps, R]`` when it finishes.
-        iteration_time_s: when all ranks have finished.
-        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
-            the host thread, or nothing.
-        last: the (rank, step) that finished last; None if the host finished last.
-    """
-
-    arrival_s: FloatArray
-    start_s: FloatArray
-    finish_s: FloatArray
-    iteration_time_s: float
-    released_by: Callable[[Node], Node | None]
-    last: Node | None
-
-
 def require_times(seconds: FloatArray | float, what: str) -> None:
     """Raise :class:`InvalidValueError` unless all times, in any shape, are finite and at least 0.
 

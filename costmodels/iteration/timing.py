@@ -26,15 +26,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
-from costmodels.iteration.base import (
-    INPUT_COPY,
-    Node,
-    Program,
-    Simulation,
-    Step,
-    Stream,
-    require_times,
-)
+from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream, require_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +43,33 @@ class StepSchedule:
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
+
+
+Node = tuple[int, int]
+"""(rank, step index)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One simulated iteration.
+
+    Attributes:
+        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
+            ranks.
+        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
+        finish_s: ``[steps, R]`` when it finishes.
+        iteration_time_s: when all ranks have finished.
+        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
+            the host thread, or nothing.
+        last: the (rank, step) that finished last; None if the host finished last.
+    """
+
+    arrival_s: FloatArray
+    start_s: FloatArray
+    finish_s: FloatArray
+    iteration_time_s: float
+    released_by: Callable[[Node], Node | None]
+    last: Node | None
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:

@@ -363,7 +363,11 @@ _AT_ONCE: Final = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OptionWork:
-    """``rows[index]`` is the work as :meth:`costmodels.pipeline.CostPipeline.option_work` gives it.
+    """Work of an option before it is placed: ``rows[index]``.
+
+    For spread uniform it is ``[W, columns]``: what each rank gets. For spread ranks ``[pieces,
+    columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces, L,
+    columns]``: what the L ranks of the chosen host get.
 
     Attributes:
         rows: ``[distinct, F]``, in the order in which ``index`` first names them.
@@ -384,7 +388,7 @@ class OptionWork:
 
     @property
     def full(self) -> FloatArray:
-        """The work with every row, ``[..., F]``, as ``option_work`` returns it."""
+        """The work with every row, ``[..., F]``."""
         return np.asarray(self.rows[self.index])
 
     def merged(self) -> OptionWork:

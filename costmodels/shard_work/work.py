@@ -197,11 +197,7 @@ class WorkModel:
         return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options before they are placed, counted for all at once.
-
-        For spread uniform, it is what each rank gets of the option. For spread ranks or hosts, it
-        is what the chosen rank, or the L ranks of the chosen host, get of each piece.
-        """
+        """Work of options before they are placed, counted for all at once."""
         cells, layouts = self._cells.of(options)
         rows, works = self.cells_work(cells), list[OptionWork]()
         end = 0

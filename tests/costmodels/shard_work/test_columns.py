@@ -256,8 +256,8 @@ def test_plans_and_options_cost_what_their_shards_cost(
     some = [data.draw(options(t)) for t in workload.tables for _ in range(3)]
     together = pipeline.options_work(some)
     for option, work in zip(some, together, strict=True):
-        np.testing.assert_allclose(work.full, pipeline.option_work(option), rtol=SAME)
-        np.testing.assert_allclose(work.full, plain.option_work(option), rtol=ROUNDED)
+        np.testing.assert_allclose(work.full, pipeline.options_work((option,))[0].full, rtol=SAME)
+        np.testing.assert_allclose(work.full, plain.options_work((option,))[0].full, rtol=ROUNDED)
         firsts = [int(np.flatnonzero(work.index == i)[0]) for i in range(len(work.rows))]
         assert firsts == sorted(firsts), "rows come in the order in which they are first used"
 
@@ -331,7 +331,7 @@ def test_pipelines_that_count_options_in_another_way_are_asked() -> None:
         kernel=ComputeKernel.FUSED,
         column_widths=(32, 16, 16),
     )
-    plain = CostPipeline(workload, topology).option_work(option)
+    plain = CostPipeline(workload, topology).options_work((option,))[0].full
     pipeline = ManyOptions(workload, topology)
-    np.testing.assert_allclose(pipeline.option_work(option), 2.0 * plain)
+    np.testing.assert_allclose(pipeline.options_work((option,))[0].full, 2.0 * plain)
     np.testing.assert_allclose(pipeline.options_work((option,))[0].full, 2.0 * plain)

@@ -57,7 +57,7 @@ def test_a_placed_option_adds_its_rows_to_the_chosen_ranks(
     option = data.draw(options(table))
     limit = topology.num_hosts if option.spread is Spread.HOSTS else world
     where = tuple(data.draw(st.integers(0, limit - 1)) for _ in range(option.num_pieces))
-    rows = pipeline.option_work(option)
+    rows = pipeline.options_work((option,))[0].full
     expected = np.zeros((world, NUM_COLUMNS))
     if option.spread is Spread.UNIFORM:
         assert rows.shape == (world, NUM_COLUMNS)
