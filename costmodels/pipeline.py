@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels import memory, uncertainty
+from costmodels import memory, sharding, uncertainty
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
@@ -18,15 +18,7 @@ from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
 from costmodels.iteration.base import PIPELINES, Program, StageTimes
 from costmodels.shard_work.work import MEMORY, Memory, WorkModel, whole_tables
-from costmodels.sharding import (
-    BY_HOSTS,
-    ON_RANKS,
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    check_plan,
-)
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
@@ -103,15 +95,15 @@ class CostPipeline(WorkModel):
         where exchanges are priced with the copies around them: copies differ between the types, and
         two exchanges may cost less than one.
         """
-        hosts = BY_HOSTS[::-1]
+        hosts = sharding.BY_HOSTS[::-1]
         if self.models.exchange is not None:
             return ()
         has_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
         if self.topology.num_hosts == 1 and not has_unpooled:
-            return ON_RANKS, (ShardingType.ROW_WISE, *hosts)
+            return sharding.ON_RANKS, (ShardingType.ROW_WISE, *hosts)
         if self.topology.local_world_size == 1:
-            return (*ON_RANKS, *hosts), hosts
-        return ON_RANKS, hosts
+            return (*sharding.ON_RANKS, *hosts), hosts
+        return sharding.ON_RANKS, hosts
 
     # -- memory -------------------------------------------------------------------------------
 

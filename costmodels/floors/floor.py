@@ -32,15 +32,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors import phases
-from costmodels.iteration.base import (
-    LOOKUP_BACKWARD,
-    LOOKUP_FORWARD,
-    FamilyTimes,
-    Program,
-    StageTimes,
-    TrainingPipeline,
-)
-from costmodels.iteration.timing import Simulation, run, simulation
+from costmodels.iteration import base, timing
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
@@ -58,7 +50,7 @@ _ROUNDING: Final = 1e-13
 class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
-    def __init__(self, stages: StageModel, pipeline: TrainingPipeline) -> None:
+    def __init__(self, stages: StageModel, pipeline: base.TrainingPipeline) -> None:
         """Keep the arguments; floors are made when they are asked for.
 
         Args:
@@ -163,12 +155,12 @@ class IterationFloor:
             return 0.0, 0.0, 0.0
         few = self.of(types, fetches=fetches)
         many = self.of(types, fetches=fetches, more_calls=1)
-        device_s = many.own_s(LOOKUP_FORWARD) - few.own_s(LOOKUP_FORWARD)
-        backward_s = many.own_s(LOOKUP_BACKWARD) - few.own_s(LOOKUP_BACKWARD)
-        host_s = many.issue_s(LOOKUP_FORWARD) - few.issue_s(LOOKUP_FORWARD)
+        device_s = many.own_s(base.LOOKUP_FORWARD) - few.own_s(base.LOOKUP_FORWARD)
+        backward_s = many.own_s(base.LOOKUP_BACKWARD) - few.own_s(base.LOOKUP_BACKWARD)
+        host_s = many.issue_s(base.LOOKUP_FORWARD) - few.issue_s(base.LOOKUP_FORWARD)
         forward_s, alone_s = (
             device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
-            for at in ((LOOKUP_FORWARD, 0), (LOOKUP_FORWARD, -1))
+            for at in ((base.LOOKUP_FORWARD, 0), (base.LOOKUP_FORWARD, -1))
         )
         kept = 1.0 - _ROUNDING
         return forward_s * kept, backward_s * kept, alone_s * kept
@@ -224,7 +216,7 @@ class IterationFloor:
 
     def _families(
         self, types: frozenset[ShardingType], opened: Callable[[Leaf], FloatArray]
-    ) -> tuple[FamilyTimes, ...]:
+    ) -> tuple[base.FamilyTimes, ...]:
         """The exchanges of the types; arguments are those of :meth:`_times`."""
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
 
@@ -238,7 +230,7 @@ class IterationFloor:
             each = [[exchanged(kind, which, way) for way in ways] for which in run]
             forward_s, *gradients_s = zip(*each, strict=True)
             families.append(
-                FamilyTimes(
+                base.FamilyTimes(
                     name=kind.value,
                     present=None,
                     input_s=exchanged(kind, INDICES, None),
@@ -252,11 +244,11 @@ class IterationFloor:
         self,
         types: frozenset[ShardingType],
         opened: Callable[[Leaf], FloatArray],
-        own: StageTimes,
+        own: base.StageTimes,
         *,
         fetches: bool,
         tail: Leaf | None,
-    ) -> StageTimes:
+    ) -> base.StageTimes:
         """Stage times of the made-up ranks: a row of durations without leaves, and one for each.
 
         The durations that depend on the plan are both lookups, every exchange whose time grows with
@@ -306,7 +298,7 @@ class IterationFloor:
         )
 
 
-def _in_own_row(times: StageTimes) -> StageTimes:
+def _in_own_row(times: base.StageTimes) -> base.StageTimes:
     """The stages with their durations in the first row, and none in those of leaves."""
 
     def placed(value: Any) -> Any:
@@ -428,7 +420,9 @@ class TypeFloor:
         phases: ``[L]`` the phase of each leaf.
     """
 
-    def __init__(self, leaves: tuple[Leaf, ...], program: Program, durations_s: FloatArray) -> None:
+    def __init__(
+        self, leaves: tuple[Leaf, ...], program: base.Program, durations_s: FloatArray
+    ) -> None:
         """Keep the parts.
 
         Args:
@@ -460,7 +454,7 @@ class TypeFloor:
         """Shortest iterations ``[N]`` for leaves ``[N, L]``."""
         durations = [s + leaves @ c.T for s, c in zip(self._own_s, self._counts, strict=True)]
         shape = len(leaves), self._own_s.shape[1]
-        return np.maximum(run(self._steps, durations, shape).iteration_time_s, self._floor_s)
+        return np.maximum(timing.run(self._steps, durations, shape).iteration_time_s, self._floor_s)
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
@@ -488,11 +482,11 @@ class TypeFloor:
                 node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
-    def _simulated(self, leaves: FloatArray) -> tuple[Simulation, FloatArray]:
+    def _simulated(self, leaves: FloatArray) -> tuple[timing.Simulation, FloatArray]:
         """What each step waited for, and ``[steps, R]`` when the host had issued it."""
         durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
-        found = run(self._steps, list(durations), (ranks,))
-        return simulation(self._steps, found), np.stack(found.issued_s)
+        found = timing.run(self._steps, list(durations), (ranks,))
+        return timing.simulation(self._steps, found), np.stack(found.issued_s)
 
     def own_s(self, step_name: str) -> float:
         """Seconds of a step on the first rank, without its leaves."""

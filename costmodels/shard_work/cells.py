@@ -13,14 +13,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import (
-    BY_HOSTS,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    row_block_columns,
-)
+from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, row_block_columns
 from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Table, Workload
 
@@ -178,12 +171,13 @@ class OptionCells:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         placements, columns, world_size = plan.placements, self._columns, self._world_size
+        shards = [p.cells for p in placements]
+        families = [self._family(p.sharding_type, p.cells.rank) for p in placements]
         each_kind = [
-            (self._position[p.table], TYPES.index(self._family(p)), _KERNEL_CODES[p.kernel])
-            for p in placements
+            (self._position[p.table], TYPES.index(family), _KERNEL_CODES[p.kernel])
+            for p, family in zip(placements, families, strict=True)
         ]
         kinds = np.array(each_kind, dtype=np.int64).reshape(-1, 3)
-        shards = [p.cells for p in placements]
         of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
         rank, offset, rows, cols = (
             np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
@@ -222,13 +216,12 @@ class OptionCells:
             cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
         )
 
-    def _family(self, placement: TablePlacement) -> ShardingType:
-        """The sharding type whose collectives a placement uses.
+    def _family(self, kind: ShardingType, ranks: IntArray) -> ShardingType:
+        """The sharding type whose collectives a placement on these ranks uses.
 
         A table that is cut by rows over only *some* ranks (which HugeCTR can run, TorchRec cannot)
         sends its partial sums to their destination as table-wise shards do.
         """
-        kind, ranks = placement.sharding_type, placement.cells.rank
         parts = self._parts.get(kind)
         if parts is None or not len(ranks):
             return kind
