@@ -21,7 +21,7 @@ from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Codecs
 from costmodels.units import GIB
-from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
+from costmodels.workload import DataType, Optimizer, Pipeline, Pooling, Table, Workload
 
 HBM_CAPACITY_BYTES: Final = 32.0 * GIB
 """Device memory of each rank, if the user gives none."""
@@ -67,9 +67,6 @@ INPUT_COPIES: Final = 20
 flight."""
 
 # ------------------ machine: two levels of links, and the memory of each rank
-
-_FP32_BYTES = 4
-"""Bytes of a parameter of the dense part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,26 +140,13 @@ class TorchrecMachine:
             ddr_limits_bytes=self.ddr_limits_bytes,
         )
 
-    def bandwidth(self, world_size: int, local_world_size: int) -> float:
-        """Bytes per second of any collective except an all-reduce.
-
-        Source: ``BasicCommsBandwidths.get_bw``.
-
-        Args:
-            world_size: ranks that take part.
-            local_world_size: how many of them are on one host.
-        """
-        if world_size <= local_world_size:
-            return self.intra_host_bandwidth_bytes_per_s
-        return self.inter_host_bandwidth_bytes_per_s
-
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
 
         ``HeuristicalStorageReservation`` keeps 15 % of the memory, six times the parameters of the
         dense part, and twenty times the indices of a batch.
         """
-        dense = round(DENSE_COPIES * _FP32_BYTES * dense_parameters(workload))
+        dense = round(DENSE_COPIES * DataType.FP32.num_bytes * dense_parameters(workload))
         batch = workload.batch_size_per_rank
         ids = sum(f.pooling_factor * batch for t in workload.tables for f in t.features)
         inputs = math.ceil(ids * INDEX_BYTES) * INPUT_COPIES
@@ -350,16 +334,16 @@ def shard_perf(
     penalty = 1.0 if by_rows else _penalty(num_cols)
     read = _forward_bytes(table, table.inputs.num_ids / parts * world, columns)
     compute = (read + moved[0]) * penalty / rate
-    inside = machine.bandwidth(world, machine.local_world_size)
+    inter = machine.inter_host_bandwidth_bytes_per_s
+    # As ``BasicCommsBandwidths.get_bw``: the links between hosts if the ranks are on several.
+    is_one_host = (group if by_hosts else world) <= machine.local_world_size
+    inside = machine.intra_host_bandwidth_bytes_per_s if is_one_host else inter
     comms = [size / inside for size in moved]
-    if by_hosts:
+    if by_hosts and groups > 1:
         # Outputs are added up inside the group and then exchanged between groups. Gradients take
         # the way back.
-        inside = machine.bandwidth(group, min(group, machine.local_world_size))
-        across = machine.bandwidth(groups, 1)
-        vectors = table.inputs.num_outputs * groups * num_cols if groups > 1 else 0.0
-        further = [vectors * b / across for b in table.all_to_all_bytes]
-        comms = [x + size / inside for x, size in zip(further, moved, strict=True)]
+        vectors, each = table.inputs.num_outputs * groups * num_cols, table.all_to_all_bytes
+        comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
     copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
     return ShardPerf(
         fwd_compute_s=compute,
