@@ -312,9 +312,8 @@ class CostPipeline(WorkModel):
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
             self.hot_row_remark(plan, self._kept_work(plan)),
+            unused_remark(self.topology) if is_calibrated else None,
         ]
-        if is_calibrated:
-            told.append(unused_remark(self.topology))
         notes += filter(None, told)
         is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -496,23 +497,16 @@ def _unpipelined(builder: ProgramBuilder) -> None:
     builder.backward((builder.forward((fetch,)),))
 
 
-def _sparse_dist(builder: ProgramBuilder) -> None:
-    """Exchanges the next batch's split sizes before the forward pass, and its indices beside it."""
-    splits = builder.input_splits()
-    fetch = builder.add("cache fetch", builder.times.cache_fetch_s)
-    _next_batch_beside(builder, splits, (fetch,))
+def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
+    """Forward and backward pass, and beside them exchange and copy of the next batch.
 
-
-def _prefetching(builder: ProgramBuilder) -> None:
-    """As sparse_dist, with the cache fetch of a coming batch on a stream of its own."""
-    splits = builder.input_splits()
-    builder.add("cache prefetch", builder.times.cache_fetch_s, Stream.PREFETCH)
-    _next_batch_beside(builder, splits, ())
-
-
-def _next_batch_beside(builder: ProgramBuilder, splits: int, fetched: tuple[int, ...]) -> None:
-    """Forward and backward pass, and beside them exchange and copy of the next batch."""
-    top = builder.forward(fetched)
+    The next batch's split sizes are exchanged before the forward pass, and its indices beside it.
+    With ``prefetches``, the cache fetch of a coming batch runs on a stream of its own.
+    """
+    splits, stream = builder.input_splits(), Stream.PREFETCH if prefetches else Stream.COMPUTE
+    name = "cache prefetch" if prefetches else "cache fetch"
+    fetch = builder.add(name, builder.times.cache_fetch_s, stream)
+    top = builder.forward(() if prefetches else (fetch,))
     builder.input_dist((splits,))
     builder.input_copy(Stream.COPY)
     builder.backward((top,))
@@ -546,12 +540,15 @@ def _hugectr(builder: ProgramBuilder) -> None:
     builder.optimizer((reduced,))
 
 
+_PREFETCHING: Final = TrainingPipeline(
+    order=partial(_sparse_dist, prefetches=True), exposes_fetch=False
+)
 PIPELINES: Final = {
     Pipeline.NONE: TrainingPipeline(order=_unpipelined, exposes_input_dist=True),
     Pipeline.SPARSE_DIST: TrainingPipeline(order=_sparse_dist),
-    Pipeline.PREFETCH_SPARSE_DIST: TrainingPipeline(order=_prefetching, exposes_fetch=False),
+    Pipeline.PREFETCH_SPARSE_DIST: _PREFETCHING,
     Pipeline.HUGECTR: TrainingPipeline(order=_hugectr, overlaps_bottom=True),
-    Pipeline.LOOKAHEAD: TrainingPipeline(order=_prefetching, exposes_fetch=False),
+    Pipeline.LOOKAHEAD: _PREFETCHING,
 }
 """All pipelines. ``none``, ``sparse_dist`` (TrainPipelineSparseDist) and ``prefetch_sparse_dist``
 (PrefetchTrainPipelineSparseDist) are TorchRec's, ``hugectr`` is HugeCTR's with both overlaps on, as
