@@ -72,16 +72,15 @@ class TableColumns:
     def __init__(self, tables: Sequence[Table]) -> None:
         """Read these tables."""
         known = {law: i for i, law in enumerate(dict.fromkeys(t.distribution for t in tables))}
-        each_index, own = RowUpdate.PER_INDEX, [t.optimizer for t in tables]
+        updates, own = [t.row_update for t in tables], [t.optimizer for t in tables]
         self.tables, self.laws = tuple(tables), side_by_side(tuple(known))
         self.law: IntArray = _column(int, (known[t.distribution] for t in tables))
         self.is_scattered: BoolArray = _column(bool, (t.distribution.scattered for t in tables))
         self.is_pooled: BoolArray = _column(bool, (t.pooling is not Pooling.NONE for t in tables))
         self.is_weighted: BoolArray = _column(bool, (t.is_weighted for t in tables))
-        self.sorts: BoolArray = _column(bool, (t.row_update.sorts for t in tables))
-        self.updates_each_index: BoolArray = _column(
-            bool, (t.row_update is each_index for t in tables)
-        )
+        self.sorts: BoolArray = _column(bool, (u.sorts for u in updates))
+        each_index = RowUpdate.PER_INDEX
+        self.updates_each_index: BoolArray = _column(bool, (u is each_index for u in updates))
         self.deduplicates_indices: BoolArray = _column(
             bool, (t.deduplicates_indices for t in tables)
         )

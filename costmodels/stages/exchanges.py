@@ -121,9 +121,7 @@ class DenseReduction:
         """
         if self._exchange is not None:
             is_alone = self._trainers.world_size == 1 and not self._workload.tables
-            return (
-                np.zeros_like(num_bytes) if is_alone else self._exchange.gradient_growth(num_bytes)
-            )
+            return self._exchange.gradient_growth(num_bytes * (not is_alone))
         kind, topology = Collective.ALL_REDUCE, self._topology
         return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
