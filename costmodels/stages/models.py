@@ -8,8 +8,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,11 +54,25 @@ class _Content(pickle.Pickler):
         self.fast = True  # equal values have equal content, whether they are one object or several
 
     def reducer_override(self, value: object) -> Any:
-        """Pickle everything as usual."""
+        """Pickle models by all that tells them from others; anything else as usual."""
         kinds = (value if isinstance(value, type) else type(value)).__mro__
         self.modules.update(kind.__module__ for kind in kinds)
         self.modules.add(getattr(value, "__module__", None) or "")
-        return NotImplemented
+        if isinstance(value, type) or not (is_dataclass(value) or isinstance(value, _FAMILIES)):
+            return NotImplemented
+        return type(value), (), {n: getattr(value, n) for n in _names(value) if hasattr(value, n)}
+
+
+def _names(value: Any) -> list[str]:
+    """The attributes that tell a value from others of its class, without results it has kept."""
+    kind, names = type(value), set(getattr(value, "__dict__", ()))
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names |= {slots} if isinstance(slots, str) else set(slots)
+    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
+    if is_dataclass(value):
+        kept |= {field.name for field in fields(value) if not field.compare}
+    return sorted(names - kept - {"__dict__", "__weakref__"})
 
 
 def own_description(parts: Sequence[object]) -> str:
