@@ -140,7 +140,7 @@ class TorchrecPipeline(CostPipeline):
             t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
         }
         for name, inputs in asked.inputs:
-            self.torchrec_tables[name] = inputs.read(self.torchrec_tables[name])
+            self.torchrec_tables[name] = replace(self.torchrec_tables[name], inputs=inputs)
         self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
         self._modules = {module: i for i, module in enumerate(modules)}

@@ -17,13 +17,13 @@ import numpy as np
 from costmodels.calibration.points import zipf_table
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
+from costmodels.lookup.base import AbstractLookupModel, LookupShards, TableColumns
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
-from costmodels.workload import DataType, Optimizer, Pooling, Table
+from costmodels.workload import DataType, Optimizer, Pooling
 
 PASSES: Final = ("forward", "backward")
 """The two passes, in the order of measured and predicted times."""
@@ -51,14 +51,16 @@ class LookupRow:
         point: name of the point; rows of one point are left out together.
         block: what kind of call it is: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
         num_tables: tables of the call.
-        shard: one of them, whole.
+        kernel: what looks them up.
+        shards: one of them, whole.
         measured_s: forward and backward, as measured on the device.
     """
 
     point: str
     block: str
     num_tables: int
-    shard: LookupShard
+    kernel: ComputeKernel
+    shards: LookupShards
     measured_s: tuple[float, float]
 
     @staticmethod
@@ -71,43 +73,23 @@ class LookupRow:
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )
-        shard = whole_call(
-            table,
-            (float(row["B"]) * pooling, float(row["B"])),
-            kernel=LOCATIONS[row["loc"]],
-            output_element_bytes=4,
+        bags, kernel = np.array([float(row["B"])]), LOCATIONS[row["loc"]]
+        shards = LookupShards.whole(
+            TableColumns((table,)),
+            bags * pooling,
+            bags,
+            kernel,
+            row.get("clf") or 0.0,
             optimizer=Optimizer(row["opt"]),
-            cache_load_factor_ratio=row.get("clf"),
         )
         return LookupRow(
             point=str(row["id"]),
             block=str(row["block"]),
             num_tables=int(row["T"]),
-            shard=shard,
+            kernel=kernel,
+            shards=shards,
             measured_s=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
         )
-
-
-def whole_call(table: Table, counts: tuple[float, float], **given: Any) -> LookupShard:
-    """A whole table in a call of its own.
-
-    Args:
-        table: the table.
-        counts: indices and bags of the call; without pooling, each index is a bag.
-        given: the other fields of the shard.
-    """
-    indices, bags = counts
-    return LookupShard(
-        table=table,
-        row_offset=0,
-        num_rows=table.num_embeddings,
-        num_cols=table.embedding_dim,
-        num_indices=indices,
-        num_table_indices=indices,
-        num_bags=indices if table.pooling is Pooling.NONE else bags,
-        index_bytes=8,
-        **given,
-    )
 
 
 BlockErrors = dict[tuple[str, str], ErrorSummary]
@@ -190,12 +172,13 @@ def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
         replace(topology, lookup_constants=replace(start, **{**none, name: getattr(start, name)}))
         for name in FITTED
     ]
-    each = [[call_seconds([(r.shard, r.num_tables)], s) for s in systems] for r in rows]
+    each = [[call_seconds(r.kernel, [(r.shards, r.num_tables)], s) for s in systems] for r in rows]
     return np.swapaxes(np.array(each), 1, 2)
 
 
 def call_seconds(
-    tables: Sequence[tuple[LookupShard, float]],
+    kernel: ComputeKernel,
+    tables: Sequence[tuple[LookupShards, float]],
     topology: Topology,
     model: AbstractLookupModel = _LAW,
 ) -> tuple[float, float]:
@@ -205,17 +188,18 @@ def call_seconds(
     time of its work are joined as the square root of the sum of their squares.
 
     Args:
+        kernel: of the call.
         tables: the tables of the call, each with how many there are of it.
         topology: the system that runs it.
         model: prices the work.
     """
     first = tables[0][0]
-    model = model.for_calls(LookupShards.of(first), topology)
-    work = np.sum([count * model.shard_work(s, topology) for s, count in tables], axis=0)
-    floor = model.call_floor(first.kernel, topology)
+    model = model.for_calls(first, topology)
+    each = [count * model.checked_work(shards, topology)[0] for shards, count in tables]
+    work, floor = np.sum(each, axis=0), model.call_floor(kernel, topology)
     forward_s = float(model.forward_time(work, topology))
     backward_s = float(model.backward_time(work, topology))
-    if first.table.row_update.sorts:
+    if first.tables.sorts[0]:
         return forward_s + (floor.fetch_s + floor.forward_s), backward_s + floor.backward_s
     forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
     return forward_s, math.hypot(backward_s, floor.forward_s)

@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from costmodels.calibration.fit_fbgemm import LOCATIONS, call_seconds, whole_call
+import numpy as np
+
+from costmodels.calibration.fit_fbgemm import LOCATIONS, call_seconds
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
-from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.base import AbstractLookupModel, LookupShards, TableColumns
 from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import default_models
@@ -73,11 +75,17 @@ _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCall:
-    """One fused call on ``num_tables`` equal tables, each of which is ``shard``."""
+    """One fused call of ``kernel`` on ``num_tables`` equal tables, one of which is ``shards``."""
 
-    shard: LookupShard
+    kernel: ComputeKernel
+    shards: LookupShards
     num_tables: float
     phase: str
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self.shards.tables.tables[0]
 
 
 @final
@@ -128,13 +136,13 @@ def predict_calls(
     calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology
 ) -> cells.Predicted:
     """Predict one fused call on the tables of all ``calls``, which share a phase and a kernel."""
-    indices = sum(call.num_tables * call.shard.num_indices for call in calls)
+    indices = sum(call.num_tables * float(call.shards.num_indices[0]) for call in calls)
     return cells.interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
 
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
-    kernel, table = call.shard.kernel, call.shard.table
+    kernel, table = call.kernel, call.table
     known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
     is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
     sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
@@ -163,7 +171,7 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
 
 def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> cells.Answer:
     """A call on one core, by the constants of a calibrated machine."""
-    if call.shard.kernel is not ComputeKernel.FUSED:
+    if call.kernel is not ComputeKernel.FUSED:
         return cells.Unmodelled(reason="a CPU has no device memory apart from its own")
     forward, backward, _ = _PHASES[call.phase]
     phases = ["forward"] * forward + ["backward"] * backward
@@ -177,8 +185,8 @@ def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) ->
 
 def call_time(calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology) -> float:
     """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs."""
-    tables = [(call.shard, call.num_tables) for call in calls]
-    forward_s, backward_s = call_seconds(tables, topology, model)
+    tables = [(call.shards, call.num_tables) for call in calls]
+    forward_s, backward_s = call_seconds(calls[0].kernel, tables, topology, model)
     forward, backward, idle = _PHASES[calls[0].phase]
     idle_s = _IDLE_CALLS * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
@@ -220,25 +228,25 @@ def _shaped(given: dict[str, str]) -> LookupCall | cells.Unmodelled:
         embedding_dim=dim,
         features=(Feature(name="feature", pooling_factor=pooling_factor),),
         distribution=law,
-        pooling=cells.word(given, "pooling", "sum", Pooling),
         dtype=cells.word(given, "weight_dtype", "fp32", DataType),
+        pooling=cells.word(given, "pooling", "sum", Pooling),
         row_update=cells.word(given, "update", "deduplicated", RowUpdate),
     )
-    location = cells.word(given, "location", "hbm", LOCATIONS.__getitem__)
+    kernel, ratio = cells.word(given, "location", "hbm", LOCATIONS.__getitem__), 0.0
     output = cells.word(given, "output_dtype", "fp32", DataType)
     optimizer = cells.word(given, "optimizer", "sgd", _optimizer)
-    cached = None
-    if location is ComputeKernel.FUSED_UVM_CACHING:
-        cached = cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
-    shard = whole_call(
-        table,
-        counts,
-        kernel=location,
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
+        ratio = cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+    shards = LookupShards.whole(
+        TableColumns((table,)),
+        np.array(counts[:1]),
+        np.array(counts[1:]),
+        kernel,
+        ratio,
         output_element_bytes=int(output.num_bytes),
         optimizer=optimizer,
-        cache_load_factor_ratio=cached,
     )
-    return LookupCall(shard=shard, num_tables=num_tables, phase=phase)
+    return LookupCall(kernel=kernel, shards=shards, num_tables=num_tables, phase=phase)
 
 
 def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> tuple[float, float]:

@@ -45,7 +45,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
 from costmodels.topology import Topology
 from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import Workload
 from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
@@ -320,8 +320,8 @@ def lookups() -> tuple[cases.Part, ...]:
 
 def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
     """For each way of leaving rows out, the group of each row."""
-    columns = np.array([row.shard.num_cols for row in rows])
-    bags = np.array([row.shard.table.pooling_factor for row in rows])
+    columns = np.array([row.shards.num_cols[0] for row in rows])
+    bags = np.array([row.shards.tables.pooling_factor[0] for row in rows])
     return {
         "a tenth of the points left out": folds_of(rows),
         "wider or narrower rows left out": (columns > np.median(columns)).astype(np.int64),
@@ -335,8 +335,8 @@ def _lookups(
     """Both passes of every row, with the intervals that ``predict lookup`` gives."""
     found = []
     for row, time_s in zip(rows, predicted_s.tolist(), strict=True):
-        pooled = row.shard.table.pooling is not Pooling.NONE
-        sigma = call_sigma(topology, row.shard.kernel, is_pooled=pooled)
+        pooled = bool(row.shards.tables.is_pooled[0])
+        sigma = call_sigma(topology, row.kernel, is_pooled=pooled)
         sigma = math.hypot(sigma, rate_sigma(topology, "lookup"))
         for direction, measured_s, own_s in zip(PASSES, row.measured_s, time_s, strict=True):
             groups = {"calls": row.block, "direction": direction}

@@ -194,7 +194,7 @@ def test_the_system_of_the_rows_predicts_them(fitted: Written) -> None:
     mine = io.load_system(fitted.written[0], gpus=1)
     assert mine.lookup_constants is not None
     calls = [LookupRow.of(row) for row in measured.of_block("hbm", "seq", "uvm", "uvmc")]
-    predicted = np.array([call_seconds([(c.shard, c.num_tables)], mine) for c in calls])
+    predicted = np.array([call_seconds(c.kernel, [(c.shards, c.num_tables)], mine) for c in calls])
     inside = block_errors(calls, predicted)
     assert len(inside) == len(fitted.lookup_errors) == 8
     for key, error in fitted.lookup_errors.items():
@@ -213,7 +213,9 @@ def test_other_lookups_give_other_constants(tmp_path: Path) -> None:
         path = tmp_path / f"{len(forward)}.yaml"
         fit_and_write(path, "h200_sxm", read_rows(written(tmp_path, ENVIRONMENT, *rows)))
         call = LookupRow.of(lookup())
-        forward.append(call_seconds([(call.shard, call.num_tables)], io.load_system(path))[0])
+        forward.append(
+            call_seconds(call.kernel, [(call.shards, call.num_tables)], io.load_system(path))[0]
+        )
     assert forward[0] / forward[1] == pytest.approx(2.0, rel=0.05)
 
 
