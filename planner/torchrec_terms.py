@@ -337,13 +337,6 @@ class _Pruning:
         """``[T]`` the least of ``values [n]`` over the options of each table."""
         return np.minimum.reduceat(values, self._space.first[:-1])
 
-    def _of_least(self, values: FloatArray) -> IntArray:
-        """``[T]`` number of the option with the least value of each table; the first in a tie."""
-        counts = np.diff(self._space.first)
-        at = np.flatnonzero(values == np.repeat(self._least(values), counts))
-        _, firsts = np.unique(self._space.table_of[at], return_index=True)
-        return np.asarray(at[firsts])
-
     def _priced(self, price: float) -> FloatArray:
         """``c + y b`` of each option."""
         return np.asarray(self._total_s + price * self._bytes)
@@ -362,7 +355,7 @@ class _Pruning:
         far = float(prices.max()) * len(prices) + 1.0
         shown = np.where(self._largest_s <= largest_s, prices, prices + far)
         shown = np.where(self._fits, shown, np.inf)
-        return self._of_least(shown)
+        return self._space.least_options(shown)
 
     def _best_price(self) -> float | None:
         """Seconds per byte at which ``L`` is greatest; None if the smallest options do not fit.
@@ -375,7 +368,7 @@ class _Pruning:
         def overfull(rows: IntArray) -> bool:
             return float(bytes_[rows].sum()) > self._room
 
-        if overfull(self._of_least(np.where(self._fits, bytes_, np.inf))):
+        if overfull(self._space.least_options(np.where(self._fits, bytes_, np.inf))):
             return None
         if not overfull(self._cheapest(0.0)):
             return 0.0

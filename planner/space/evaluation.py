@@ -48,6 +48,10 @@ _MOST_ENTRIES: Final = 400_000
 """Numbers of work priced in one call; more do not fit into processor caches, and take gigabytes."""
 
 
+Choice = tuple[int, tuple[int, ...]]
+"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """For each table in order: index of its option, and places (ranks or hosts) of its pieces."""
@@ -138,6 +142,12 @@ class SearchSpace:
     def type_choices(self) -> frozenset[frozenset[ShardingType]]:
         """The different sets of sharding types that tables may choose from."""
         return frozenset(frozenset(o.sharding_type for o in t.options) for t in self.tables)
+
+    def least_options(self, values: FloatArray) -> IntArray:
+        """``[T]`` number of each table's option of least value, ``[n]``; the first in a tie."""
+        least = np.minimum.reduceat(values, self.first[:-1])
+        at = np.flatnonzero(values == least[self.table_of])
+        return np.asarray(at[np.unique(self.table_of[at], return_index=True)[1]])
 
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""
@@ -284,7 +294,7 @@ class SearchSpace:
         return Assignment(options=tuple(options), places=tuple(places))
 
     @cached_property
-    def in_use(self) -> list[tuple[int, tuple[int, ...]] | None] | None:
+    def in_use(self) -> list[Choice | None] | None:
         """How the plan in use has each table: index of the option and places.
 
         None for a table that is cut as no listed option cuts it; None instead of the list if there
@@ -295,7 +305,7 @@ class SearchSpace:
             return None
         return [self.located(t, limit.start.placement(o.table)) for t, o in enumerate(self.tables)]
 
-    def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
+    def located(self, table: int, placement: TablePlacement) -> Choice | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
         sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         item, options = self.problem.workload.tables[table], self.tables[table].options

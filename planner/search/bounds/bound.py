@@ -33,8 +33,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import ProgramBasis, Rows, Solution
-from planner.search.common.programs import effort_of, solve
+from planner.search.common.lp import ProgramBasis, Rows, Solution, effort_of, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 

@@ -35,8 +35,7 @@ from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
 from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, Rows
-from planner.search.common.programs import effort_of, solve
+from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 from planner.space.objective import Cut

@@ -64,16 +64,12 @@ class Room:
         device memory. The price is the smallest one at which all options fit: the Lagrangian
         relaxation of the limit.
         """
-        size, table = self._share, self._space.table_of
-        costs = np.zeros(len(self._share))
+        size, costs = self._share, np.zeros(len(self._share))
         if relaxation.reduced_costs is not None:
             costs = np.abs(relaxation.reduced_costs)
 
         def picked(price: float) -> IntArray:
-            score = costs + price * size
-            least = np.minimum.reduceat(score, self._space.first[:-1])
-            where = np.flatnonzero(score <= least[table])
-            return np.asarray(where[np.unique(table[where], return_index=True)[1]])
+            return self._space.least_options(costs + price * size)
 
         low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
         for _ in range(_PRICES):

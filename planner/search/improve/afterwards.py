@@ -27,7 +27,7 @@ from planner.problem import MoveLimit
 from planner.replan import reshard
 from planner.result import LEAST_GAIN_RATIO, PAYBACK_S
 from planner.rules.placement_rules import received_bytes
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Choice, Evaluator, SearchSpace
 
 EQUAL: Final = 1.0 + 1e-9
 """Factor up to which an objective, or bytes, count as no worse; it allows for rounding."""
@@ -135,10 +135,6 @@ def _placed(
     return int(ranks[at]), float(values[at])
 
 
-_Choice = tuple[int, tuple[int, ...]]
-"""The index of a table's option, and the places of its pieces."""
-
-
 def staying(
     space: SearchSpace, evaluate: Evaluator, found: Assignment, limit: MoveLimit
 ) -> Assignment:
@@ -171,7 +167,7 @@ def staying(
 
 
 def _costs_ratio(
-    space: SearchSpace, found: Assignment, limit: MoveLimit, moved: dict[int, _Choice]
+    space: SearchSpace, found: Assignment, limit: MoveLimit, moved: dict[int, Choice]
 ) -> dict[int, float]:
     """The share of the objective that the move of each of these tables has to save.
 
@@ -193,7 +189,7 @@ def _costs_ratio(
     return {t: whole * size / move.moved_bytes for t, size in sizes.items()}
 
 
-def _located(space: SearchSpace, table: int, plan: Plan) -> _Choice | None:
+def _located(space: SearchSpace, table: int, plan: Plan) -> Choice | None:
     """Option and places of a table in a plan; None if they are not listed or not allowed now."""
     own = space.located(table, plan.placement(space.tables[table].table))
     if own is None:
@@ -203,11 +199,11 @@ def _located(space: SearchSpace, table: int, plan: Plan) -> _Choice | None:
     return own if allowed[list(own[1])].all() else None
 
 
-def _choice(assignment: Assignment, table: int) -> _Choice:
+def _choice(assignment: Assignment, table: int) -> Choice:
     return assignment.options[table], assignment.places[table]
 
 
-def _changed(assignment: Assignment, choices: dict[int, _Choice]) -> Assignment:
+def _changed(assignment: Assignment, choices: dict[int, Choice]) -> Assignment:
     """The assignment with other options and places of some tables."""
     options, places = list(assignment.options), list(assignment.places)
     for table, own in choices.items():

@@ -72,7 +72,8 @@ def share_out(
         Whether there was a better way.
     """
     pieces = [(*p, k) for k in (0, 1) for p in _movable(field, places[k], places[1 - k], spread)]
-    ranks = _ranks(field, places, spread)
+    ranks = np.array(places) if spread is Spread.RANKS else field.space.host_ranks(places)
+    ranks = ranks.reshape(2, -1)
     entries = ranks.size * len(field.loads)
     most = min(max(int(np.log2(_MOST_ENTRIES / entries)), _LEAST_PIECES), _MOST_PIECES)
     if len(pieces) > most:
@@ -90,14 +91,8 @@ def share_out(
     for i, (table, piece, _, _) in enumerate(pieces):
         new = moved.setdefault(table, list(field.places[table]))
         new[piece] = places[(way >> i) & 1]
-    field.move({table: tuple(new) for table, new in moved.items()})
+    field.change({table: (field.options[table], tuple(new)) for table, new in moved.items()})
     return True
-
-
-def _ranks(field: PartialPlan, places: tuple[int, int], spread: Spread) -> IntArray:
-    """``[2, L]`` the ranks of two hosts, or ``[2, 1]`` two ranks."""
-    ranks = np.array(places) if spread is Spread.RANKS else field.space.host_ranks(places)
-    return np.asarray(ranks.reshape(2, -1))
 
 
 def _movable(
@@ -239,20 +234,6 @@ class Ruiner:
             self._shared.append(Spread.HOSTS)
         self._turns = Turns(1 + len(self._shared), rng)
 
-    def build(self, field: PartialPlan, order: IntArray) -> bool:
-        """Put all tables into an empty plan, in this order.
-
-        Returns:
-            False if a table fits nowhere, or if the search has to end.
-        """
-        for table in order:
-            self._meter.spend(self._insertion_s)
-            best = field.best_insertion(int(table), self.choices[int(table)])
-            if best is None or not np.isfinite(best.value) or self.stopped():
-                return False
-            field.put(int(table), best.option, best.places)
-        return True
-
     def walk(self, field: PartialPlan, steps: int, watch: Callable[[PartialPlan], None]) -> None:
         """Ruin and recreate step by step.
 
@@ -302,14 +283,14 @@ class Ruiner:
         loads = field.loads.copy()
         ruined = self._ruin(field)
         old = {t: (field.options[t], field.places[t]) for t in ruined}
-        field.take(ruined)
+        field.change(dict.fromkeys(ruined))
         complete = self._recreate(field, ruined)
         luck = -np.log(max(self.rng.random(), 1e-12))
         better = field.smooth < current + temperature * current * luck
         rules = self.space.rules
         if complete and better and (not rules or self.space.keeps_rules(field.assignment)):
             return True
-        field.restore(loads, old)
+        field.change(old, loads)
         return False
 
     def _recreate(self, field: PartialPlan, tables: list[int]) -> bool:
@@ -320,7 +301,7 @@ class Ruiner:
             best = field.best_insertion(table, self.choices[table], blocked)
             if best is None or not np.isfinite(best.value):
                 return False
-            field.put(table, best.option, best.places)
+            field.change({table: (best.option, best.places)})
         return True
 
     def _ruin(self, field: PartialPlan) -> list[int]:

@@ -49,7 +49,7 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
     space, model = world(seed)
     field = field_at(space, model, seed)
     for table in range(space.num_tables):
-        field.take([table])
+        field.change({table: None})
         every = np.arange(len(space.tables[table].options))
         for option in every:
             best = field.best_insertion(table, grouped(field.space, table, every[[option]]))
@@ -57,13 +57,13 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
             assert best.option == option
             if not np.isfinite(best.value):
                 continue
-            field.put(table, best.option, best.places)
+            field.change({table: (best.option, best.places)})
             if field.overflow == 0:
                 assert field.smooth == pytest.approx(best.value, rel=1e-9)
-            field.take([table])
+            field.change({table: None})
         best = field.best_insertion(table, grouped(field.space, table, every))
         assert best is not None
-        field.put(table, best.option, best.places)
+        field.change({table: (best.option, best.places)})
         _keeps_constraints(space, field)
     again = space.work(field.assignment)
     loads = field.loads.T
@@ -86,13 +86,13 @@ def test_the_best_insertion_is_the_best_of_all_places_of_a_whole_table() -> None
     whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
     space, model = world(1, whole)
     field = field_at(space, model, 3)
-    field.take([4])
+    field.change({4: None})
     best = field.best_insertion(4, grouped(field.space, 4, np.arange(1)))
     values = []
     for rank in range(space.world_size):
-        field.put(4, 0, (rank,))
+        field.change({4: (0, (rank,))})
         values.append(field.smooth)
-        field.take([4])
+        field.change({4: None})
     assert best is not None
     assert best.value == pytest.approx(min(values), rel=1e-9)
 
