@@ -55,7 +55,7 @@ from costmodels.sharding import (
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
@@ -471,17 +471,15 @@ class ColumnMaxima(AbstractNamedObjective):
         """
         pipeline = space.pipeline
         if not isinstance(pipeline, TorchrecPipeline):
-            msg = (
+            refuse(
                 f"objective {self.name!r} needs work counted in TorchRec's estimates; plan with "
                 f"'shardplan plan --objective {self.name}' or planner.api.plan"
             )
-            raise InvalidInputError(msg)
         if pipeline.workload.batch_share_ratio:
-            msg = (
+            refuse(
                 f"batch_shares contradict objective {self.name!r}: TorchRec's planner knows one "
                 "batch size for all ranks; remove one of them"
             )
-            raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[..., TIMES:])
         self._gradient: FloatArray = np.eye(pipeline.num_features)[TIMES + self._columns]

@@ -27,7 +27,7 @@ from costmodels.sharding import (
     option_of,
 )
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse_any
 from planner.options.cuts import (
     ListingProgress,
     Names,
@@ -213,8 +213,7 @@ def _require_options(
                 f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
                 f"to it ({', '.join(tried)}); allow table_wise for it, or drop it from the rule"
             )
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
 
 
 # ------------------------------------------------------------------ cuts

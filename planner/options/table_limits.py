@@ -26,7 +26,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table
-from planner.errors import InvalidInputError
+from planner.errors import refuse_any
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     column_multiple,
@@ -89,8 +89,7 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
         for row, limit in zip(allowed, limits, strict=True):
             row[list(limit.ranks)] = True
         problems = contradictions(rules, names, allowed)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return tuple(limits)
 
 

@@ -156,13 +156,12 @@ def _options(
             allowed = all(not r.kernels or kernel in r.kernels for r in rules)
             if not allowed or kernel not in constraints.kernels:
                 continue
-            known = {}
-            for width, (rows, _) in itertools.product(set(widths), blocks):
-                perf = shard_perf(read, machine, kind, kernel, num_cols=width)
-                sizes = {"num_rows": rows, "num_cols": width}
+            perf = shard_perf(read, machine, kind, kernel, num_cols=widths[0])
+            runs = []
+            for rows, count in blocks:
+                sizes = {"num_rows": rows, "num_cols": widths[0]}
                 held = shard_storage(read, machine, kind, kernel, **sizes)
-                shard = DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
-                known[width, rows] = shard
+                runs.append((DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes), count))
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
                 table=table.name,
@@ -171,8 +170,7 @@ def _options(
                 column_widths=widths,
                 cache_load_factor_ratio=CACHE_LOAD_FACTOR if cached else None,
             )
-            runs = tuple((known[w, rows], count) for w in widths for rows, count in blocks)
-            yield DefaultOption(table=index, option=option, runs=runs)
+            yield DefaultOption(table=index, option=option, runs=tuple(runs) * len(widths))
 
 
 def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:

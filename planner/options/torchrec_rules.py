@@ -33,7 +33,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.text import counted
 
 COLUMN_MULTIPLE: Final = 4
@@ -150,9 +150,7 @@ def unsummed_words(table: Table) -> str:
 
 def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
     if device not in KERNELS_BY_DEVICE:
-        known = ", ".join(KERNELS_BY_DEVICE)
-        msg = f"device {device!r} is not supported; use one of {known}"
-        raise InvalidInputError(msg)
+        refuse(f"device {device!r} is not supported; use one of {', '.join(KERNELS_BY_DEVICE)}")
     return KERNELS_BY_DEVICE[device]
 
 

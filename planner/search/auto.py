@@ -230,9 +230,7 @@ def _start_under_rules(space: SearchSpace, record: Record) -> None:
     if home is not None:
         known = [c for c in home if c is not None]
         if len(known) == space.num_tables:
-            start = Assignment(
-                options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
-            )
+            start = Assignment.of(known)
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter

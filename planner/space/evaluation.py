@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -29,7 +29,7 @@ from costmodels.sharding import (
     option_of,
     place,
 )
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.options.cuts import PLAIN_NAMES
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
@@ -58,6 +58,26 @@ class Assignment:
 
     options: tuple[int, ...]
     places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, choices: Iterable[Choice]) -> Assignment:
+        """The assignment of one choice for each table, in order."""
+        options, places = [], []
+        for option, where in choices:
+            options.append(option)
+            places.append(where)
+        return cls(options=tuple(options), places=tuple(places))
+
+    def choice(self, table: int) -> Choice:
+        """Option and places of a table."""
+        return self.options[table], self.places[table]
+
+    def changed(self, choices: Mapping[int, Choice]) -> Assignment:
+        """The assignment with other options and places of some tables."""
+        options, places = list(self.options), list(self.places)
+        for table, own in choices.items():
+            options[table], places[table] = own
+        return Assignment(options=tuple(options), places=tuple(places))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,15 +303,13 @@ class SearchSpace:
         Raises:
             InvalidInputError: the plan cuts a table in a way that is not in the space.
         """
-        options, places = [], []
+        found = []
         for t, table in enumerate(self.tables):
-            found = self.located(t, plan.placement(table.table))
-            if found is None:
-                msg = f"table {table.table!r}: no option of the search space is cut like the plan"
-                raise InvalidInputError(msg)
-            options.append(found[0])
-            places.append(found[1])
-        return Assignment(options=tuple(options), places=tuple(places))
+            choice = self.located(t, plan.placement(table.table))
+            if choice is None:
+                refuse(f"table {table.table!r}: no option of the search space is cut like the plan")
+            found.append(choice)
+        return Assignment.of(found)
 
     @cached_property
     def in_use(self) -> list[Choice | None] | None:

@@ -172,59 +172,33 @@ class MoveBound:
 
     @cached_property
     def _below(self) -> tuple[FloatArray, FloatArray]:
-        """Rows that are the same for every set of sharding types, and the upper limit of each."""
-        loads = np.vstack([self._rank_rows(), self._mean_rows()])
-        rules, limits = self._limit_rows()
-        return np.vstack([loads, rules]), np.concatenate([np.zeros(len(loads)), limits])
+        """Rows that are the same for every set of sharding types, and the upper limit of each.
 
-    def _row(self, number: int) -> FloatArray:
-        """So many rows with coefficients of 0."""
-        space = self._space
-        size = len(space.options) + len(self._staying) + len(self._model.used) + 1
-        return np.zeros((number, size))
-
-    def _rank_rows(self) -> FloatArray:
-        """Rows about each rank: what stays there, and uniform options, less the phase's maximum."""
-        space, model = self._space, self._model
-        count, tangents = len(space.options), model.num_tangents
-        rows = self._row(len(self._ranks) * tangents).reshape(len(self._ranks), tangents, -1)
-        stay = slice(count, count + len(self._staying))
-        rows[:, :, stay] = self._stay.transpose(1, 2, 0) / self._most
+        They are about each rank (what stays there, and uniform options, less the phase's maximum),
+        about the means over ranks, and about what moves: tables, and bytes as a share of the limit.
+        """
+        space, model, count = self._space, self._model, len(self._space.options)
+        stay, tangents = slice(count, count + len(self._staying)), model.num_tangents
+        loads = np.zeros((len(self._ranks) + 1, tangents, stay.stop + len(model.used) + 1))
+        loads[:-1, :, stay] = self._stay.transpose(1, 2, 0)
         for flat in np.flatnonzero(space.is_uniform):
-            rows[:, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents] / self._most
-        self._less_maxima(rows)
-        return rows.reshape(-1, rows.shape[-1])
-
-    def _mean_rows(self) -> FloatArray:
-        """Rows about the means over ranks: all options, less the phase's maximum."""
-        model, count = self._model, len(self._space.options)
-        tangents = model.num_tangents
-        rows = self._row(tangents)
-        rows[:, :count] = model.mean[:, :tangents].T / self._most
-        rows[:, count : count + len(self._staying)] = self._stay_mean.T / self._most
-        self._less_maxima(rows)
-        return rows
-
-    def _less_maxima(self, rows: FloatArray) -> None:
-        """Subtract the maximum of its phase from the row of each tangent."""
-        start = len(self._space.options) + len(self._staying)
-        tangents = np.arange(self._model.num_tangents)
-        rows[..., tangents, start + self._model.phase_index] = -1.0
-
-    def _limit_rows(self) -> tuple[FloatArray, FloatArray]:
-        """Rows about the tables and bytes that move, and their limits; bytes as a share of it."""
-        rows, limits = [], []
-        count = len(self._space.options)
-        if math.isfinite(self._budget.max_tables):
-            rows.append(self._row(1))
-            rows[-1][0, :count] = self._moved > MOVED_BYTES
-            limits.append(float(self._budget.max_tables))
-        if math.isfinite(self._budget.max_bytes):
-            unit = max(self._budget.max_bytes, 1.0)
-            rows.append(self._row(1))
-            rows[-1][0, :count] = self._moved / unit
-            limits.append(self._budget.max_bytes / unit)
-        return np.vstack([self._row(0), *rows]), np.array(limits)
+            loads[:-1, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents]
+        loads[-1, :, :count] = model.mean[:, :tangents].T
+        loads[-1, :, stay] = self._stay_mean.T
+        loads /= self._most
+        loads[:, np.arange(tangents), stay.stop + model.phase_index] = -1.0
+        rows = [*loads.reshape(-1, loads.shape[-1])]
+        limits = [0.0] * len(rows)
+        unit = max(self._budget.max_bytes, 1.0)
+        for moved, limit in (
+            (self._moved > MOVED_BYTES, self._budget.max_tables),
+            (self._moved / unit, self._budget.max_bytes / unit),
+        ):
+            if math.isfinite(limit):
+                rows.append(np.zeros(loads.shape[-1]))
+                rows[-1][:count] = moved
+                limits.append(float(limit))
+        return np.array(rows), np.array(limits)
 
 
 def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tuple[int, ...] | None]:

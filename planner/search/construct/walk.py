@@ -115,8 +115,8 @@ class Assignments:
 
     def __getitem__(self, at: int) -> Assignment:
         """The assignment at a position."""
-        picked = [found[own[at]] for found, own in zip(self.choices, self.index, strict=True)]
-        return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
+        pairs = zip(self.choices, self.index, strict=True)
+        return Assignment.of(found[own[at]] for found, own in pairs)
 
     def __iter__(self) -> Iterator[Assignment]:
         """All assignments in order."""

@@ -57,7 +57,7 @@ def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> As
         found = _placed(space, evaluate, rest, work, (table, whole))
         if found is None or found[1] > value * EQUAL:
             continue
-        changed = _changed(now, {table: (whole, (found[0],))})
+        changed = now.changed({table: (whole, (found[0],))})
         if space.keeps_rules(changed):
             now, work = changed, space.work(changed)
     return now
@@ -74,7 +74,7 @@ def _in_device_memory(
         nearer = space.with_kernel(table, index, ComputeKernel.FUSED)
         if nearer == index:
             continue
-        changed = _changed(now, {table: (nearer, now.places[table])})
+        changed = now.changed({table: (nearer, now.places[table])})
         if space.keeps_rules(changed) and evaluate.value(changed) <= value * EQUAL:
             now = changed
     return now
@@ -147,11 +147,11 @@ def staying(
         limit: the plan in use; tables that are cut in a way that is not listed move in any case.
     """
     at_home = {t: _located(space, t, limit.start) for t in range(space.num_tables)}
-    moved = {t: own for t, own in at_home.items() if own and own != _choice(found, t)}
+    moved = {t: own for t, own in at_home.items() if own and own != found.choice(t)}
     if not moved:
         return found
     value, costs = evaluate.value(found), _costs_ratio(space, found, limit, moved)
-    now = _changed(found, moved)
+    now = found.changed(moved)
     most = value + abs(value) * max(sum(costs.values()), EQUAL - 1)
     if _is_as_good(space, evaluate, now, most) and _runs(space, now, found):
         return now
@@ -159,7 +159,7 @@ def staying(
     for table in sorted(moved, key=lambda t: -costs[t]):
         if evaluate.late:
             break
-        changed = _changed(now, {table: moved[table]})
+        changed = now.changed({table: moved[table]})
         most = value + abs(value) * max(costs[table], EQUAL - 1)
         if _is_as_good(space, evaluate, changed, most):
             now, value = changed, evaluate.value(changed)
@@ -197,18 +197,6 @@ def _located(space: SearchSpace, table: int, plan: Plan) -> Choice | None:
     hosts = space.option(table, own[0]).spread is Spread.HOSTS
     allowed = (space.may_use_host if hosts else space.may_use_rank)[table]
     return own if allowed[list(own[1])].all() else None
-
-
-def _choice(assignment: Assignment, table: int) -> Choice:
-    return assignment.options[table], assignment.places[table]
-
-
-def _changed(assignment: Assignment, choices: dict[int, Choice]) -> Assignment:
-    """The assignment with other options and places of some tables."""
-    options, places = list(assignment.options), list(assignment.places)
-    for table, own in choices.items():
-        options[table], places[table] = own
-    return Assignment(options=tuple(options), places=tuple(places))
 
 
 def _is_as_good(space: SearchSpace, evaluate: Evaluator, changed: Assignment, most: float) -> bool:

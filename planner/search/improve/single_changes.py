@@ -430,20 +430,15 @@ class _Changing:
         runs: Callable[[Assignment], bool] | None = None,
     ) -> None:
         self._space, self._runs = space, runs
-        self._options, self._places = list(start.options), list(start.places)
+        self.assignment = start
         self._usage = space.usage(start)
         self._work = space.work(start)
         self._placer = BestPlace(space, evaluate, self._usage)
         self.value = float(evaluate.values(self._work[None])[0])
 
-    @property
-    def assignment(self) -> Assignment:
-        """The present plan."""
-        return Assignment(options=tuple(self._options), places=tuple(self._places))
-
     def take(self, placed: Placed) -> None:
         """Make a change."""
-        self._options[placed.table], self._places[placed.table] = placed.index, placed.places
+        self.assignment = self._after(placed)
         self._usage.put(placed.table, (placed.option, placed.places))
         self._work, self.value = placed.work, placed.value
 
@@ -515,11 +510,8 @@ class _Changing:
 
     def _after(self, placed: Placed) -> Assignment:
         """The plan after a change."""
-        options, places = list(self._options), list(self._places)
-        options[placed.table], places[placed.table] = placed.index, placed.places
-        return Assignment(options=tuple(options), places=tuple(places))
+        return self.assignment.changed({placed.table: (placed.index, placed.places)})
 
     def _without(self, table: int) -> FloatArray:
         """``[W, F]`` the work of all other tables."""
-        own = self._options[table], self._places[table]
-        return self._space.work_without(self._work, table, *own)
+        return self._space.work_without(self._work, table, *self.assignment.choice(table))
