@@ -344,14 +344,13 @@ class PlacementRules:
             groups.append(np.logical_or.reduce([union.members, *met]))
         return [g for g in groups if g.sum() > 1]
 
-    def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
+    def table_counts(self, spread: Spread, places: Sequence[int]) -> IntArray:
         """``[W]`` how many shards of one placed table each rank has."""
-        if option.is_uniform:
+        if spread is Spread.UNIFORM:
             return np.ones(self.world_size, dtype=np.int64)
-        if option.spread is Spread.RANKS:
-            return np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size)
-        blocks = np.bincount(np.array(places, dtype=np.int64), minlength=self.num_hosts)
-        return np.repeat(blocks, self.local_world_size)
+        step = self.local_world_size if spread is Spread.HOSTS else 1
+        pieces = np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size // step)
+        return np.repeat(pieces, step)
 
     def at(self, level: Level, counts: IntArray) -> IntArray:
         """Counts ``[..., W]`` as they are for ranks; for hosts summed over their ranks."""
@@ -448,17 +447,24 @@ class Usage:
     def put(self, table: int, placed: Placed | None) -> None:
         """Place a table anew, or take it out of the plan (None)."""
         self.placed[table] = placed
-        self._set(table, 0 if placed is None else self.rules.table_counts(*placed))
-        if self.rules.budget is not None:
-            received = 0.0 if placed is None else self.rules.budget.table_bytes(*placed)
-            self.moved[table] = received
+        rules, counts, received = self.rules, np.zeros(self.rules.world_size, dtype=np.int64), 0.0
+        if placed is not None:
+            counts = rules.table_counts(placed[0].spread, placed[1])
+            received = 0.0 if rules.budget is None else rules.budget.table_bytes(*placed)
+        self.hold(table, counts)
+        self.moved[table] = received
 
     def hold(self, table: int, counts: IntArray) -> None:
         """Set the shards ``[W]`` of a table on each rank, which need not be those of an option.
 
         The bytes received for the table stay as they are.
         """
-        self._set(table, counts)
+        for cap, load in zip(self.rules.caps, self._loads, strict=True):
+            if cap.members[table]:
+                old = self.rules.at(cap.level, self.counts[table])
+                new = self.rules.at(cap.level, counts)
+                load += (new > 0).astype(np.int64) - (old > 0) if cap.distinct else new - old
+        self.counts[table] = counts
 
     @property
     def kept(self) -> bool:
@@ -483,8 +489,23 @@ class Usage:
             self.put(table, item)
         return kept
 
-    def ranks_for(self, table: int) -> BoolArray:
-        """``[W]`` ranks that may take one more shard of a table; the limit on moves is ignored."""
+    def free_for(self, table: int, spread: Spread, taken: Sequence[int] = ()) -> BoolArray:
+        """``[W]`` ranks (or hosts) that may take one more piece; the limit on moves is ignored.
+
+        A piece on a host is a shard on each of its ranks.
+
+        Args:
+            table: whose piece it is.
+            spread: what the pieces are on.
+            taken: the places of its other pieces.
+        """
+        before = self.counts[table].copy()
+        self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
+        free = self._free_hosts(table) if spread is Spread.HOSTS else self._free_ranks(table)
+        self.hold(table, before)
+        return free
+
+    def _free_ranks(self, table: int) -> BoolArray:
         rules = self.rules
         allowed = np.ones(rules.world_size, dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
@@ -499,23 +520,14 @@ class Usage:
                     allowed &= self._spread(union.level, used)
         return allowed
 
-    def hosts_for(self, table: int) -> BoolArray:
-        """``[H]`` hosts that may take one more block of a table, which is a shard on each rank."""
+    def _free_hosts(self, table: int) -> BoolArray:
         rules, local = self.rules, self.rules.local_world_size
-        ranks = self.ranks_for(table).reshape(rules.num_hosts, local)
+        ranks = self._free_ranks(table).reshape(rules.num_hosts, local)
         allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
             if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
                 allowed &= load + local <= cap.most
         return allowed
-
-    def _set(self, table: int, counts: IntArray | int) -> None:
-        for cap, load in zip(self.rules.caps, self._loads, strict=True):
-            if cap.members[table]:
-                old = self.rules.at(cap.level, self.counts[table])
-                new = self.rules.at(cap.level, np.zeros_like(self.counts[table]) + counts)
-                load += (new > 0).astype(np.int64) - (old > 0) if cap.distinct else new - old
-        self.counts[table] = counts
 
     def _load(self, cap: Cap) -> IntArray:
         return np.zeros_like(self.rules.at(cap.level, self.counts[0]))

@@ -23,7 +23,7 @@ from planner.search.construct.walk import can_price_all
 from planner.search.improve.ruin import Improver
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.single_changes import follow_chain, kernel_changes
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
 """Whole tables (columns in one piece) and tables cut by columns. These plans need the fewest
@@ -226,16 +226,12 @@ def _start_under_rules(space: SearchSpace, record: Record) -> None:
         space: options, places and rules.
         record: is offered every plan.
     """
-    home = space.in_use
-    if home is not None:
-        known = [c for c in home if c is not None]
-        if len(known) == space.num_tables:
-            start = Assignment.of(known)
-            record.consider(start, "plan in use")
-            if space.rules.budget is not None:
-                meter = record.evaluate.meter
-                until_s = meter.spent_s + USUAL.turn_share * meter.planned_s
-                follow_chain(space, record, start, until_s=until_s)
+    if space.start is not None:
+        record.consider(space.start, "plan in use")
+        if space.rules.budget is not None:
+            meter = record.evaluate.meter
+            until_s = meter.spent_s + USUAL.turn_share * meter.planned_s
+            follow_chain(space, record, space.start, until_s=until_s)
     if not (space.rules or is_tight(space)):
         return
     offer_packings(space, record, share=USUAL.start_share, first_only=not space.rules)

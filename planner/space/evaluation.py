@@ -169,9 +169,17 @@ class SearchSpace:
         at = np.flatnonzero(values == least[self.table_of])
         return np.asarray(at[np.unique(self.table_of[at], return_index=True)[1]])
 
+    def types(self, assignment: Assignment) -> frozenset[ShardingType]:
+        """The sharding types of an assignment."""
+        return frozenset(self.option(t, i).sharding_type for t, i in enumerate(assignment.options))
+
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""
         return self.tables[table].options[index]
+
+    def allowed(self, table: int, spread: Spread) -> BoolArray:
+        """``[W]`` ranks (or ``[H]`` hosts) that constraints leave to the pieces of a table."""
+        return (self.may_use_host if spread is Spread.HOSTS else self.may_use_rank)[table]
 
     def with_kernel(
         self, table: int, index: int, kernel: ComputeKernel, cache_ratio: float | None = None
@@ -266,12 +274,9 @@ class SearchSpace:
 
     def _may_be_there(self, assignment: Assignment) -> bool:
         """Whether every piece is on a rank (or host) that constraints leave to its table."""
-        for t, (index, places) in enumerate(
-            zip(assignment.options, assignment.places, strict=True)
-        ):
-            hosts = self.option(t, index).spread is Spread.HOSTS
-            mask = self.may_use_host[t] if hosts else self.may_use_rank[t]
-            if not mask[list(places)].all():
+        for t, index in enumerate(assignment.options):
+            mask = self.allowed(t, self.option(t, index).spread)
+            if not mask[list(assignment.places[t])].all():
                 return False
         return True
 
@@ -322,6 +327,12 @@ class SearchSpace:
         if limit is None:
             return None
         return [self.located(t, limit.start.placement(o.table)) for t, o in enumerate(self.tables)]
+
+    @cached_property
+    def start(self) -> Assignment | None:
+        """The plan in use; None if there is none, or if no listed option cuts a table like it."""
+        found = [choice for choice in self.in_use or () if choice is not None]
+        return Assignment.of(found) if self.in_use and len(found) == self.num_tables else None
 
     def located(self, table: int, placement: TablePlacement) -> Choice | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""

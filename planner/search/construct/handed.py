@@ -113,8 +113,7 @@ def _placed(
         first = place * count // before
         near = range(first, max((place + 1) * count // before, first + 1))
         wanted.append(min(near, key=lambda p: (wanted.count(p), loads[p])))
-    allowed = space.may_use_host[table] if hosts else space.may_use_rank[table]
-    return _legal(option, wanted, allowed, space.local_world_size)
+    return _legal(option, wanted, space.allowed(table, option.spread), space.local_world_size)
 
 
 def _legal(

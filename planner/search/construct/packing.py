@@ -164,8 +164,7 @@ class _Model:
         placed = _Placed(index=index, used=model.new_bool_var(""))
         if option.is_uniform:
             return placed
-        hosts = option.spread is Spread.HOSTS
-        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
+        mask = space.allowed(table, option.spread)
         for _ in range(option.num_pieces):
             row = [model.new_bool_var("") if ok else 0 for ok in mask]
             model.add(sum(row) == placed.used)
@@ -458,7 +457,7 @@ class Packer:
                 self._cost = self._cost + costs
                 return ()
             has_room = (self._room >= 0).all() and (self._host_room >= 0).all()
-            may_be = not space.rules or self._usage.ranks_for(table).all()
+            may_be = not space.rules or self._usage.free_for(table, option.spread).all()
             return () if has_room and may_be else None
         size = local if option.spread is Spread.HOSTS else 1
         hosts = np.arange(0, space.world_size, size) // local
@@ -526,14 +525,11 @@ class Packer:
         self, table: int, option: ShardingOption, places: list[int], *, has_cost: bool
     ) -> BoolArray:
         """The places that the next piece of an option may have, beside those of the others."""
-        space, usage, local = self.space, self._usage, self.space.local_world_size
-        on_hosts = option.spread is Spread.HOSTS
-        allowed: BoolArray = (space.may_use_host if on_hosts else space.may_use_rank)[table]
+        space, spread, local = self.space, option.spread, self.space.local_world_size
+        allowed = space.allowed(table, spread)
         if space.rules and not has_cost:
-            usage.put(table, (option, tuple(places)))
-            allowed = allowed & (usage.hosts_for if on_hosts else usage.ranks_for)(table)
-            usage.put(table, None)
-        if not places or on_hosts:
+            allowed = allowed & self._usage.free_for(table, spread, places)
+        if not places or spread is Spread.HOSTS:
             return allowed
         if option.keeps_pieces_on_host:
             allowed = allowed & (np.arange(space.world_size) // local == places[0] // local)

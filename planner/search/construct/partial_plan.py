@@ -412,10 +412,9 @@ class PartialPlan:
 
     def _may(self, table: int, *, hosts: bool = False) -> BoolArray:
         """``[W]`` or ``[hosts]``: True for places that rules and placed tables leave to a table."""
-        allowed: BoolArray = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
-        if self.usage is not None:
-            allowed = allowed & (self.usage.hosts_for if hosts else self.usage.ranks_for)(table)
-        return allowed
+        spread = Spread.HOSTS if hosts else Spread.RANKS
+        allowed = self.space.allowed(table, spread)
+        return allowed if self.usage is None else allowed & self.usage.free_for(table, spread)
 
     def _ranks(self, table: int) -> list[int]:
         """The ranks that have pieces of a table; none if it is nowhere, or for uniform options."""

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import ShardingOption, ShardingType, Spread
+from costmodels.sharding import ShardingOption, ShardingType
 from planner.search.base import Record
 from planner.search.common.schedule import USUAL
 from planner.space.effort import priced_s
@@ -45,8 +45,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
 
 def _allowed(space: SearchSpace, table: int, option: ShardingOption) -> list[list[int]]:
     """The places that the pieces of an option may have; those of each host if they share one."""
-    mask = (space.may_use_host if option.spread is Spread.HOSTS else space.may_use_rank)[table]
-    every = np.flatnonzero(mask).tolist()
+    every = np.flatnonzero(space.allowed(table, option.spread)).tolist()
     if not option.keeps_pieces_on_host:
         return [every]
     hosts = itertools.groupby(every, key=lambda rank: rank // space.local_world_size)
@@ -167,7 +166,7 @@ def _rule_check(
     """
     rules, budget = space.rules, space.rules.budget
     placed = [[(space.option(t, i), where) for i, where in own] for t, own in enumerate(choices)]
-    counts = [np.array([rules.table_counts(*item) for item in own]) for own in placed]
+    counts = [np.array([rules.table_counts(o.spread, where) for o, where in own]) for own in placed]
     moved = [np.array([budget.table_bytes(*i) if budget else 0.0 for i in own]) for own in placed]
 
     def kept(index: tuple[IntArray, ...]) -> BoolArray:

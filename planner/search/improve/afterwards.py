@@ -194,8 +194,7 @@ def _located(space: SearchSpace, table: int, plan: Plan) -> Choice | None:
     own = space.located(table, plan.placement(space.tables[table].table))
     if own is None:
         return None
-    hosts = space.option(table, own[0]).spread is Spread.HOSTS
-    allowed = (space.may_use_host if hosts else space.may_use_rank)[table]
+    allowed = space.allowed(table, space.option(table, own[0]).spread)
     return own if allowed[list(own[1])].all() else None
 
 

@@ -105,14 +105,13 @@ def _movable(
     """
     space, local = field.space, field.space.local_world_size
     on_ranks = spread is Spread.RANKS
-    may = space.may_use_rank if on_ranks else space.may_use_host
     same_host = on_ranks and place // local == other // local
     found: list[tuple[int, int, IntArray]] = []
     for table in sorted(field.on_rank[place if on_ranks else place * local]):
         flat = int(space.first[table]) + field.options[table]
         option = space.options[flat]
         stays = option.keeps_pieces_apart or (option.keeps_pieces_on_host and not same_host)
-        if option.spread is not spread or stays or not may[table, other]:
+        if option.spread is not spread or stays or not space.allowed(table, spread)[other]:
             continue
         pieces = zip(field.places[table], space.rows[flat], strict=True)
         found += [(table, i, rows) for i, (at, rows) in enumerate(pieces) if at == place]
@@ -559,9 +558,7 @@ class Improver:
 
     def _types(self, start: Assignment) -> TypeSet:
         """The set of sharding types whose bound and cuts hold for a plan."""
-        types = frozenset(
-            self._space.option(t, i).sharding_type for t, i in enumerate(start.options)
-        )
+        types = self._space.types(start)
         if types in self._relaxed:
             return types
         known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional

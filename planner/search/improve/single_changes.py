@@ -152,11 +152,7 @@ class BestPlace:
         places = table.hosts if hosts else table.ranks
         if not self._is_ruled:
             return list(places)
-        usage, before = self._usage, self._usage.counts[begun.table].copy()
-        ranks = self._space.host_ranks(taken) if hosts else np.array(taken, dtype=np.int64)
-        usage.hold(begun.table, np.bincount(ranks, minlength=self._space.world_size))
-        free = usage.hosts_for(begun.table) if hosts else usage.ranks_for(begun.table)
-        usage.hold(begun.table, before)
+        free = self._usage.free_for(begun.table, begun.option.spread, taken)
         return [p for p in places if free[p]]
 
     def _begun(self, table: int, index: int, rest: FloatArray) -> Placed:
@@ -473,11 +469,11 @@ class _Changing:
             rest = self._without(table)
             order = [np.argsort(rest @ price, kind="stable")]
             order.append(np.argsort((rest @ price).reshape(space.num_hosts, -1).max(axis=-1)))
-            allowed = space.may_use_rank[table], space.may_use_host[table]
-            free = [places[ok[places]] for places, ok in zip(order, allowed, strict=True)]
+            spreads = Spread.RANKS, Spread.HOSTS
+            free = {s: p[space.allowed(table, s)[p]] for s, p in zip(spreads, order, strict=True)}
             works = []
             for index, option in enumerate(space.tables[table].options):
-                near = free[option.spread is Spread.HOSTS]
+                near = free.get(option.spread, ())
                 if len(near) or option.is_uniform:
                     where = () if option.is_uniform else np.resize(near, option.num_pieces)
                     ranks, rows = space.placed_rows(table, index, tuple(where))
