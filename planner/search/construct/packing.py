@@ -15,9 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -89,8 +88,7 @@ def _size(space: SearchSpace, flat: int) -> int:
     return 1 + places * option.num_pieces
 
 
-@dataclass(slots=True, kw_only=True)
-class _Placed:
+class _Placed(NamedTuple):
     """The variables of one option of a table.
 
     Attributes:
@@ -101,7 +99,7 @@ class _Placed:
 
     index: int
     used: Any
-    at: list[list[Any]] = field(default_factory=list)
+    at: list[list[Any]]
 
 
 class _Model:
@@ -119,10 +117,8 @@ class _Model:
         self.margin = FITTING if round_up else ROUNDING
         self.tables = [self._table(t, indices) for t, indices in enumerate(kept)]
         self._memory()
-        for cap in space.rules.caps:
-            self._cap(cap)
-        for union in space.rules.unions:
-            self._union(union)
+        for rule in (*space.rules.caps, *space.rules.unions):
+            self._rule(rule)
         self._budget()
 
     def solve(
@@ -141,13 +137,15 @@ class _Model:
         status = solver.solve(self.model)
         if status not in (self.cp.FEASIBLE, self.cp.OPTIMAL):
             return None, status == self.cp.INFEASIBLE
-        options, places = [], []
-        for table in self.tables:
-            chosen = next(p for p in table if solver.boolean_value(p.used))
-            options.append(chosen.index)
-            where = (next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in chosen.at)
-            places.append(tuple(where))
-        return Assignment(options=tuple(options), places=tuple(places)), False
+        chosen = (next(p for p in table if solver.boolean_value(p.used)) for table in self.tables)
+        found = (
+            (
+                p.index,
+                tuple(next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in p.at),
+            )
+            for p in chosen
+        )
+        return Assignment.of(found), False
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -161,7 +159,7 @@ class _Model:
         """Variables of an option, and what TorchRec asks of the places of its pieces."""
         space, model = self.space, self.model
         option = space.option(table, index)
-        placed = _Placed(index=index, used=model.new_bool_var(""))
+        placed = _Placed(index, model.new_bool_var(""), [])
         if option.is_uniform:
             return placed
         mask = space.allowed(table, option.spread)
@@ -191,26 +189,18 @@ class _Model:
     def _memory(self) -> None:
         """Keep every device and every host within its memory."""
         space, local = self.space, self.space.local_world_size
-        device: list[list[Any]] = [[] for _ in range(space.world_size)]
-        host: list[list[Any]] = [[] for _ in range(space.num_hosts)]
+        terms: list[list[Any]] = [[] for _ in range(space.world_size + space.num_hosts)]
         for table in range(space.num_tables):
             for variable, ranks, rows in self._shards(table):
-                if isinstance(variable, int):
-                    continue
-                for rank, row in zip(ranks, rows, strict=True):
-                    if (size := self.round(float(space.pool_device[row]) / self.unit)) > 0:
-                        device[rank].append(size * variable)
-                    if (size := self.round(float(space.pool_host[row]) / self.unit)) > 0:
-                        host[rank // local].append(size * variable)
-        for terms, limit in zip(device, space.pipeline.device_limits, strict=True):
-            self.model.add(sum(terms) <= self._limit(limit))
-        for terms, limit in zip(host, space.pipeline.host_limits, strict=True):
-            self.model.add(sum(terms) <= self._limit(limit))
-
-    def _limit(self, limit: float) -> int:
-        """A limit of memory in whole units."""
-        units = float(limit) * self.margin / self.unit
-        return math.floor(units) if self.round is math.ceil else math.ceil(units)
+                for rank, row in () if isinstance(variable, int) else zip(ranks, rows, strict=True):
+                    host = space.world_size + rank // local
+                    for place, held in ((rank, space.pool_device), (host, space.pool_host)):
+                        if (size := self.round(float(held[row]) / self.unit)) > 0:
+                            terms[place].append(size * variable)
+        limits = np.append(space.pipeline.device_limits, space.pipeline.host_limits)
+        within = math.floor if self.round is math.ceil else math.ceil
+        for own, limit in zip(terms, limits.tolist(), strict=True):
+            self.model.add(sum(own) <= within(limit * self.margin / self.unit))
 
     def _shards(self, table: int) -> Iterator[tuple[Any, range, IntArray]]:
         """Each piece of a table on each place: its variable, the ranks there, and rows of work."""
@@ -254,22 +244,15 @@ class _Model:
             self.model.add(sum(own) <= max(len(own), 1) * here)
         return here
 
-    def _cap(self, cap: Cap) -> None:
-        """Keep a limit on the number of shards, or of tables, on every place."""
-        counts = self._counts(cap.members, cap.level)
-        for place in range(len(counts[0]) if counts else 0):
-            terms = [c[place] for c in counts]
-            if not cap.distinct:
-                self.model.add(sum(sum(t) for t in terms) <= cap.most)
-                continue
-            self.model.add(sum([self._present(t) for t in terms]) <= cap.most)
-
-    def _union(self, union: Union) -> None:
-        """Keep all tables of a group on one place."""
-        counts = self._counts(union.members, union.level)
-        places = range(len(counts[0]) if counts else 0)
-        used = [self._present(*(table[place] for table in counts)) for place in places]
-        self.model.add(sum(used) <= 1)
+    def _rule(self, rule: Cap | Union) -> None:
+        """Keep a limit on shards or tables on every place, or tables together on one place."""
+        places = zip(*self._counts(rule.members, rule.level), strict=True)
+        if isinstance(rule, Union):
+            self.model.add(sum(self._present(*tables) for tables in places) <= 1)
+            return
+        for tables in places:
+            terms = map(self._present, tables) if rule.distinct else itertools.chain(*tables)
+            self.model.add(sum(terms) <= rule.most)
 
     def _budget(self) -> None:
         """Keep the limit on moves: on the tables that move, and on the bytes that they receive."""
@@ -481,14 +464,10 @@ class Packer:
     @cached_property
     def _ruled(self) -> IntArray:
         """``[T]`` number of rules on each table."""
-        rules, found = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
-        for members in [
-            *(u.members for u in rules.unions),
-            *(c.members for c in rules.caps if c.distinct),
-        ]:
-            if not members.all():
-                found[members] += 1
-        return found
+        rules = self.space.rules
+        groups = [*rules.unions, *(cap for cap in rules.caps if cap.distinct)]
+        each = [g.members.astype(np.int64) for g in groups if not g.members.all()]
+        return np.asarray(sum(each, start=np.zeros(self.space.num_tables, dtype=np.int64)))
 
     @cached_property
     def _orders(self) -> list[list[int]]:

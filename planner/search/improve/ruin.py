@@ -22,7 +22,7 @@ Science 40 (2006), for the turns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -201,49 +201,99 @@ class Turns:
         self._work_s[kind] = self._work_s[kind] * _REMEMBERED + work_s
 
 
-class Ruiner:
-    """Walks from plan to plan of one search space."""
+STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
+"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
+LATE_STAGES: Final = STAGES[2:]
+"""Stages of a cycle that begins with a good plan, which the first stages would spoil."""
+_CLOSE: Final = 1.002
+"""Plans are priced by the objective if their minorant is within this factor of the least one of the
+cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
+_CHEAP: Final = 50_000
+"""Tables times ranks above which only plans with a smaller minorant than all before are priced,
+because pricing takes long there."""
+_BATCH: Final = 16
+"""Plans that are priced together, which takes less time than one by one."""
+_HOT_RANKS: Final = 3
+"""Times that the minorant gets tangents at the fullest rank of each phase. More tangents bring it
+closer to the objective, and every insertion takes longer."""
+_LEAST_SCALE: Final = 0.02
+"""Least scale of a phase, as a share of the longest phase. Otherwise tiny phases would count like
+long ones."""
+
+
+class Cycle:
+    """Walks from plan to plan, from one stage to the next.
+
+    Args:
+        record: is offered the plans that are priced.
+        start: the plan to begin with.
+        cuts: cuts of the objective that hold for all ``allowed`` options.
+        allowed: ``[n]`` True for options that are worth trying; those of the start are too.
+        rng: of all random choices.
+    """
 
     def __init__(
         self,
-        model: LinearModel,
-        kept: list[IntArray],
+        record: Record,
+        start: Assignment,
+        cuts: Sequence[Cut],
+        allowed: BoolArray,
         rng: np.random.Generator,
-        stopped: Callable[[], bool],
-        meter: Meter | None = None,
     ) -> None:
-        """Keep what every step needs.
-
-        Args:
-            model: tangents and cuts.
-            kept: for each table the indices of the options that are worth trying.
-            rng: draws the tables and ranks of all steps.
-            stopped: is asked before every step; True ends the walk.
-            meter: is told of the work done.
-        """
-        self.model = model
-        self.space: SearchSpace = model.space
-        self.rng = rng
-        self.stopped = stopped
-        self._meter = Meter() if meter is None else meter
-        self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
-        self.choices = [grouped(self.space, t, k) for t, k in enumerate(kept)]
-        self._shared = [Spread.RANKS] * (self.space.world_size > 1 and not self.space.rules)
-        if self._shared and self.space.num_hosts > 1 and self.space.is_on_hosts.any():
+        """Take tangents at the ranks that have the longest phases at the start."""
+        self.record, self.rng, self._start = record, rng, start
+        self.space = space = record.evaluate.space
+        self._meter = record.evaluate.meter
+        self.model = LinearModel(space, record.evaluate.objective)
+        self.model.use_cuts(cuts)
+        work = space.work(start)
+        for _ in range(_HOT_RANKS):
+            phases = self.model.phase_maxima(self.model.loads(work))
+            for rank in dict.fromkeys(int(r) for r in np.argmax(phases, axis=0)):
+                self.model.add_tangents(work[rank])
+        kept = allowed.copy()
+        kept[space.first[:-1] + start.options] = True
+        each = np.split(kept, space.first[1:-1])
+        self.choices = [grouped(space, t, np.flatnonzero(own)) for t, own in enumerate(each)]
+        self._insertion_s = insertion_s(space.world_size * (self.model.num_tangents + 2))
+        self._shared = [Spread.RANKS] * (space.world_size > 1 and not space.rules)
+        if self._shared and space.num_hosts > 1 and space.is_on_hosts.any():
             self._shared.append(Spread.HOSTS)
         self._turns = Turns(1 + len(self._shared), rng)
+        self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
+        self._queue: list[Assignment] = []
+        self._minorant = np.inf
 
-    def walk(self, field: PartialPlan, steps: int, watch: Callable[[PartialPlan], None]) -> None:
+    def run(self, steps: int, stages: Sequence[tuple[int, float]] = STAGES) -> None:
+        """Go through the stages.
+
+        Args:
+            steps: number of steps in each stage.
+            stages: power of the norm, and weight of the mean, of each stage.
+        """
+        current = self._start
+        for power, thrift in stages:
+            if self.record.stopped:
+                break
+            loads = self.model.loads(self.space.work(current))
+            peaks = self.model.phase_maxima(loads.max(axis=0))
+            scale = np.maximum(peaks, _LEAST_SCALE * float(peaks.max()))
+            field = PartialPlan(self.model, scale, power, thrift)
+            field.load(current)
+            self.walk(field, steps)
+            current = field.assignment
+        self._price()
+
+    def walk(self, field: PartialPlan, steps: int) -> None:
         """Ruin and recreate step by step.
 
         Args:
             field: the plan to begin with, which is changed.
             steps: number of steps; the temperature falls by the same factor from step to step.
-            watch: is shown every plan that is accepted.
         """
         current = best = field.smooth
         for step in range(steps):
-            if self.stopped():
+            if self.record.stopped:
                 return
             kind, before_s = self._turns.draw(), self._meter.spent_s
             if kind == 0:
@@ -254,7 +304,7 @@ class Ruiner:
                 changed = self._share_out(field, self._shared[kind - 1])
             if changed:
                 current = field.smooth
-                watch(field)
+                self._watch(field)
             gain_ratio = max(best - current, 0.0) / best if best > 0 else 0.0
             self._turns.count(kind, gain_ratio, self._meter.spent_s - before_s)
             best = min(best, current)
@@ -319,105 +369,6 @@ class Ruiner:
         self.rng.shuffle(chosen)
         return chosen
 
-
-STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
-"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
-LATE_STAGES: Final = STAGES[2:]
-"""Stages of a cycle that begins with a good plan, which the first stages would spoil."""
-_CLOSE: Final = 1.002
-"""Plans are priced by the objective if their minorant is within this factor of the least one of the
-cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
-_CHEAP: Final = 50_000
-"""Tables times ranks above which only plans with a smaller minorant than all before are priced,
-because pricing takes long there."""
-_BATCH: Final = 16
-"""Plans that are priced together, which takes less time than one by one."""
-_HOT_RANKS: Final = 3
-"""Times that the minorant gets tangents at the fullest rank of each phase. More tangents bring it
-closer to the objective, and every insertion takes longer."""
-_LEAST_SCALE: Final = 0.02
-"""Least scale of a phase, as a share of the longest phase. Otherwise tiny phases would count like
-long ones."""
-
-
-class Cycles:
-    """Runs the cycles of one search.
-
-    Args:
-        space: options and places.
-        record: is offered the plans that are priced.
-        rng: of all random choices.
-    """
-
-    def __init__(self, space: SearchSpace, record: Record, rng: np.random.Generator) -> None:
-        """Keep the parts; nothing is searched yet."""
-        self.space = space
-        self.record = record
-        self.rng = rng
-        self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
-        self._queue: list[Assignment] = []
-        self._minorant = np.inf
-
-    def run(
-        self,
-        start: Assignment,
-        cuts: Sequence[Cut],
-        allowed: BoolArray,
-        steps: int,
-        stages: Sequence[tuple[int, float]] = STAGES,
-    ) -> None:
-        """Run one cycle.
-
-        Args:
-            start: the plan to begin with.
-            cuts: cuts of the objective that hold for all ``allowed`` options.
-            allowed: ``[n]`` True for options that are worth trying.
-            steps: number of steps in each stage.
-            stages: power of the norm, and weight of the mean, of each stage.
-        """
-        model = self._model(start, cuts)
-        kept = self._kept(start, allowed)
-        stopped, meter = lambda: self.record.stopped, self.record.evaluate.meter
-        ruiner = Ruiner(model, kept, self.rng, stopped, meter)
-        self._minorant = np.inf
-        current = start
-        for power, thrift in stages:
-            if self.record.stopped:
-                break
-            field = PartialPlan(model, self._scale(model, current), power, thrift)
-            field.load(current)
-            ruiner.walk(field, steps, self._watch)
-            current = field.assignment
-        self._price()
-
-    # -- private ----------------------------------------------------------------------------------
-
-    def _model(self, start: Assignment, cuts: Sequence[Cut]) -> LinearModel:
-        """A linear model with tangents at the ranks that have the longest phases in ``start``."""
-        model = LinearModel(self.space, self.record.evaluate.objective)
-        model.use_cuts(cuts)
-        work = self.space.work(start)
-        for _ in range(_HOT_RANKS):
-            phases = model.phase_maxima(model.loads(work))
-            for rank in dict.fromkeys(int(r) for r in np.argmax(phases, axis=0)):
-                model.add_tangents(work[rank])
-        return model
-
-    def _scale(self, model: LinearModel, assignment: Assignment) -> FloatArray:
-        """``[K']`` the unit in which the norm of each phase is computed: about its maximum."""
-        peaks = model.phase_maxima(model.loads(self.space.work(assignment)).max(axis=0))
-        return np.asarray(np.maximum(peaks, _LEAST_SCALE * float(peaks.max())))
-
-    def _kept(self, start: Assignment, allowed: BoolArray) -> list[IntArray]:
-        """Indices of the allowed options of each table, and of the one it has in ``start``."""
-        first = self.space.first
-        kept = []
-        for t, option in enumerate(start.options):
-            mask = allowed[first[t] : first[t + 1]].copy()
-            mask[option] = True
-            kept.append(np.flatnonzero(mask))
-        return kept
-
     def _watch(self, field: PartialPlan) -> None:
         """Put a plan into the queue of those to be priced, if its minorant is small enough."""
         value = field.minorant
@@ -480,7 +431,6 @@ class Improver:
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
-        self._cycles = Cycles(space, record, rng)
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
     @property
@@ -512,7 +462,8 @@ class Improver:
         types = self._types(start)
         known = self._relaxed.values()
         allowed = allowed_options(self._space, known, self._record.value) & uses(types, self._space)
-        self._cycles.run(start, self._bounds.cuts.get(types, []), allowed, steps, stages)
+        cuts = self._bounds.cuts.get(types, [])
+        Cycle(self._record, start, cuts, allowed, self._rng).run(steps, stages)
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
         """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
