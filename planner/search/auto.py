@@ -147,7 +147,7 @@ class _Run:
                 self.starts.round(columns)
         if self.record.best is not None:
             most_s = USUAL.start_share * self.meter.planned_s
-            self.improver.short_cycle(self.record.best, most_s)
+            self.improver.cycle(self.record.best, USUAL.least_effort, late=True, most_s=most_s)
 
     # -- plans and bounds in turn -----------------------------------------------------------------
 

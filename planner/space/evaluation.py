@@ -124,6 +124,7 @@ class SearchSpace:
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size
         self.num_hosts = problem.topology.num_hosts
+        self._sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         counts = [len(t.options) for t in self.tables]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.options: tuple[ShardingOption, ...] = tuple(o for t in self.tables for o in t.options)
@@ -198,17 +199,14 @@ class SearchSpace:
         Args:
             flat: position of the option among those of all tables.
         """
+        rows = self.rows[flat]
+        if self.is_uniform[flat]:
+            return [(rows, 1)]
         if flat not in self._runs:
-            rows = self.rows[flat]
-            differ = np.zeros(0, dtype=np.int64)
-            if not self.is_uniform[flat]:
-                work = self.pool[rows].reshape(len(rows), -1)
-                differ = np.flatnonzero((work[1:] != work[:-1]).any(axis=1)) + 1
-            ends = [*differ.tolist(), 1 if self.is_uniform[flat] else len(rows)]
-            starts = [0, *differ.tolist()]
-            shown = [rows] if self.is_uniform[flat] else [rows[a] for a in starts]
-            counts = [b - a for a, b in zip(starts, ends, strict=True)]
-            self._runs[flat] = list(zip(shown, counts, strict=True))
+            work = self.pool[rows].reshape(len(rows), -1)
+            starts = np.flatnonzero(np.append(True, (work[1:] != work[:-1]).any(axis=1)))
+            counts = np.diff(np.append(starts, len(rows))).tolist()
+            self._runs[flat] = [(rows[a], n) for a, n in zip(starts, counts, strict=True)]
         return self._runs[flat]
 
     def placed_rows(
@@ -264,21 +262,15 @@ class SearchSpace:
 
     def keeps_rules(self, assignment: Assignment) -> bool:
         """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's."""
-        if self._is_tied and not self._may_be_there(assignment):
-            return False
+        for t, index in enumerate(assignment.options if self._is_tied else ()):
+            mask = self.allowed(t, self.option(t, index).spread)
+            if not mask[list(assignment.places[t])].all():
+                return False
         for t in np.flatnonzero(self._is_bound[self.first[:-1] + assignment.options]):
             option = self.option(int(t), assignment.options[t])
             if not option.may_be_at(assignment.places[t], self.local_world_size):
                 return False
         return not self.rules or self.usage(assignment).kept
-
-    def _may_be_there(self, assignment: Assignment) -> bool:
-        """Whether every piece is on a rank (or host) that constraints leave to its table."""
-        for t, index in enumerate(assignment.options):
-            mask = self.allowed(t, self.option(t, index).spread)
-            if not mask[list(assignment.places[t])].all():
-                return False
-        return True
 
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
         """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
@@ -295,12 +287,11 @@ class SearchSpace:
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = self._names(options)
         rows = (table.num_embeddings for table in self.problem.workload.tables)
-        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         named = [
             replace(o, sharding_type=names.get(o.sharding_type, o.sharding_type)) for o in options
         ]
         placed = zip(named, rows, assignment.places, strict=True)
-        return Plan(placements=tuple(place(o, n, where, **sizes) for o, n, where in placed))
+        return Plan(placements=tuple(place(*item, **self._sizes) for item in placed))
 
     def assignment(self, plan: Plan) -> Assignment:
         """The assignment that gives a plan; the inverse of :meth:`plan`.
@@ -336,11 +327,10 @@ class SearchSpace:
 
     def located(self, table: int, placement: TablePlacement) -> Choice | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
-        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         item, options = self.problem.workload.tables[table], self.tables[table].options
         kind, found = placement.sharding_type, []
         for name in {kind, self.listing.names.get(kind, kind)}:
-            option = option_of(replace(placement, sharding_type=name), item, **sizes)
+            option = option_of(replace(placement, sharding_type=name), item, **self._sizes)
             if option in options:
                 found.append((options.index(option), option))
         if not found:
@@ -403,10 +393,15 @@ class Evaluator:
         return self._clock() - self._started
 
     @property
+    def left_s(self) -> float:
+        """Seconds by the clock that are left; infinite without a time limit."""
+        limit_s = self.budget.time_limit_s
+        return math.inf if limit_s is None else limit_s - self.seconds
+
+    @property
     def late(self) -> bool:
         """Whether the time limit has passed."""
-        limit = self.budget.time_limit_s
-        return limit is not None and self.seconds >= limit
+        return self.left_s <= 0
 
     @property
     def exhausted(self) -> bool:

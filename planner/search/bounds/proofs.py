@@ -33,12 +33,6 @@ from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
 
 
-def left_s(record: Record) -> float:
-    """Seconds by the clock that are left to a search; infinite without a time limit."""
-    limit_s = record.evaluate.budget.time_limit_s
-    return math.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 0.01)
-
-
 class Proofs:
     """The bounds of one search.
 
@@ -66,7 +60,7 @@ class Proofs:
             optional=usual_optional_types(model.space),
             meter=self._meter,
             cut=lambda: record.cut,
-            left_s=lambda: left_s(record),
+            left_s=lambda: max(record.evaluate.left_s, 0.01),
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record)

@@ -329,8 +329,7 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
 
     In the latter case the bound of the record becomes infinite.
     """
-    limit_s = record.evaluate.budget.time_limit_s
-    most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
+    most_s = max(record.evaluate.left_s, 1.0)
     found, none_fits = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")

@@ -465,10 +465,6 @@ class Improver:
         cuts = self._bounds.cuts.get(types, [])
         Cycle(self._record, start, cuts, allowed, self._rng).run(steps, stages)
 
-    def short_cycle(self, start: Assignment, most_s: float) -> None:
-        """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
-        self.cycle(start, USUAL.least_effort, late=True, most_s=most_s)
-
     def around(self, effort: float) -> None:
         """Run a cycle that begins with the best plan."""
         if self._record.best is not None:

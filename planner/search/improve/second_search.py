@@ -14,6 +14,7 @@ notebooks. It ends with this process, also if this one is killed
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import traceback
 import warnings
@@ -69,15 +70,14 @@ class SecondSearch:
 
     def __init__(self, strategy: AbstractStrategy, evaluate: Evaluator, seed: int) -> None:
         """Send all that the search needs to another process."""
-        limit_s, most = evaluate.budget.time_limit_s, evaluate.budget.max_evaluations
-        left_s = None if limit_s is None else limit_s - evaluate.seconds
+        most, ends_at_s = evaluate.budget.max_evaluations, time.time() + evaluate.left_s - _MARGIN_S
         self._request = SearchRequest(
             strategy=strategy,
             space=evaluate.space,
             objective=evaluate.objective,
             seed=seed + _OTHER_SEED,
             max_evaluations=None if most is None else most - evaluate.work,
-            ends_at_s=None if left_s is None else time.time() + left_s - _MARGIN_S,
+            ends_at_s=ends_at_s if math.isfinite(ends_at_s) else None,
         )
         self._pool = WorkerPool(1, quiet=True)
         self._has_begun = False
