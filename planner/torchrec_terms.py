@@ -189,14 +189,11 @@ class TorchrecPipeline(CostPipeline):
         rows, widths = table.num_embeddings, option.column_widths
         if spread is Spread.UNIFORM:
             widths = (table.embedding_dim,)
-        parts = {
-            Spread.UNIFORM: self.topology.world_size,
-            Spread.HOSTS: self.topology.local_world_size,
-            Spread.RANKS: 1,
-        }[spread]
-        sizes = [size for _, size in row_blocks(rows, parts)]
-        if option.sharding_type is ShardingType.DATA_PARALLEL:
-            sizes = [rows] * parts
+        ranks, hosts = self.topology.world_size, self.topology.local_world_size
+        parts = {Spread.UNIFORM: ranks, Spread.HOSTS: hosts}.get(spread, 1)
+        sizes = [rows] * parts
+        if option.sharding_type is not ShardingType.DATA_PARALLEL:
+            sizes = [size for _, size in row_blocks(rows, parts)]
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is Spread.HOSTS:
@@ -315,7 +312,10 @@ class _Pruning:
             keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
         space = self._chosen(keep)
         if found is not None:
-            space.known = _known_in(space, *found[1:])
+            _, other, plan = found  # numbered as the options of another space
+            pairs = zip(space.tables, other.tables, plan.options, strict=True)
+            options = (mine.options.index(theirs.options[i]) for mine, theirs, i in pairs)
+            space.known = replace(plan, options=tuple(options))
         return space
 
     def _chosen(self, keep: BoolArray) -> SearchSpace:
@@ -427,13 +427,6 @@ def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
     work = space.work(plan)
     fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
     return (float(model.objective.values(work)), space, plan) if fits else None
-
-
-def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assignment:
-    """A plan of the space ``other``, numbered as in ``space``, which has all its options."""
-    options = [other.option(t, i) for t, i in enumerate(plan.options)]
-    found = tuple(t.options.index(o) for t, o in zip(space.tables, options, strict=True))
-    return replace(plan, options=found)
 
 
 _SAME_RATIO: Final = 1e-12

@@ -205,14 +205,10 @@ class _Model:
     def _shards(self, table: int) -> Iterator[tuple[Any, range, IntArray]]:
         """Each piece of a table on each place: its variable, the ranks there, and rows of work."""
         space = self.space
-        sizes = {
-            Spread.UNIFORM: space.world_size,
-            Spread.HOSTS: space.local_world_size,
-            Spread.RANKS: 1,
-        }
+        sizes = {Spread.UNIFORM: space.world_size, Spread.HOSTS: space.local_world_size}
         for placed in self.tables[table]:
             flat = int(space.first[table]) + placed.index
-            size = sizes[space.options[flat].spread]
+            size = sizes.get(space.options[flat].spread, 1)
             pieces = zip(
                 placed.at or [[placed.used]], space.rows[flat].reshape(-1, size), strict=True
             )
@@ -337,9 +333,7 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
         record.raise_bound(np.inf, "exact packing")
 
 
-def packings(
-    space: SearchSpace, expired: Callable[[], bool] = lambda: False, meter: Meter | None = None
-) -> Iterator[Assignment]:
+def packings(space: SearchSpace, expired: Callable[[], bool], meter: Meter) -> Iterator[Assignment]:
     """One packing for each preference and fit with which all tables find room.
 
     Args:
@@ -354,8 +348,7 @@ def packings(
         for _ in range(_ROUNDS):
             if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
                 return
-            if meter is not None:
-                meter.spend(each_s)
+            meter.spend(each_s)
             packer = Packer(space, fit, preference)
             stuck = packer.pack(first)
             if stuck is None:
