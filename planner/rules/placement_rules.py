@@ -135,14 +135,12 @@ class MoveBudget:
         table = self._table_of[option.table]
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
-        if option.is_uniform:
-            shards = place(option, rows, (), world_size=world, local_world_size=local).shards
-            ranks = np.array([s.rank for s in shards])
-            missing = self._missing(table, shards)[np.arange(len(shards)), ranks]
-            return np.asarray(missing.sum(keepdims=True))
         where = (0,) * option.num_pieces
         shards = place(option, rows, where, world_size=world, local_world_size=local).shards
         missing = self._missing(table, shards)
+        if option.is_uniform:
+            ranks = np.array([s.rank for s in shards])
+            return np.asarray(missing[np.arange(len(shards)), ranks].sum(keepdims=True))
         if option.spread is Spread.RANKS:
             return missing
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
@@ -163,8 +161,6 @@ def _held(plan: Plan, table: str) -> tuple[IntArray, IntArray]:
     shards = plan.placement(table).shards
     return rectangles(shards), np.array([s.rank for s in shards], dtype=np.int64)
 
-
-# ------------------ rules on groups and counts of tables, as arrays that every search uses
 
 # ------------------ words
 #
@@ -309,7 +305,14 @@ class PlacementRules:
         self.world_size = topology.world_size
         self.local_world_size = topology.local_world_size
         self.num_hosts = topology.num_hosts
-        self.caps = tuple(_caps(constraints, names))
+        limits: list[tuple[TableGroup | CountLimit, bool, int, str]] = [
+            *((g, True, 1, apart_words(g)) for g in constraints.apart),
+            *((c, not c.counts_shards, c.most, count_words(c)) for c in constraints.counts),
+        ]
+        self.caps = tuple(
+            Cap(members=_members(r, names), level=r.level, distinct=distinct, most=most, text=text)
+            for r, distinct, most, text in limits
+        )
         self.unions = tuple(
             Union(members=_members(g, names), level=g.level, text=together_words(g))
             for g in constraints.together
@@ -439,7 +442,8 @@ class Usage:
         self.placed: list[Placed | None] = [None] * rules.num_tables
         self.counts: IntArray = np.zeros((rules.num_tables, rules.world_size), dtype=np.int64)
         self.moved: FloatArray = np.zeros(rules.num_tables)
-        self._loads = [self._load(cap) for cap in rules.caps]
+        ranks = np.zeros(rules.world_size, dtype=np.int64)
+        self._loads = [rules.at(cap.level, ranks).copy() for cap in rules.caps]
         for table, item in enumerate(placed):
             if item is not None:
                 self.put(table, item)
@@ -512,12 +516,12 @@ class Usage:
             if cap.members[table]:
                 own = rules.at(cap.level, self.counts[table])
                 more = (own == 0) if cap.distinct else 1
-                allowed &= self._spread(cap.level, load + more <= cap.most)
+                allowed &= self._spread(load + more <= cap.most)
         for union in rules.unions:
             if union.members[table]:
                 used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
                 if used.any():
-                    allowed &= self._spread(union.level, used)
+                    allowed &= self._spread(used)
         return allowed
 
     def _free_hosts(self, table: int) -> BoolArray:
@@ -529,26 +533,9 @@ class Usage:
                 allowed &= load + local <= cap.most
         return allowed
 
-    def _load(self, cap: Cap) -> IntArray:
-        return np.zeros_like(self.rules.at(cap.level, self.counts[0]))
-
-    def _step(self, level: Level) -> int:
-        return 1 if level is Level.RANK else self.rules.local_world_size
-
-    def _spread(self, level: Level, places: BoolArray) -> BoolArray:
+    def _spread(self, places: BoolArray) -> BoolArray:
         """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""
-        return np.repeat(places, self._step(level))
-
-
-def _caps(constraints: Constraints, names: Sequence[str]) -> list[Cap]:
-    rules: list[tuple[TableGroup | CountLimit, bool, int, str]] = [
-        *((g, True, 1, apart_words(g)) for g in constraints.apart),
-        *((c, not c.counts_shards, c.most, count_words(c)) for c in constraints.counts),
-    ]
-    return [
-        Cap(members=_members(r, names), level=r.level, distinct=distinct, most=most, text=text)
-        for r, distinct, most, text in rules
-    ]
+        return np.repeat(places, self.rules.world_size // len(places))
 
 
 def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:
