@@ -105,8 +105,10 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
         flats = [int(space.first[t]) + o for t, o in enumerate(choice)]
-        hottest = [float(seconds[space.rows[flat]].max()) for flat in flats]
-        yield _partition(space, choice, hottest, seconds)
+        costs = [seconds[space.rows[flat]] for flat in flats]
+        hottest, uniform = [float(own.max()) for own in costs], space.is_uniform[flats]
+        order = sorted(range(len(flats)), key=lambda t: (not uniform[t], -hottest[t], t))
+        yield _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
             finer = _next_split(space, table, choice[table])
             if finer is not None:
@@ -114,23 +116,6 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
                 break
         else:
             return
-
-
-def _partition(
-    space: SearchSpace, choice: list[int], sizes: list[float], seconds: FloatArray
-) -> Assignment:
-    """Place one option per table.
-
-    Args:
-        space: options and places.
-        choice: index of the option of each table.
-        sizes: tables with the largest of these numbers are placed first, after uniform options.
-        seconds: ``[M]`` cost of each row of work.
-    """
-    uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
-    order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
-    costs = [seconds[space.rows[int(space.first[t]) + o]] for t, o in enumerate(choice)]
-    return _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
 
 
 def _placed(
