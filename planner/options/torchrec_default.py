@@ -410,7 +410,8 @@ class _Placing:
         for host in sorted(hosts, key=lambda h: loads[h]):
             first = host * self._local
             ranks = range(first, first + self._local)
-            if not self._host_has_room(option, ranks):
+            room, host_room = (sum(r[first : ranks.stop]) for r in (self._room, self._host_room))
+            if option.size[1] > room or option.size[3] > host_room:
                 continue
             kept = self._room[:], self._host_room[:], self.seconds[:]
             try:
@@ -421,7 +422,3 @@ class _Placing:
             except _NoRoomError:
                 self._room, self._host_room, self.seconds = kept
         raise _NoRoomError
-
-    def _host_has_room(self, option: DefaultOption, ranks: range) -> bool:
-        device = sum(self._room[r] for r in ranks)
-        return option.size[1] <= device and option.size[3] <= sum(self._host_room[r] for r in ranks)

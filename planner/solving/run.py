@@ -252,7 +252,8 @@ def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) ->
     if not found:
         return first
     best = _with_runners_up_that_run(min(found, key=lambda result: result.solver.value))
-    solver = replace(best.solver, bound=first.solver.bound, seconds=_seconds(first, results))
+    seconds = sum(result.solver.seconds for result in (first, *results))
+    solver = replace(best.solver, bound=first.solver.bound, seconds=seconds)
     gap = solver.gap_ratio
     if solver.status in (Status.OPTIMAL, Status.OPTIMAL_FOR_WIDTHS) and (
         gap is None or gap > OPTIMALITY_GAP
@@ -318,9 +319,3 @@ def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
         for i in range(_WIDTHS):
             each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
             yield cuts.pieces_of_one_width(workload, rules, found.plan, each)
-
-
-def _seconds(first: PlanningResult, others: list[PlanningResult]) -> float:
-    """The seconds of all searches together."""
-    anew = sum(other.solver.seconds for other in others)
-    return first.solver.seconds + anew

@@ -338,7 +338,10 @@ class RankFreeProgram:
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
-        upper[self._first_mean - len(self._unit) : self._first_mean] = self._most_uniform
+        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
+        limits = dearest / self._unit * (1 + _LIMIT_SLACK)
+        upper[self._first_mean - len(limits) : self._first_mean] = limits
         upper[self._end : own] = 1.0
         for g, k in [] if box is None else self._boxed(box):
             at, least, most = self.options + k, box.low[g], box.high[g]
@@ -426,13 +429,6 @@ class RankFreeProgram:
         if slowness is None:
             return np.ones(tangents)
         return np.asarray(np.mean(1.0 / slowness[:, :tangents], axis=0))
-
-    @property
-    def _most_uniform(self) -> FloatArray:
-        """``[P + 2]`` largest value of ``u``: the dearest uniform option of every table."""
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
-        each = np.maximum.reduceat(least, self.space.first[:-1], axis=0)
-        return np.asarray(each.sum(axis=0) / self._unit * (1 + _LIMIT_SLACK))
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """Rows that define ``u``: the sum of the least loads of uniform options."""

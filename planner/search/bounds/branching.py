@@ -251,20 +251,15 @@ class Branching:
 
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
-        kept = self._left(node, box, incumbent)
+        loads = self._bounds.largest_loads(box)
+        kept = (loads <= box.high * (1 + 1e-9)).all(axis=-1) & (box.least(loads) <= incumbent)
+        kept = kept if node.kept is None else kept & node.kept
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)
         if found.reduced_costs is not None:
             kept = kept & (found.bound + found.reduced_costs <= incumbent)
         return replace(node, box=box, bound=bound, relaxation=found, kept=kept)
-
-    def _left(self, node: Node, box: Box, incumbent: float) -> BoolArray:
-        """``[n]`` True for options that plans in the box, as good as the incumbent, can have."""
-        loads = self._bounds.largest_loads(box)
-        inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
-        kept = inside & (box.least(loads) <= incumbent)
-        return kept if node.kept is None else kept & node.kept
 
 
 def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:

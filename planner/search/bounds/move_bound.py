@@ -71,7 +71,9 @@ class MoveBound:
         self._moved = np.array([moved for moved, _ in found])
         self._staying = np.flatnonzero([places is not None for _, places in found])
         work = self._work([found[i][1] or () for i in self._staying])
-        now = self._work_now(work)
+        home = self._space.in_use or []
+        kept = [int(self._space.first[t]) + own[0] for t, own in enumerate(home) if own is not None]
+        now = work[np.isin(self._staying, kept)].sum(axis=0)
         for rank in np.unique(np.argmax(self._loads(now), axis=0)):
             model.add_tangents(now[rank])
         loads = self._loads(work)
@@ -100,16 +102,14 @@ class MoveBound:
             program = self._program(types, cuts)
             found = solve(program)
             self._meter.spend(effort_of(program, found))
-            if found.x is None or not self._add_cut(found.x, certain, cuts):
+            if found.x is None:
                 break
+            maxima = found.x[-1 - len(self._model.used) : -1] * most
+            cut = self._model.longer_cut(maxima, certain, float(found.x[-1]) * most)
+            if cut is None:
+                break
+            cuts.append(cut)
         return found.bound * most * (1 - _ROUNDING)
-
-    def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
-        """Add the cut that is highest at a solution, if it is above all known ones there."""
-        maxima = x[-1 - len(self._model.used) : -1] * self._most
-        cut = self._model.longer_cut(maxima, certain, float(x[-1]) * self._most)
-        cuts += [] if cut is None else [cut]
-        return cut is not None
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -127,16 +127,6 @@ class MoveBound:
             ranks, rows = space.placed_rows(table, index, where)
             np.add.at(work[i], ranks, rows)
         return work
-
-    def _work_now(self, work: FloatArray) -> FloatArray:
-        """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
-        home = self._space.in_use or []
-        kept = {
-            int(self._space.first[table]) + choice[0]
-            for table, choice in enumerate(home)
-            if choice is not None
-        }
-        return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
 
     def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> LinearProgram:
         """The linear program for a set of sharding types.

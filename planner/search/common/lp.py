@@ -247,8 +247,9 @@ def safe_bound(program: LinearProgram, prices: FloatArray) -> tuple[float, Float
         least for each unit of a variable. For a variable of a group: by how much it rises if that
         variable is the one of its group that is 1.
     """
-    y = _usable(program, prices)
-    y = _scaled(program, y)
+    y = np.where(np.isfinite(prices), prices, 0.0)
+    none = np.isinf(np.where(y > 0, program.rows.lower, program.rows.upper))
+    y = _scaled(program, np.where(none, 0.0, y))
     d, error = _reduced(program, y)
     low = d - error
     endless = np.isinf(program.upper)
@@ -294,13 +295,6 @@ def first_prices(program: LinearProgram) -> FloatArray:
             entry = below[int(np.argmax(length[rows.row[below]]))]
             y[rows.row[entry]] += cost / rows.values[entry]
     return y
-
-
-def _usable(program: LinearProgram, prices: FloatArray) -> FloatArray:
-    """The prices, with 0 for limits that do not exist and for what is not a number."""
-    y = np.where(np.isfinite(prices), prices, 0.0)
-    y = np.where((y > 0) & np.isinf(program.rows.lower), 0.0, y)
-    return np.asarray(np.where((y < 0) & np.isinf(program.rows.upper), 0.0, y))
 
 
 def _reduced(program: LinearProgram, y: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -115,7 +115,10 @@ class _Model:
         self.unit = max(float(limits.max()) / _UNITS, 1.0)
         self.round = math.ceil if round_up else math.floor
         self.margin = FITTING if round_up else ROUNDING
-        self.tables = [self._table(t, indices) for t, indices in enumerate(kept)]
+        self.tables: list[list[_Placed]] = []
+        for table, indices in enumerate(kept):
+            self.tables.append([self._option(table, index) for index in indices])
+            self.model.add_exactly_one(placed.used for placed in self.tables[-1])
         self._memory()
         for rule in (*space.rules.caps, *space.rules.unions):
             self._rule(rule)
@@ -148,12 +151,6 @@ class _Model:
         return Assignment.of(found), False
 
     # -- parts ------------------------------------------------------------------------------------
-
-    def _table(self, table: int, indices: list[int]) -> list[_Placed]:
-        """Variables of the options of a table, of which exactly one is used."""
-        found = [self._option(table, index) for index in indices]
-        self.model.add_exactly_one(p.used for p in found)
-        return found
 
     def _option(self, table: int, index: int) -> _Placed:
         """Variables of an option, and what TorchRec asks of the places of its pieces."""
@@ -399,7 +396,9 @@ class Packer:
             The first table that found no room; None if all are placed.
         """
         size = np.minimum.reduceat(self.space.largest_device, self.space.first[:-1])
-        ruled = self._ruled
+        rules, ruled = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
+        for group in (*rules.unions, *(cap for cap in rules.caps if cap.distinct)):
+            ruled += group.members & (not group.members.all())
         order = sorted(
             range(self.space.num_tables), key=lambda t: (-first.get(t, 0), -ruled[t], -size[t], t)
         )
@@ -452,14 +451,6 @@ class Packer:
             self._cost[ranks] += 0.0 if costs is None else costs[piece]
             places.append(at)
         return tuple(places)
-
-    @cached_property
-    def _ruled(self) -> IntArray:
-        """``[T]`` number of rules on each table."""
-        rules = self.space.rules
-        groups = [*rules.unions, *(cap for cap in rules.caps if cap.distinct)]
-        each = [g.members.astype(np.int64) for g in groups if not g.members.all()]
-        return np.asarray(sum(each, start=np.zeros(self.space.num_tables, dtype=np.int64)))
 
     @cached_property
     def _orders(self) -> list[list[int]]:

@@ -480,7 +480,8 @@ class Improver:
         if best is None or self.done:
             return
         count = max(int(effort * USUAL.samples), 1)
-        own = self._relaxation(self._types(best))
+        least = min(self._relaxed.values(), key=lambda r: r.bound)
+        own = self._relaxed.get(self._types(best)) or least
         others = sorted((r for r in self._relaxed.values() if r is not own), key=lambda r: r.bound)
         found: list[Assignment] = []
         for relaxation in (own, *others[: USUAL.starts - 1]):
@@ -510,11 +511,6 @@ class Improver:
             return types
         known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
-
-    def _relaxation(self, types: TypeSet) -> Relaxation:
-        """The relaxation of a set of sharding types, or the one of least bound if it has none."""
-        known = self._relaxed.get(types)
-        return known or min(self._relaxed.values(), key=lambda r: r.bound)
 
     def _sampler(self, relaxation: Relaxation) -> PriceSearch | None:
         """What samples prices for a relaxation; a new one once the model got more tangents."""
