@@ -39,6 +39,8 @@ from planner.rules.placement_rules import PlacementRules, count_words, memory_wo
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
 """Shares of a table that a cache may keep on the device, if no constraint names others."""
 
+Places = tuple[tuple[int, ...], ...]
+
 HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 
@@ -174,11 +176,8 @@ def _no_option(
 
 @lru_cache(maxsize=256)
 def _places(
-    num_hosts: int,
-    local_world_size: int,
-    rank_limits: tuple[tuple[int, ...], ...],
-    host_limits: tuple[tuple[int, ...], ...],
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    num_hosts: int, local_world_size: int, rank_limits: Places, host_limits: Places
+) -> Places:
     """The ranks that all limits leave, and the hosts of which they leave every rank."""
     hosts = set(range(num_hosts)).intersection(*host_limits)
     ranks = set(range(num_hosts * local_world_size)).intersection(*rank_limits)

@@ -117,14 +117,7 @@ def answer(
     space, strategy = evaluate.space, settings.strategy
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
-        best_known = min(known, key=lambda point: point[0], default=None)
-        if best_known is not None and not (outcome.values and outcome.values[0] <= best_known[0]):
-            values, assignments = (
-                (best_known[0], *outcome.values),
-                (best_known[1], *outcome.assignments),
-            )
-            outcome = replace(outcome, values=values, assignments=assignments)
-        outcome = _descended(outcome, evaluate, deadline)
+        outcome = _descended(_no_worse(outcome, known), evaluate, deadline)
     _check_found(space, outcome)
     best = first = outcome.assignments[0]
     if strategy == "auto":
@@ -368,6 +361,16 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
 def candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
     """The plan of an assignment, with its price and its memory."""
     return Candidate.of(name, space.plan(assignment), space.pipeline)
+
+
+def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
+    """The outcome, with the best of ``points`` put first if the search found no plan as good."""
+    best = min(points, key=lambda p: p[0], default=None)
+    if best is None or (outcome.values and outcome.values[0] <= best[0]):
+        return outcome
+    return replace(
+        outcome, values=(best[0], *outcome.values), assignments=(best[1], *outcome.assignments)
+    )
 
 
 def _infeasible(space: SearchSpace) -> InfeasibleError:

@@ -407,19 +407,15 @@ class RankFreeProgram:
         """
         speeds, tangents = np.append(self._speeds, [1.0, 1.0]), self.model.num_tangents
         loads = self.model.mean / (self._unit * speeds)
-        means = self._first_mean + np.arange(tangents)
-        matrix = np.zeros((tangents + 2, self._end))
-        matrix[:, : self.options] = loads.T
-        matrix[np.arange(tangents), means] = -1.0
-        most = np.append(np.zeros(tangents), [1.0, 1.0])
-        of_phases = Rows(
-            row=np.repeat(np.arange(tangents), 2),
-            column=np.stack([means, self.options + self.model.phase_index], axis=1).ravel(),
-            values=np.tile([1.0, -1.0], tangents),
-            lower=np.full(tangents, -math.inf),
-            upper=np.zeros(tangents),
-        )
-        return Rows.stack([Rows.dense(matrix, np.full(tangents + 2, -math.inf), most), of_phases])
+        row, means = np.arange(tangents), self._first_mean + np.arange(tangents)
+        matrix = np.zeros((2 * tangents + 2, self._end))
+        matrix[: tangents + 2, : self.options] = loads.T
+        matrix[row, means] = -1.0
+        matrix[tangents + 2 + row, means] = 1.0
+        matrix[tangents + 2 + row, self.options + self.model.phase_index] = -1.0
+        most = np.zeros(len(matrix))
+        most[tangents : tangents + 2] = 1.0
+        return Rows.dense(matrix, np.full(len(matrix), -math.inf), most)
 
     @property
     def _speeds(self) -> FloatArray:
