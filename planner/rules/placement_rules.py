@@ -364,13 +364,13 @@ class PlacementRules:
     def excess(self, counts: IntArray) -> IntArray:
         """``[...]`` shards or tables beyond the rules, summed over places; from ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
-        for rule in self._rules:
+        for rule in self.every:
             total = total + self._excess_of(rule, counts)
         return total
 
     def broken(self, counts: IntArray) -> tuple[str, ...]:
         """The rules, in words, that a plan with counts ``[T, W]`` breaks."""
-        over = (rule.text for rule in self._rules if self._excess_of(rule, counts).item() > 0)
+        over = (rule.text for rule in self.every if self._excess_of(rule, counts).item() > 0)
         return tuple(over)
 
     def possible(self, table: int, option: ShardingOption) -> bool:
@@ -406,7 +406,8 @@ class PlacementRules:
         return None
 
     @property
-    def _rules(self) -> list[Cap | Union]:
+    def every(self) -> list[Cap | Union]:
+        """The caps, then the unions."""
         return [*self.caps, *self.unions]
 
     def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:

@@ -180,7 +180,8 @@ class SearchSpace:
 
     def allowed(self, table: int, spread: Spread) -> BoolArray:
         """``[W]`` ranks (or ``[H]`` hosts) that constraints leave to the pieces of a table."""
-        return (self.may_use_host if spread is Spread.HOSTS else self.may_use_rank)[table]
+        masks = self.may_use_host if spread is Spread.HOSTS else self.may_use_rank
+        return np.asarray(masks[table])
 
     def with_kernel(
         self, table: int, index: int, kernel: ComputeKernel, cache_ratio: float | None = None
@@ -262,9 +263,9 @@ class SearchSpace:
 
     def keeps_rules(self, assignment: Assignment) -> bool:
         """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's."""
-        for t, index in enumerate(assignment.options if self._is_tied else ()):
-            mask = self.allowed(t, self.option(t, index).spread)
-            if not mask[list(assignment.places[t])].all():
+        for table, index in enumerate(assignment.options if self._is_tied else ()):
+            mask = self.allowed(table, self.option(table, index).spread)
+            if not mask[list(assignment.places[table])].all():
                 return False
         for t in np.flatnonzero(self._is_bound[self.first[:-1] + assignment.options]):
             option = self.option(int(t), assignment.options[t])
@@ -291,7 +292,7 @@ class SearchSpace:
             replace(o, sharding_type=names.get(o.sharding_type, o.sharding_type)) for o in options
         ]
         placed = zip(named, rows, assignment.places, strict=True)
-        return Plan(placements=tuple(place(*item, **self._sizes) for item in placed))
+        return Plan(placements=tuple(place(o, n, at, **self._sizes) for o, n, at in placed))
 
     def assignment(self, plan: Plan) -> Assignment:
         """The assignment that gives a plan; the inverse of :meth:`plan`.

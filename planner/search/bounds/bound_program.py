@@ -343,13 +343,13 @@ class RankFreeProgram:
         limits = dearest / self._unit * (1 + _LIMIT_SLACK)
         upper[self._first_mean - len(limits) : self._first_mean] = limits
         upper[self._end : own] = 1.0
-        for g, k in [] if box is None else self._boxed(box):
-            at, least, most = self.options + k, box.low[g], box.high[g]
-            lower[at] = max(lower[at], least / self.scale * (1 - _LIMIT_SLACK))
-            upper[at] = min(upper[at], most / self.scale * (1 + _LIMIT_SLACK))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
-        if box is not None and calls:
-            parts.append(self._launched(box, scale, size))
+        if box is not None:
+            for g, k in self._boxed(box):
+                at = self.options + k
+                lower[at] = max(lower[at], box.low[g] / scale * (1 - _LIMIT_SLACK))
+                upper[at] = min(upper[at], box.high[g] / scale * (1 + _LIMIT_SLACK))
+            parts += [self._launched(box, scale, size)] if calls else []
         return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,

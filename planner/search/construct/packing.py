@@ -92,12 +92,12 @@ class _Placed(NamedTuple):
     """The variables of one option of a table.
 
     Attributes:
-        index: which of the table's options.
+        option: index of the table's option.
         used: whether the plan has it.
         at: for each piece and place whether the piece is there; 0 for places that are not allowed.
     """
 
-    index: int
+    option: int
     used: Any
     at: list[list[Any]]
 
@@ -120,7 +120,7 @@ class _Model:
             self.tables.append([self._option(table, index) for index in indices])
             self.model.add_exactly_one(placed.used for placed in self.tables[-1])
         self._memory()
-        for rule in (*space.rules.caps, *space.rules.unions):
+        for rule in space.rules.every:
             self._rule(rule)
         self._budget()
 
@@ -143,7 +143,7 @@ class _Model:
         chosen = (next(p for p in table if solver.boolean_value(p.used)) for table in self.tables)
         found = (
             (
-                p.index,
+                p.option,
                 tuple(next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in p.at),
             )
             for p in chosen
@@ -204,7 +204,7 @@ class _Model:
         space = self.space
         sizes = {Spread.UNIFORM: space.world_size, Spread.HOSTS: space.local_world_size}
         for placed in self.tables[table]:
-            flat = int(space.first[table]) + placed.index
+            flat = int(space.first[table]) + placed.option
             size = sizes.get(space.options[flat].spread, 1)
             pieces = zip(
                 placed.at or [[placed.used]], space.rows[flat].reshape(-1, size), strict=True
@@ -256,7 +256,7 @@ class _Model:
         for table, found in enumerate(self.tables):
             terms = []
             for placed in found:
-                received = budget.piece_bytes(self.space.option(table, placed.index))
+                received = budget.piece_bytes(self.space.option(table, placed.option))
                 rows = placed.at or [[placed.used]]
                 for row, row_bytes in zip(rows, np.atleast_2d(received), strict=True):
                     for variable, size in zip(row, row_bytes, strict=True):
@@ -397,8 +397,9 @@ class Packer:
         """
         size = np.minimum.reduceat(self.space.largest_device, self.space.first[:-1])
         rules, ruled = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
-        for group in (*rules.unions, *(cap for cap in rules.caps if cap.distinct)):
-            ruled += group.members & (not group.members.all())
+        for rule in rules.every:
+            if (isinstance(rule, Union) or rule.distinct) and not rule.members.all():
+                ruled += rule.members
         order = sorted(
             range(self.space.num_tables), key=lambda t: (-first.get(t, 0), -ruled[t], -size[t], t)
         )

@@ -260,5 +260,5 @@ def _most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> in
         ordered: as there.
     """
     if ordered:
-        return places ** len(widths)
+        return int(places ** len(widths))
     return math.prod(math.comb(places + n - 1, n) for n in Counter(widths).values())
