@@ -62,11 +62,8 @@ class Assignment:
     @classmethod
     def of(cls, choices: Iterable[Choice]) -> Assignment:
         """The assignment of one choice for each table, in order."""
-        options, places = [], []
-        for option, where in choices:
-            options.append(option)
-            places.append(where)
-        return cls(options=tuple(options), places=tuple(places))
+        pairs = list(choices)
+        return cls(options=tuple(o for o, _ in pairs), places=tuple(p for _, p in pairs))
 
     def choice(self, table: int) -> Choice:
         """Option and places of a table."""
