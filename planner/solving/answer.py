@@ -122,9 +122,9 @@ def answer(
     best = first = outcome.assignments[0]
     if strategy == "auto":
         if space.problem.move_limit is not None:
-            best = staying(space, evaluate, first, space.problem.move_limit)
+            best = staying(evaluate, first, space.problem.move_limit)
         elif not evaluate.late:
-            best = simplified(space, evaluate, first)
+            best = simplified(evaluate, first)
         outcome = _with_best(outcome, evaluate, best)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
@@ -195,7 +195,7 @@ def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) 
     if moves or not outcome.assignments or outcome.termination is Status.OPTIMAL:
         return outcome
     best = outcome.assignments[0]
-    better = single_changes(space, evaluate, best, lambda: not deadline.can_price)
+    better = single_changes(evaluate, best, lambda: not deadline.can_price)
     return _with_best(outcome, evaluate, better)
 
 

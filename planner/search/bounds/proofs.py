@@ -206,16 +206,16 @@ def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
     return Floor(value=float(value), free_bytes=float(limits.mean() + unlisted - least))
 
 
-def price_all_above_floor(space: SearchSpace, record: Record) -> None:
+def price_all_above_floor(record: Record) -> None:
     """Price every assignment; a search that has to end before has a bound all the same.
 
     Under a time limit linear programs come before the walk, because they take a small part of its
     time. Otherwise only the user can end the walk early, and one program follows then.
     """
-    model = LinearModel(space, record.evaluate.objective)
+    model = LinearModel(record.evaluate.space, record.evaluate.objective)
     if record.evaluate.budget.time_limit_s is not None:
         record.raise_bound(_linear_bound(model, lambda: record.cut), "linear bound")
-    price_all(space, record)
+    price_all(record)
     if record.bound is None:
         record.raise_bound(_linear_bound(model, lambda: True), "linear bound")
 

@@ -298,31 +298,30 @@ def is_tight(space: SearchSpace) -> bool:
     return least > _TIGHT_RATIO * float(np.maximum(space.pipeline.device_limits, 0.0).mean())
 
 
-def offer_packings(
-    space: SearchSpace, record: Record, *, share: float = 1.0, first_only: bool = False
-) -> None:
+def offer_packings(record: Record, *, share: float = 1.0, first_only: bool = False) -> None:
     """Make packings of every kind and offer them to the record.
 
     Args:
-        space: the tables and places.
         record: takes the packings.
         share: share of all work of the search that this may take.
         first_only: whether to end with the first plan that fits.
     """
     meter = record.evaluate.meter
     until_s = meter.spent_s + share * meter.planned_s
-    for found in packings(space, lambda: meter.spent_s > until_s or record.stopped, meter):
+    for found in packings(
+        record.evaluate.space, lambda: meter.spent_s > until_s or record.stopped, meter
+    ):
         record.consider(found, "packing")
         if record.best is not None and (first_only or record.stopped):
             return
 
 
-def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> None:
+def offer_exact_packing(record: Record, *, seed: int) -> None:
     """Ask CP-SAT for a plan that fits, or for the proof that there is none.
 
     In the latter case the bound of the record becomes infinite.
     """
-    most_s = max(record.evaluate.left_s, 1.0)
+    space, most_s = record.evaluate.space, max(record.evaluate.left_s, 1.0)
     found, none_fits = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")

@@ -178,15 +178,14 @@ def _rule_check(
     return kept
 
 
-def price_all(space: SearchSpace, record: Record) -> None:
+def price_all(record: Record) -> None:
     """Price every assignment; if the search has not to end before, the best one is proven optimal.
 
     In the list of options a sharding type may stand for others with the same shards. The bound
     holds for those too, by the proven values of the objective. These are the values themselves for
     plans of which at most one table has such a type, since its name then changes no collective.
     """
-    least = np.inf
-    objective = record.evaluate.objective
+    least, space, objective = np.inf, record.evaluate.space, record.evaluate.objective
     general = set(space.listing.names.values())
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)

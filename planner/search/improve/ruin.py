@@ -22,7 +22,7 @@ Science 40 (2006), for the turns.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,8 +30,8 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.base import Record
-from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
+from planner.search.bounds.proofs import Proofs
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.partial_plan import PartialPlan, grouped
@@ -411,26 +411,16 @@ class Improver:
     Each method takes an *effort*: 1 is its usual amount of work.
 
     Args:
-        space: options and places.
         record: is offered every plan.
-        bounds: solves the rank-free problem; its model and cuts are used.
-        relaxed: the relaxation of each set of sharding types; the search changes it on the way.
+        proofs: have the bounds; the relaxation of each set of sharding types changes on the way.
         rng: of all random choices.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        record: Record,
-        bounds: RankFreeBound,
-        relaxed: Mapping[TypeSet | None, Relaxation],
-        *,
-        rng: np.random.Generator,
-    ) -> None:
+    def __init__(self, record: Record, proofs: Proofs, rng: np.random.Generator) -> None:
         """Improve nothing yet."""
-        self._space, self._record, self._rng = space, record, rng
-        self._bounds, self._relaxed = bounds, relaxed
-        self._model: LinearModel = bounds.model
+        self._space, self._record, self._rng = record.evaluate.space, record, rng
+        self._bounds, self._relaxed = proofs.bounds, proofs.relaxed
+        self._model: LinearModel = proofs.bounds.model
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
     @property

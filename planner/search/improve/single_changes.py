@@ -43,6 +43,8 @@ _OVERFULL: Final = 1e30
 
 Cut = tuple[int, int]
 """A table, and the index of one of its options."""
+RunsCallback = Callable[[Assignment], bool]
+"""Says whether a plan may be taken."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -292,13 +294,12 @@ calls, but a step can only end after all of them."""
 
 
 def single_changes(
-    space: SearchSpace,
     evaluate: Evaluator,
     start: Assignment,
     late: Callable[[], bool],
     *,
     most_s: float | None = None,
-    runs: Callable[[Assignment], bool] | None = None,
+    runs: RunsCallback | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
@@ -306,16 +307,16 @@ def single_changes(
     Copied tables come first: they have moved nowhere yet, and searches leave them for last.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
         most_s: nominal seconds after which it ends; None for a share of those of the search.
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
+    space = evaluate.space
     most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
-    start = kernel_changes(space, evaluate, start, late, runs)
-    now = _Changing(space, evaluate, start, runs)
+    start = kernel_changes(evaluate, start, late, runs)
+    now = _Changing(evaluate, start, runs)
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
     everywhere_s = priced_s(space.world_size, space.world_size * space.pool.shape[-1])
@@ -342,11 +343,10 @@ def single_changes(
 
 
 def kernel_changes(
-    space: SearchSpace,
     evaluate: Evaluator,
     start: Assignment,
     late: Callable[[], bool],
-    runs: Callable[[Assignment], bool] | None = None,
+    runs: RunsCallback | None = None,
 ) -> Assignment:
     """A plan that is not bettered where all tables of one kernel take another one at once.
 
@@ -354,13 +354,12 @@ def kernel_changes(
     that have to lie together stayed in host memory without a cache, and took 36 % longer.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules; places stay as they are.
         late: whether to look at no more kernels.
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
-    kinds = _kernels(space.options)
+    space, kinds = evaluate.space, _kernels(evaluate.space.options)
     best, least, helps = start, np.inf, len(kinds) > 1
     if helps:
         least = float(evaluate.values(space.work(start)[None])[0])
@@ -395,16 +394,15 @@ def _kernels(options: Iterable[ShardingOption]) -> list[tuple[ComputeKernel, flo
     return sorted(found, key=lambda kernel: (kernel[0].value, kernel[1] or 0.0))
 
 
-def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
+def follow_chain(record: Record, start: Assignment, *, until_s: float) -> None:
     """Make the best change of one table again and again, and offer the plans on the way.
 
     Args:
-        space: options, places and rules.
         record: is offered every plan.
         start: the plan in use.
         until_s: reading of the meter, in nominal seconds, at which the chain ends.
     """
-    now, meter = _Changing(space, record.evaluate, start), record.evaluate.meter
+    now, meter = _Changing(record.evaluate, start), record.evaluate.meter
     while not record.stopped and meter.spent_s < until_s:
         step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
         cuts = now.by_quick_value(record.evaluate)
@@ -419,12 +417,9 @@ class _Changing:
     """A plan of which one table at a time is changed."""
 
     def __init__(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        start: Assignment,
-        runs: Callable[[Assignment], bool] | None = None,
+        self, evaluate: Evaluator, start: Assignment, runs: RunsCallback | None = None
     ) -> None:
+        space = evaluate.space
         self._space, self._runs = space, runs
         self.assignment = start
         self._usage = space.usage(start)
