@@ -23,11 +23,7 @@ from typing import Final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import (
-    Plan,
-    ShardingOption,
-    ShardingType,
-)
+from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Workload
 from planner.errors import StoppedError, refuse

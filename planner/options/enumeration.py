@@ -28,13 +28,7 @@ from costmodels.sharding import (
 )
 from costmodels.topology import Topology
 from planner.errors import refuse_any
-from planner.options.cuts import (
-    ListingProgress,
-    Names,
-    names_to_list,
-    priced,
-    table_cuts,
-)
+from planner.options.cuts import ListingProgress, Names, names_to_list, priced, table_cuts
 from planner.options.memory import TableOptions, crowded
 from planner.options.table_limits import HOST_KERNELS, TableLimits, table_limits
 from planner.problem import PlanningProblem

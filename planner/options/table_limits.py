@@ -102,9 +102,7 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
 
 
 def _limit(
-    problem: PlanningProblem,
-    table: Table,
-    obstacle: Callable[[ShardingOption], str | None],
+    problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
 ) -> tuple[TableLimits, str]:
     """The limits of a table, and why they leave it no option; empty if they leave some."""
     topology, constraints = problem.topology, problem.constraints

@@ -7,12 +7,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.sharding import Plan, ShardingType
-from planner.search.base import (
-    OPTIMALITY_GAP,
-    AbstractStrategy,
-    Record,
-    SearchOutcome,
-)
+from planner.search.base import OPTIMALITY_GAP, AbstractStrategy, Record, SearchOutcome
 from planner.search.bounds.proofs import Proofs, price_all_above_floor
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL

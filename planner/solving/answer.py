@@ -19,12 +19,7 @@ from planner.options.table_limits import constraint_problems
 from planner.options.torchrec_default import torchrec_default
 from planner.options.torchrec_rules import odd_tables, runtime_warnings, width_remarks
 from planner.problem import PlanningProblem
-from planner.result import (
-    TORCHREC_BASELINE,
-    Candidate,
-    PlanningResult,
-    SolverReport,
-)
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
 from planner.rules.placement_rules import received_bytes, rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes

@@ -369,10 +369,7 @@ to 1, and take longer."""
 
 
 def solve(
-    program: LinearProgram,
-    *,
-    time_limit_s: float = math.inf,
-    start: ProgramBasis | None = None,
+    program: LinearProgram, *, time_limit_s: float = math.inf, start: ProgramBasis | None = None
 ) -> Solution:
     """Solve a program by GLOP.
 
