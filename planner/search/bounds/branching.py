@@ -77,7 +77,6 @@ class Branching:
         bounds: solves the rank-free programs.
         objective: makes the boxes.
         relaxed: the linear bound of each set of sharding types.
-        exact: gives the types of a set that every plan in it is known to have.
     """
 
     def __init__(
@@ -85,10 +84,9 @@ class Branching:
         bounds: RankFreeBound,
         objective: AbstractObjective,
         relaxed: dict[TypeSet | None, Relaxation],
-        exact: Callable[[TypeSet], TypeSet],
     ) -> None:
         """Begin with a node for each set of sharding types."""
-        self._bounds, self._exact = bounds, exact
+        self._bounds = bounds
         self._make_box: Callable[..., Box | None] | None = getattr(objective, "box", None)
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Node]] = []
@@ -148,7 +146,7 @@ class Branching:
         costs, and the plans of the other have no replicated option.
         """
         kind = ShardingType.DATA_PARALLEL
-        certain = self._exact(node.types)
+        certain = self._bounds.certain(node.types)
         left_open = node.types - certain
         if kind not in left_open:
             return [self._boxed(node, certain, left_open, incumbent)]

@@ -23,7 +23,7 @@ types. So there is one such program for each set, and the least of their solutio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -32,8 +32,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
 from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
-from planner.search.base import Record
-from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
+from planner.search.bounds.bound_program import TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.search.common.schedule import USUAL
@@ -210,38 +209,3 @@ def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tupl
     if elsewhere <= MOVED_BYTES:
         return least, None
     return elsewhere, tuple(np.argmin(received, axis=-1).tolist())
-
-
-def bound_by_moves(
-    model: LinearModel,
-    record: Record,
-    cuts: Mapping[TypeSet | None, Sequence[Cut]],
-    relaxed: Mapping[TypeSet | None, Relaxation],
-    certain: Callable[[TypeSet], TypeSet],
-) -> None:
-    """Raise the bound of a search by its limit on moves.
-
-    Does nothing if there is no limit or no plan yet, or if there are very many options and ranks.
-
-    Args:
-        model: tangents and options.
-        record: of the search; takes the bound.
-        cuts: of the objective, for each set of sharding types.
-        relaxed: the bound of each set without a limit on moves. A set whose bound is not below the
-            best plan has no better plan, and needs no program.
-        certain: gives the types of a set that all its plans have.
-    """
-    budget, best = model.space.rules.budget, record.value
-    size = len(model.space.options) * model.space.world_size
-    if budget is None or not math.isfinite(best) or size > USUAL.most_entries:
-        return
-    moves = MoveBound(model, budget, record.evaluate.meter, most=best)
-    always, least = record.evaluate.objective.always(), best
-    for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
-        if relaxation.bound >= least or record.stopped:
-            least = min(least, relaxation.bound)
-            break
-        known = certain(types) if types is not None else frozenset()
-        own = moves.bound(types, [always, *cuts.get(types, ())], known)
-        least = min(least, max(own, relaxation.bound))
-    record.raise_bound(least, "limit on moves")
