@@ -10,9 +10,9 @@ rank; ``t``, the objective. Every plan that fits satisfies, for each tangent c o
 
 - the mean over ranks is at most the maximum: ``sum_o mean[o, c] y[o] <= z[k]``;
 - the largest shard of a table is on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``;
-- so are all shards of tables that rules tie together (``rows/one_place.py``);
+- so are all shards of tables that rules tie together;
 - uniform options alone load every rank r: ``sum_o load[o, r, c] y[o] <= z[k]``;
-- limits on counts hold for the sum over all places (``rows/counted.py``).
+- limits on counts hold for the sum over all places.
 
 The same rows hold for device and host memory, with their limits in place of z. For each cut of the
 objective, ``t >= base + slopes @ z``. A cut holds for one set of sharding types. So there is one

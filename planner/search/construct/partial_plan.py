@@ -48,9 +48,10 @@ class Alike:
     counts: IntArray
 
 
-def grouped(
-    space: SearchSpace, table: int, kept: IntArray
-) -> tuple[dict[Spread, Alike], list[int]]:
+Grouped = tuple[dict[Spread, Alike], list[int]]
+
+
+def grouped(space: SearchSpace, table: int, kept: IntArray) -> Grouped:
     """Sort some options of a table by how they can be priced.
 
     Args:
@@ -236,10 +237,7 @@ class PartialPlan:
     # -- insertions -------------------------------------------------------------------------------
 
     def best_insertion(
-        self,
-        table: int,
-        kept: tuple[dict[Spread, Alike], list[int]],
-        blocked: BoolArray | None = None,
+        self, table: int, kept: Grouped, blocked: BoolArray | None = None
     ) -> Insertion | None:
         """The best way to put in a table that is not placed.
 

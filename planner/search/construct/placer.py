@@ -281,7 +281,6 @@ class PriceSearch:
 
     Args:
         model: tangents, and the cuts in use.
-        uniform: ``[n]`` True for options that load every rank.
         allowed: ``[n]`` True for options to choose from.
         phases: ``[K']`` maxima of the phases in use in the solution of the bound.
         limits: device bytes and host bytes per rank.
@@ -291,7 +290,6 @@ class PriceSearch:
     def __init__(
         self,
         model: LinearModel,
-        uniform: BoolArray,
         allowed: BoolArray,
         phases: FloatArray,
         limits: FloatArray,
@@ -304,7 +302,7 @@ class PriceSearch:
         self._value = float(slopes @ maxima)
         self._means = np.where(allowed[:, None], model.phase_maxima(model.mean) * slopes, np.inf)
         pieces = model.phase_maxima(model.extreme(np.maximum))
-        self._pieces = np.where(uniform[:, None], 0.0, pieces)
+        self._pieces = np.where(model.space.is_uniform[:, None], 0.0, pieces)
         self._shares = self._pieces / maxima
         self._bytes = model.mean[:, -2:] / limits
         ranges = [*([_PRICE] * len(slopes)), _PIECE, _WEIGHT, _BYTES, _BYTES, _PRESSURE_POWER]

@@ -508,7 +508,6 @@ class Improver:
         if key not in self._prices and relaxation.phases is not None:
             self._prices[key] = PriceSearch(
                 self._model,
-                self._bounds.builder.uniform,
                 uses(relaxation.types, self._space),
                 relaxation.phases[self._model.used],
                 self._bounds.builder.limits,

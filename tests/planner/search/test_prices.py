@@ -23,7 +23,6 @@ def _parts(seed: int = 0) -> tuple[SearchSpace, LinearModel, RankFreeBound, Pric
     allowed[space.first[:-1]] = False
     prices = PriceSearch(
         model,
-        bounds.builder.uniform,
         allowed,
         relaxation.phases[model.used],
         bounds.builder.limits,
