@@ -143,19 +143,16 @@ def _options(
         ShardingType.TABLE_ROW_WISE: topology.local_world_size,
     }
     read = TorchrecTable.of(table, problem.workload)
-    for kind in DEFAULT_TYPES:
-        named = all(not r.sharding_types or kind in r.sharding_types for r in rules)
-        if kind not in legal or kind not in constraints.sharding_types or not named:
-            continue
+    named = (r.sharding_types for r in rules if r.sharding_types)
+    types = set(legal).intersection(constraints.sharding_types, *named)
+    kernels = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
+    for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
         blocks = _row_runs(table.num_embeddings, parts.get(kind, 1))
         if kind is ShardingType.DATA_PARALLEL:
             blocks = ((table.num_embeddings, topology.world_size),)
-        for kernel in legal[kind]:
-            allowed = all(not r.kernels or kernel in r.kernels for r in rules)
-            if not allowed or kernel not in constraints.kernels:
-                continue
+        for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
             perf = shard_perf(read, machine, kind, kernel, num_cols=widths[0])
             runs = []
             for rows, count in blocks:
