@@ -138,19 +138,17 @@ def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
     now = space.option(table, index)
     if now.spread is not Spread.RANKS:
         return None
+    options = list(enumerate(space.tables[table].options))
     finer = [
         (o.num_pieces, i)
-        for i, o in enumerate(space.tables[table].options)
+        for i, o in options
         if o.sharding_type is now.sharding_type
         and (o.kernel, o.cache_load_factor_ratio) == (now.kernel, now.cache_load_factor_ratio)
         and o.num_pieces >= 2 * now.num_pieces
     ]
-    rows = [
-        i
-        for i, o in enumerate(space.tables[table].options)
-        if o.sharding_type is ShardingType.ROW_WISE and o.kernel is now.kernel
-    ]
-    return min(finer)[1] if finer else (rows[0] if rows else None)
+    by_rows = ShardingType.ROW_WISE, now.kernel
+    rows = (i for i, o in options if (o.sharding_type, o.kernel) == by_rows)
+    return min(finer)[1] if finer else next(rows, None)
 
 
 def _list_plans(space: SearchSpace) -> Iterator[Assignment]:

@@ -86,12 +86,12 @@ def _whole_option(space: SearchSpace, table: int, index: int) -> int | None:
     is_cut = own.spread is not Spread.RANKS or own.num_pieces > 1
     if not is_cut or own.sharding_type is ShardingType.DATA_PARALLEL:
         return None
-    mine = own.kernel, own.cache_load_factor_ratio
-    for other, option in enumerate(space.tables[table].options):
-        alike = (option.kernel, option.cache_load_factor_ratio) == mine
-        if alike and option.spread is Spread.RANKS and option.num_pieces == 1:
-            return other
-    return None
+    wanted = Spread.RANKS, 1, own.kernel, own.cache_load_factor_ratio
+    listed = (
+        (o.spread, o.num_pieces, o.kernel, o.cache_load_factor_ratio)
+        for o in space.tables[table].options
+    )
+    return next((index for index, found in enumerate(listed) if found == wanted), None)
 
 
 def _placed(
