@@ -272,7 +272,12 @@ class PartialPlan:
         rise, change, cost = self._rises(some.rows, blocked, hosts=hosts)
         may = self._may(table, hosts=hosts)
         rise[:, ~may] = np.inf
-        places, taken = self._cheapest(rise, some.counts)
+        most = min(int(some.counts.max()), rise.shape[1])
+        if most == 1:
+            places = rise.argmin(axis=1)[:, None]
+        else:
+            places = np.argsort(rise, axis=1, kind="stable")[:, :most]
+        taken = np.arange(most)[None] < some.counts[:, None]
         at = np.arange(len(places))[:, None]
         sums = self.sums[:, None] + (change[:, at, places] * taken).sum(axis=2)
         value = self._value(sums) + self._penalty + (cost[at, places] * taken).sum(axis=1)
@@ -288,8 +293,13 @@ class PartialPlan:
         """A way to put in an option on given places."""
         before, self.loads = self.loads, self.loads.copy()
         self._add(table, option, places, 1.0)
-        value = self._value_of(self.loads)
-        self.loads = before
+        loads, self.loads = self.loads, before
+        over = np.maximum(loads[-2] - self._limits, 0.0).sum()
+        if self._uses_host:
+            used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
+            over = over + np.maximum(used - self._host_limits, 0.0).sum()
+        smooth = self._value(self._powers(loads).sum(axis=1)[:, None])[0]
+        value = float(smooth + over * self._per_byte * self._level)
         return Insertion(value=value, option=option, places=places)
 
     def _single(self, table: int, option: int) -> Insertion:
@@ -346,15 +356,6 @@ class PartialPlan:
         norms = np.maximum(sums[:count], 0.0) ** (1.0 / self.power) * self.scale
         value = self.model.paths(norms.T).max(axis=-1)
         return np.asarray(value + self._mean_prices @ sums[count:])
-
-    def _value_of(self, loads: FloatArray) -> float:
-        """The smooth objective with the penalty, if these were the loads, ``[P + 2, W]``."""
-        sums = self._powers(loads).sum(axis=1)
-        over = np.maximum(loads[-2] - self._limits, 0.0).sum()
-        if self._uses_host:
-            used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
-            over = over + np.maximum(used - self._host_limits, 0.0).sum()
-        return float(self._value(sums[:, None])[0] + over * self._per_byte * self._level)
 
     def _refresh(self) -> None:
         """Compute everything that follows from the loads.
@@ -463,21 +464,3 @@ class PartialPlan:
         elif blocked is not None:
             rise[:, blocked] += 1e3 * self._level
         return rise, change, cost
-
-    @staticmethod
-    def _cheapest(rise: FloatArray, counts: IntArray) -> tuple[IntArray, BoolArray]:
-        """The columns of the least entries of each row, in order.
-
-        Args:
-            rise: ``[n, columns]``.
-            counts: ``[n]`` how many entries of each row are wanted.
-
-        Returns:
-            ``[n, most]`` columns, for the largest count ``most``; and ``[n, most]`` True for those
-            that are wanted.
-        """
-        most = min(int(counts.max()), rise.shape[1])
-        if most == 1:
-            return rise.argmin(axis=1)[:, None], np.ones((len(rise), 1), dtype=bool)
-        columns = np.argsort(rise, axis=1, kind="stable")[:, :most]
-        return columns, np.arange(most)[None] < counts[:, None]
