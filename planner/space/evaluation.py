@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -352,25 +352,16 @@ class SearchSpace:
 
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
     """``[T, size]`` True for allowed places; tables often share a tuple, which is read once."""
-    rows: dict[int, BoolArray] = {}
-    for places in allowed:
-        if id(places) not in rows:
-            row = np.zeros(size, dtype=bool)
-            row[list(places)] = True
-            rows[id(places)] = row
-    return np.array([rows[id(places)] for places in allowed], dtype=bool).reshape(-1, size)
+    rows = {places: np.zeros(size, dtype=bool) for places in set(allowed)}
+    for places, row in rows.items():
+        row[list(places)] = True
+    return np.array([rows[places] for places in allowed], dtype=bool).reshape(-1, size)
 
 
 class Evaluator:
     """Prices work and assignments, counts the work of a search, and ends it with its budget."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: AbstractObjective,
-        budget: Budget,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, space: SearchSpace, objective: AbstractObjective, budget: Budget) -> None:
         """Start the clock."""
         self.space = space
         self.objective = objective
@@ -381,14 +372,13 @@ class Evaluator:
         most = budget.max_evaluations
         most_s = math.inf if most is None else most * self._plan_s
         self.meter = Meter(most_s, budget.time_limit_s)
-        self._clock = clock
-        self._started = clock()
+        self._started = time.perf_counter()
         self._known: dict[Assignment, float] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return self._clock() - self._started
+        return time.perf_counter() - self._started
 
     @property
     def left_s(self) -> float:
