@@ -129,11 +129,9 @@ class SearchSpace:
         pool = WorkPool.of([w for t in self.tables for w in t.works], pipeline.num_features)
         self.pool, self.rows, self.pool_first = pool.rows, pool.index, pool.first
         self.pool_device, self.pool_host = self.pool @ self.device, self.pool @ self.host
-        self.largest_device: FloatArray = (
-            np.maximum.reduceat(self.pool_device, self.pool_first)
-            if len(self.pool_first)
-            else np.zeros(0)
-        )
+        self.largest_device: FloatArray = np.zeros(0)
+        if len(self.pool_first):
+            self.largest_device = np.maximum.reduceat(self.pool_device, self.pool_first)
         self.mean_work: FloatArray = pool.summed() / self.world_size
         self.rules = PlacementRules.of(problem)
         spreads = [o.spread for o in self.options]
@@ -141,11 +139,9 @@ class SearchSpace:
         self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
         self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
         self.pieces[self.is_uniform] = 0
-        bound = [
-            o.keeps_pieces_apart or (o.keeps_pieces_on_host and o.num_pieces > 1)
-            for o in self.options
-        ]
-        self._is_bound: BoolArray = np.array(bound, dtype=bool)
+        apart = [o.keeps_pieces_apart for o in self.options]
+        near = [o.keeps_pieces_on_host and o.num_pieces > 1 for o in self.options]
+        self._is_bound: BoolArray = np.array(apart, dtype=bool) | np.array(near, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
         self._runs: dict[int, list[tuple[IntArray, int]]] = {}
@@ -326,15 +322,13 @@ class SearchSpace:
     def located(self, table: int, placement: TablePlacement) -> Choice | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
         item, options = self.problem.workload.tables[table], self.tables[table].options
-        kind, found = placement.sharding_type, []
-        for name in {kind, self.listing.names.get(kind, kind)}:
-            option = option_of(replace(placement, sharding_type=name), item, **self._sizes)
-            if option in options:
-                found.append((options.index(option), option))
-        if not found:
+        kind = placement.sharding_type
+        names = {kind, self.listing.names.get(kind, kind)}
+        cut = (option_of(replace(placement, sharding_type=n), item, **self._sizes) for n in names)
+        index = min((options.index(o) for o in cut if o and o in options), default=None)
+        if index is None:
             return None
-        index, option = min(found, key=lambda both: both[0])
-        return index, option.places_of(placement.ranks, self.local_world_size)
+        return index, options[index].places_of(placement.ranks, self.local_world_size)
 
     def _names(self, options: Sequence[ShardingOption]) -> dict[ShardingType, ShardingType]:
         """The sharding types that get another name in the plan, and this name; see :meth:`plan`."""
