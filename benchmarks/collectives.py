@@ -112,7 +112,7 @@ def table(title: str, found: Iterator[HeldOut]) -> None:
     """Print one test by set, and all of it."""
     groups: dict[str, list[HeldOut]] = defaultdict(list)
     for point in found:
-        groups[point.name].append(point)
+        groups[point.case.name].append(point)
         groups["all"].append(point)
     print(f"\n{title:52s} {'< 1 MiB':>14s} {'>= 1 MiB':>14s} {'p90':>7s} {'held':>7s}")
     for name in [*sorted(groups.keys() - {"all"}), "all"]:
@@ -120,14 +120,14 @@ def table(title: str, found: Iterator[HeldOut]) -> None:
 
 
 def _line(found: Sequence[HeldOut]) -> str:
-    small = [p.error_ratio for p in found if p.size_bytes < LARGE]
-    large = [p.error_ratio for p in found if p.size_bytes >= LARGE]
+    small = [abs(p.error_ratio) for p in found if p.size_bytes < LARGE]
+    large = [abs(p.error_ratio) for p in found if p.size_bytes >= LARGE]
     shown = [
         f"{100 * np.mean(part):6.1f} ({len(part):4d})" if part else f"{'-':>13s}"
         for part in (small, large)
     ]
     p90 = f"{100 * np.quantile(large, 0.9):6.1f}" if large else " " * 6
-    held = 100 * np.mean([p.inside for p in found])
+    held = 100 * np.mean([p.is_inside for p in found])
     return f" {shown[0]}  {shown[1]} {p90} {held:7.0f}"
 
 

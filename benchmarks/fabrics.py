@@ -299,7 +299,7 @@ def inside_by_others(found: Iterable[tuple[str, HeldOut]]) -> float:
     """Share within the factor that holds nine in ten points of the other sources."""
     by_source: Mapping[str, list[float]] = defaultdict(list)
     for source, point in found:
-        by_source[source].append(abs(math.log(point.predicted_s / point.measured_s)))
+        by_source[source].append(abs(math.log1p(point.error_ratio)))
     held = []
     for source, errors in by_source.items():
         others = [e for other, es in by_source.items() if other != source for e in es]
@@ -329,7 +329,7 @@ def main() -> None:
 def show_parts(records: Sequence[CurveRecord], told: Sequence[tuple[str, HeldOut]]) -> None:
     """Where the error over several hosts comes from, and what no model can go below."""
     errors: dict[str, Sequence[float] | FloatArray] = {
-        **{f"  {c}": [p.error_ratio for _, p in told if p.name == c] for c in Collective},
+        **{f"  {c}": [abs(p.error_ratio) for _, p in told if p.case.name == c] for c in Collective},
         "one source by others: same kind, shape, size and GPU": between_sources(
             crossing(records), same_gpu=True
         ),
@@ -348,13 +348,13 @@ def show(title: str, told: Sequence[tuple[str, HeldOut]]) -> None:
         f"\n{title + ', source that was left out':62s} {'points':>6s} {'median':>7s} {'inside':>7s}"
     )
     for source in [*dict.fromkeys(s for s, _ in told), "all"]:
-        errors = [p.error_ratio for s, p in told if source in (s, "all")]
-        inside = [p.inside for s, p in told if source in (s, "all")]
+        errors = [abs(p.error_ratio) for s, p in told if source in (s, "all")]
+        inside = [p.is_inside for s, p in told if source in (s, "all")]
         line = f"{len(errors):6d} {100 * np.median(errors):6.1f}% {100 * np.mean(inside):6.0f}%"
         print(f"{source[:60]:62s} {line}")
     for large in (False, True):
         part = [(s, p) for s, p in told if (p.size_bytes >= LARGE) == large]
-        errors = [abs(math.log(p.predicted_s / p.measured_s)) for _, p in part]
+        errors = [abs(math.log1p(p.error_ratio)) for _, p in part]
         print(
             f"{'from' if large else 'below'} 1 MiB: nine in ten within a factor of "
             f"{math.exp(np.quantile(errors, 0.9)):.2f}; within that of the other sources "

@@ -24,7 +24,6 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.dense.kernels import PRIOR as KERNELS_PRIOR
 from costmodels.dense.kernels import KernelConstants
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.errors import require
@@ -332,6 +331,39 @@ def _fit_pass(cases: Sequence[KernelCase], names: Sequence[str]) -> dict[str, Sc
 # ------------------------------------------------------------------ kernels of dense parts
 
 
+KERNELS_PRIOR: Final = KernelConstants(
+    kernel_s=1e-6,
+    product_s=2e-6,
+    wave_s=1e-6,
+    split_s=3e-6,
+    outer_s=15e-9,
+    vector_s=2.5e-9,
+    vector_ratio=0.6,
+    half_even_ratio=0.3,
+    half_odd_ratio=0.15,
+    tf32_ratio=0.3,
+    sum_s=8e-6,
+    sum_row_s=0.5e-9,
+    sum_element_s=1.0e-12,
+    norm_row_s=1.5e-9,
+    norm_gradient_row_s=0.8e-9,
+    norm_weight_row_s=3e-9,
+    score_s=4e-12,
+    score_element_s=0.1e-12,
+    score_gradient_s=12e-12,
+    score_gradient_element_s=0.15e-12,
+    picked_s=0.2e-9,
+    sorted_s=0.06e-9,
+    sort_s=40e-6,
+    join_s=0.27e-6,
+    join_ratio=0.71,
+    chunk_s=25e-6,
+    pass_s=8e-6,
+    chunk_parameters=21_000_000,
+)
+"""What a fit starts from and is pulled to, in round numbers. Times per row and per kernel are those
+of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
+not aligned are those of kernels that load 4 and 2 bytes at a time."""
 FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
 """Constants that are not fitted: they are known from the source code of the kernels, or measured
 kernel by kernel."""

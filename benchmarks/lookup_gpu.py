@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.lookup.base import LookupShard
+from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -143,7 +143,7 @@ def _log_error(calls: Sequence[LookupCall], topology: Topology, time_us: float) 
 def _forward_log_error(calls: Sequence[LookupCall], topology: Topology, time_us: float) -> float:
     """Of a forward kernel as in an iteration, where the latency of a kernel is added."""
     model = Roofline()
-    work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
+    work = np.sum([c.num_tables * model.checked_work(c.shards, topology)[0] for c in calls], axis=0)
     seconds = float(model.forward_time(work, topology)) + topology.device.kernel_latency_s
     return math.log(1e6 * seconds / time_us)
 
@@ -176,21 +176,9 @@ def _production(topology: Topology) -> list[Compared]:
 
 
 def _call(table: Table, phase: str, num_indices: float, num_bags: float) -> LookupCall:
-    shard = LookupShard(
-        table=table,
-        kernel=ComputeKernel.FUSED,
-        row_offset=0,
-        num_rows=table.num_embeddings,
-        num_cols=table.embedding_dim,
-        num_indices=num_indices,
-        num_table_indices=num_indices,
-        num_bags=num_bags,
-        output_element_bytes=4,
-        index_bytes=8,
-        optimizer=Optimizer.SGD,
-        cache_load_factor_ratio=None,
-    )
-    return LookupCall(shard=shard, num_tables=1.0, phase=phase)
+    counts = np.array([num_indices]), np.array([num_bags])
+    shards = LookupShards.whole(TableColumns((table,)), *counts, optimizer=Optimizer.SGD)
+    return LookupCall(kernel=ComputeKernel.FUSED, shards=shards, num_tables=1.0, phase=phase)
 
 
 @functools.cache

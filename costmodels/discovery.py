@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from costmodels.errors import UnknownNameError
 
@@ -74,6 +74,25 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
 def _need(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
     if not condition:
         raise UnknownNameError(message)
+
+
+def asking(
+    name: str, then: Callable[[Any, Any], Any] | None = None, *, is_property: bool = False
+) -> Any:
+    """A method or a property of a model that wraps another one, ``inner``: it asks that.
+
+    Args:
+        name: of the method or property.
+        then: what is made of the model and the answer; None for the answer itself.
+        is_property: whether it is a property.
+    """
+
+    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = getattr(self.inner, name)
+        found = found if is_property else found(*args, **kwargs)
+        return then(self, found) if then else found
+
+    return property(answer) if is_property else answer
 
 
 def of_users(model: object) -> object | None:

@@ -8,6 +8,8 @@ CostModelError
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class CostModelError(Exception):
     """Root of all errors raised by :mod:`costmodels`."""
@@ -29,7 +31,12 @@ class UnknownNameError(CostModelError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+def refuse(message: str) -> NoReturn:
+    """Raise :class:`InvalidValueError` with ``message``."""
+    raise InvalidValueError(message)
+
+
 def require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
     """Raise :class:`InvalidValueError` with ``message`` unless ``condition`` holds."""
     if not condition:
-        raise InvalidValueError(message)
+        refuse(message)

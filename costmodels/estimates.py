@@ -10,18 +10,16 @@ from costmodels.errors import require
 
 
 class Source(StrEnum):
-    """Where a number comes from; the most certain source comes first."""
+    """Where a number comes from; the most certain source comes first.
+
+    A sum has the least certain source of its parts.
+    """
 
     MEASURED = "measured"
     CALIBRATED = "calibrated"
     DATASHEET = "datasheet"
     USER = "user"
     DEFAULT = "default"
-
-    @property
-    def strength(self) -> int:
-        """0 for the most certain source; a sum has the least certain source of its parts."""
-        return list(Source).index(self)
 
 
 RELATIVE_SIGMA: dict[Source, float] = {

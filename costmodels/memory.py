@@ -20,9 +20,6 @@ ALLOCATOR_RATIO: Final = (0.0, 0.10, 0.37)
 """What PyTorch's allocator reserves beyond the peak of what it gives out, as a share of this peak:
 the least, the median and the most of 36 steps on one H200 (``shardplan validate published --what
 memory --json``)."""
-_ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
-"""The columns of memory that are on the device."""
-
 
 _WORKSPACE_BYTES: Final = 2 * 32 * 1024.0**2
 """Workspace of matrix products on Hopper and later: PyTorch gives 32 MiB to each handle of cuBLAS,
@@ -110,28 +107,13 @@ def _largest_layer(workload: Workload) -> int:
     return max((sum(o.num_parameters for _, o in unit) for _, unit in units), default=0)
 
 
-def device_bytes(work: FloatArray) -> FloatArray:
-    """Device bytes of tables on each rank, ``[..., W]``, from work ``[..., W, columns]``."""
-    return np.asarray(work[..., [MEMORY + m for m in _ON_DEVICE]].sum(axis=-1))
-
-
-def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
-    """Bytes of tables in the memory of each host, ``[..., H]``."""
-    return by_host(work[..., MEMORY + Memory.HOST], topology)
-
-
 def by_host(per_rank: FloatArray, topology: Topology) -> FloatArray:
     """The sum over the ranks of each host, ``[..., H]``, of what each rank has, ``[..., W]``."""
     shape = (*per_rank.shape[:-1], topology.num_hosts, topology.local_world_size)
     return np.asarray(per_rank.reshape(shape).sum(axis=-1))
 
 
-def device_limits(workload: Workload, topology: Topology) -> FloatArray:
-    """Device bytes left for tables on each rank, ``[W]``; negative where the rest does not fit."""
-    return topology.hbm_capacities() - workload.reserved_bytes - _dense_by_rank(workload, topology)
-
-
-def _dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
+def dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
     """Device bytes of the dense part on each rank, ``[W]``."""
     ratios = batch_ratios(workload, topology)
     if ratios is None:
@@ -142,7 +124,7 @@ def _dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
     """The ledger of a plan, from its work ``[W, columns]``."""
     columns = work[:, MEMORY:]
-    dense = _dense_by_rank(workload, topology)
+    dense = dense_by_rank(workload, topology)
     capacity = topology.hbm_capacities()
     ranks = tuple(
         RankMemory(
@@ -154,7 +136,7 @@ def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLe
         )
         for rank, row in enumerate(columns)
     )
-    used = host_bytes(work, topology)
+    used = by_host(columns[:, Memory.HOST], topology)
     hosts = tuple(
         HostMemory(host=i, used_bytes=float(b), capacity_bytes=float(most))
         for i, (b, most) in enumerate(zip(used, topology.ddr_capacities(), strict=True))

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels import memory, uncertainty
+from costmodels import memory, sharding, uncertainty
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
@@ -16,17 +16,9 @@ from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Sour
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration import timing
-from costmodels.iteration.base import PIPELINES, Program, Simulation, StageTimes
-from costmodels.shard_work.work import WorkModel, whole_tables
-from costmodels.sharding import (
-    BY_HOSTS,
-    ON_RANKS,
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    check_plan,
-)
+from costmodels.iteration.base import PIPELINES, Program, StageTimes
+from costmodels.shard_work.work import MEMORY, Memory, WorkModel, whole_tables
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
@@ -92,16 +84,6 @@ class CostPipeline(WorkModel):
 
     # -- work ---------------------------------------------------------------------------------
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an option before it is placed.
-
-        Returns:
-            For spread uniform ``[W, columns]``: what each rank gets. For spread ranks ``[pieces,
-            columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces,
-            L, columns]``: what the L ranks of the chosen host get.
-        """
-        return self.options_work((option,))[0].full
-
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
         """Groups of sharding types that cost the same for the same shards.
@@ -113,30 +95,32 @@ class CostPipeline(WorkModel):
         where exchanges are priced with the copies around them: copies differ between the types, and
         two exchanges may cost less than one.
         """
-        hosts = BY_HOSTS[::-1]
+        hosts = sharding.BY_HOSTS[::-1]
         if self.models.exchange is not None:
             return ()
         has_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
         if self.topology.num_hosts == 1 and not has_unpooled:
-            return ON_RANKS, (ShardingType.ROW_WISE, *hosts)
+            return sharding.ON_RANKS, (ShardingType.ROW_WISE, *hosts)
         if self.topology.local_world_size == 1:
-            return (*ON_RANKS, *hosts), hosts
-        return ON_RANKS, hosts
+            return (*sharding.ON_RANKS, *hosts), hosts
+        return sharding.ON_RANKS, hosts
 
     # -- memory -------------------------------------------------------------------------------
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes on each device, ``[..., W]``; linear in work."""
-        return memory.device_bytes(work)
+        on_device = [MEMORY + m for m in Memory if m is not Memory.HOST]
+        return np.asarray(work[..., on_device].sum(axis=-1))
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes in each host's memory, ``[..., H]``; linear in work."""
-        return memory.host_bytes(work, self.topology)
+        return memory.by_host(work[..., MEMORY + Memory.HOST], self.topology)
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Device bytes left for embeddings, ``[W]``."""
-        return memory.device_limits(self.workload, self.topology)
+        """Device bytes left for embeddings, ``[W]``; negative where the rest does not fit."""
+        dense = memory.dense_by_rank(self.workload, self.topology)
+        return self.topology.hbm_capacities() - self.workload.reserved_bytes - dense
 
     @cached_property
     def host_limits(self) -> FloatArray:
@@ -185,9 +169,9 @@ class CostPipeline(WorkModel):
         forward, backward, fetch = self._stages.lookup_times(work)
         return forward + fetch, backward
 
-    def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
+    def simulate(self, plan: Plan) -> tuple[Program, timing.Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
-        program = self._program(self.plan_work(plan))
+        program = self._program(self._kept_work(plan))
         return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
@@ -198,13 +182,11 @@ class CostPipeline(WorkModel):
         """
         check_plan(plan, self.workload, self.topology.world_size)
         work = self._kept_work(plan)
-        program = self._program(work)
-        simulation = timing.traced(program, self.topology.world_size)
+        program, simulation = self.simulate(plan)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work)
         ranks = timing.rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
-        path = timing.critical_path(program, simulation)
         global_batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return IterationEstimate(
             time=Estimate(
@@ -215,7 +197,7 @@ class CostPipeline(WorkModel):
             ),
             samples_per_s=global_batch / time_s if time_s > 0 else math.inf,
             stages=timing.stage_times(program, simulation),
-            critical_path=path,
+            critical_path=timing.critical_path(program, simulation),
             ranks=ranks,
             slowest_rank=int(compute.argmax()),
             imbalance_ratio=float(compute.max() / compute.mean()) if compute.mean() > 0 else 1.0,
@@ -316,7 +298,7 @@ class CostPipeline(WorkModel):
         if self.wire is not None:
             found = self.topology.provenance
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
-        return max(entering, key=lambda source: source.strength)
+        return max(entering, key=list(Source).index)
 
     def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))
@@ -330,9 +312,8 @@ class CostPipeline(WorkModel):
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
             self.hot_row_remark(plan, self._kept_work(plan)),
+            unused_remark(self.topology) if is_calibrated else None,
         ]
-        if is_calibrated:
-            told.append(unused_remark(self.topology))
         notes += filter(None, told)
         is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NoReturn, Self, cast, final, overload
+from typing import Final, Self, cast, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.datatypes import IntArray
-from costmodels.errors import InvalidValueError, require
+from costmodels.errors import refuse, require
 from costmodels.workload import Table, Workload
 
 _LARGEST: Final = 2**62
@@ -130,34 +130,20 @@ class Shards(Sequence[Shard]):
         return Shards, self.columns
 
 
-def _refuse(table: str, problem: str) -> NoReturn:
-    message = f"{table}: {problem}"
-    raise InvalidValueError(message)
-
-
 def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
     """Whether these are whole columns from left to right, or whole rows from top to bottom."""
     _, row, rows, col, cols = shards.columns
     if not 1 <= len(rows) <= _MANY:
         return False
-    if rows[0] == num_embeddings and cols[0] != embedding_dim:
+    by_columns = rows[0] == num_embeddings and cols[0] != embedding_dim
+    if by_columns:
         row, rows, col, cols = col, cols, row, rows
         num_embeddings, embedding_dim = embedding_dim, num_embeddings
-        least = 1
-    else:
-        least = 0
     whole = bool((cols == embedding_dim).all()) and not col.any()
-    if not whole or rows.min() < least or rows.max() > num_embeddings:
+    if not whole or rows.min() < by_columns or rows.max() > num_embeddings:
         return False
     ends = np.cumsum(rows)
     return int(ends[-1]) == num_embeddings and bool((row == ends - rows).all())
-
-
-def _area(rows: IntArray, cols: IntArray) -> int:
-    """Cells of all shards together; exact, also where their number does not fit 64 bits."""
-    if float(rows.astype(float) @ cols) < _LARGEST:
-        return int(rows @ cols)
-    return sum(r * c for r, c in zip(rows.tolist(), cols.tolist(), strict=True))
 
 
 def _overlap(cells: IntArray) -> tuple[int, int] | None:
@@ -501,21 +487,22 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         return
     unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
     if len(unsized):
-        _refuse(name, f"shard {shards[int(unsized[0])]} has no columns or rows < 0")
+        refuse(f"{name}: shard {shards[int(unsized[0])]} has no columns or rows < 0")
     used = np.flatnonzero(shards.num_rows > 0)
     cells = np.stack(shards.columns[1:])[:, used]
     row, rows, col, cols = cells
     outside = (row < 0) | (col < 0) | (row + rows > num_embeddings) | (col + cols > embedding_dim)
     if outside.any():
         shard = shards[int(used[np.argmax(outside)])]
-        _refuse(name, f"shard {shard} leaves the table of {num_embeddings} x {embedding_dim}")
-    area, expected_area = _area(rows, cols), num_embeddings * embedding_dim
+        refuse(f"{name}: shard {shard} leaves the table of {num_embeddings} x {embedding_dim}")
+    area = sum(r * c for r, c in zip(rows.tolist(), cols.tolist(), strict=True))
+    expected_area = num_embeddings * embedding_dim
     if area != expected_area:
-        _refuse(name, f"shards cover {area} cells of {expected_area}; they must tile it")
+        refuse(f"{name}: shards cover {area} cells of {expected_area}; they must tile it")
     pair = _overlap(cells)
     if pair is not None:
         first, second = (shards[int(used[at])] for at in pair)
-        _refuse(name, f"shards {first} and {second} overlap")
+        refuse(f"{name}: shards {first} and {second} overlap")
 
 
 def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:

@@ -20,6 +20,7 @@ from costmodels.cpu.exchange import CpuExchange, Gloo
 from costmodels.cpu.lookup import CpuLookup
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
+from costmodels.discovery import asking
 from costmodels.errors import require
 from costmodels.estimates import MemoryLedger
 from costmodels.lookup.base import AbstractLookupModel
@@ -34,17 +35,6 @@ from costmodels.topology import FittedFactors, Topology, members, part_of
 #
 # A constant factor changes no property that searches and bounds need: a convex function stays
 # convex, a homogeneous one homogeneous, and a subadditive collective model subadditive.
-
-_TIMES: Final = frozenset(
-    (
-        *("forward_time", "backward_time", "times", "fixed_s", "all_to_all", "all_to_all_s"),
-        *("reduce_scatter", "all_reduce", "buffer_s"),
-    )
-)
-"""What gives times that are multiplied. All else, such as the fixed times of kernels, is as the
-model that is scaled says."""
-_ANOTHER: Final = frozenset({"for_calls", "subadditive"})
-"""What gives another model, whose times are multiplied too."""
 
 
 def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
@@ -71,24 +61,21 @@ def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
     )
 
 
-def _multiplied(seconds: Any, factor: float) -> Any:
-    """Seconds times a factor: a number, an array, or those of a dense part."""
+def _multiplied(model: Any, seconds: Any) -> Any:
+    """Seconds times the factor of a model: a number, an array, or those of a dense part."""
+    factor = model.factor_ratio
     is_dense = isinstance(seconds, DenseTimes)
     return DenseTimes(*(s * factor for s in seconds)) if is_dense else seconds * factor
 
 
-def _scaled_member(name: str, member: object) -> Any:
-    """A method or a property of a scaled model, which asks the model that is scaled."""
-    is_property = isinstance(member, property)
-
-    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = getattr(self.inner, name)
-        found = found if is_property else found(*args, **kwargs)
-        if name in _TIMES:
-            return _multiplied(found, self.factor_ratio)
-        return replace(self, inner=found) if name in _ANOTHER else found
-
-    return property(answer) if is_property else answer
+_CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    **dict.fromkeys(("forward_time", "backward_time", "times", "fixed_s"), _multiplied),
+    **dict.fromkeys(("all_to_all", "all_to_all_s", "reduce_scatter"), _multiplied),
+    **dict.fromkeys(("all_reduce", "buffer_s"), _multiplied),
+    **dict.fromkeys(("for_calls", "subadditive"), lambda model, other: replace(model, inner=other)),
+}
+"""What gives times, which are multiplied, and what gives another model, whose times are multiplied
+too. All else, such as the fixed times of kernels, is as the model that is scaled says."""
 
 
 def _scaled_family(name: str, family: type, **own: object) -> Any:
@@ -100,7 +87,7 @@ def _scaled_family(name: str, family: type, **own: object) -> Any:
         own: methods that do more than to ask ``inner`` and to multiply times.
     """
     asked = {
-        kind: _scaled_member(kind, member)
+        kind: asking(kind, _CHANGES.get(kind), is_property=isinstance(member, property))
         for kind, member in vars(family).items()
         if not kind.startswith("_") and not getattr(member, "__final__", False)
     }

@@ -412,9 +412,8 @@ class Topology:
 
     def weakest_source(self) -> Source:
         """The weakest source among the numbers of the system."""
-        return max(
-            (p.source for p in self.provenance), key=lambda s: s.strength, default=Source.USER
-        )
+        sources = [p.source for p in self.provenance]
+        return max(sources, key=list(Source).index, default=Source.USER)
 
 
 def with_host_factor(topology: Topology, host_ratio: float) -> Topology:

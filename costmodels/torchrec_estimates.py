@@ -13,25 +13,16 @@ none was chosen here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from costmodels.dense.base import dense_parameters
-from costmodels.errors import require
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Codecs
 from costmodels.units import GIB
-from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
+from costmodels.workload import DataType, Optimizer, Pipeline, Pooling, Table, Workload
 
-HBM_BANDWIDTH_BYTES_PER_S: Final = 897.0 * GIB
-"""Device memory, if the user gives no bandwidth (a V100's)."""
-DEVICE_LINK_BANDWIDTH_BYTES_PER_S: Final = 32.0 * GIB
-"""The link between a device and the host's memory."""
-INTRA_HOST_BANDWIDTH_BYTES_PER_S: Final = 600.0 * GIB
-"""The links between the ranks of a host."""
-INTER_HOST_BANDWIDTH_BYTES_PER_S: Final = 12.5 * GIB
-"""The links between hosts."""
 HBM_CAPACITY_BYTES: Final = 32.0 * GIB
 """Device memory of each rank, if the user gives none."""
 DDR_CAPACITY_BYTES: Final = 128.0 * GIB
@@ -55,8 +46,6 @@ HALF_BLOCK_PENALTY: Final = 1.15
 """Factor on the forward time of pieces with fewer columns than a full block."""
 QUARTER_BLOCK_PENALTY: Final = 1.75
 """Factor on the forward time of pieces with fewer columns than half a block."""
-BACKWARD_MULTIPLIER: Final = 2.0
-"""Time of the backward over that of the forward lookup."""
 WEIGHTED_KERNEL_MULTIPLIER: Final = 1.1
 """Further backward time of lookups with weights, over the forward time."""
 BATCHED_COPY_FACTOR: Final = 2.455
@@ -79,9 +68,6 @@ flight."""
 
 # ------------------ machine: two levels of links, and the memory of each rank
 
-_FP32_BYTES = 4
-"""Bytes of a parameter of the dense part."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecMachine:
@@ -92,31 +78,27 @@ class TorchrecMachine:
         local_world_size: ranks per host.
         group_size: ranks that share the row blocks of a table that is ``table_row_wise`` or
             ``grid_shard``: those of a host, or of ``pod_size`` hosts.
-        hbm_bandwidth_bytes_per_s: bandwidth of device memory.
+        hbm_bandwidth_bytes_per_s: bandwidth of device memory; by default a V100's.
         device_link_bandwidth_bytes_per_s: bandwidth between a device and host memory.
         intra_host_bandwidth_bytes_per_s: bandwidth between ranks of a host.
         inter_host_bandwidth_bytes_per_s: bandwidth between hosts.
         backward_ratio: time of backward over forward compute.
         weighted_ratio: further factor on the backward compute of lookups with weights.
         hbm_capacity_by_rank_bytes: device memory of each rank.
-        ddr_capacity_by_rank_bytes: host memory of each rank; empty for TorchRec's default.
+        ddr_limits_bytes: bytes of host memory that each rank may fill with tables.
     """
 
     world_size: int
     local_world_size: int
     group_size: int
-    hbm_bandwidth_bytes_per_s: float = HBM_BANDWIDTH_BYTES_PER_S
-    device_link_bandwidth_bytes_per_s: float = DEVICE_LINK_BANDWIDTH_BYTES_PER_S
-    intra_host_bandwidth_bytes_per_s: float = INTRA_HOST_BANDWIDTH_BYTES_PER_S
-    inter_host_bandwidth_bytes_per_s: float = INTER_HOST_BANDWIDTH_BYTES_PER_S
-    backward_ratio: float = BACKWARD_MULTIPLIER
+    hbm_bandwidth_bytes_per_s: float = 897.0 * GIB
+    device_link_bandwidth_bytes_per_s: float = 32.0 * GIB
+    intra_host_bandwidth_bytes_per_s: float = 600.0 * GIB
+    inter_host_bandwidth_bytes_per_s: float = 12.5 * GIB
+    backward_ratio: float = 2.0
     weighted_ratio: float = 1.0
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
-    ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check that the ranks divide into groups."""
-        require(self.world_size % self.group_size == 0, "groups of ranks must tile the world")
+    ddr_limits_bytes: tuple[float, ...] = ()
 
     @staticmethod
     def of(topology: Topology, *, torchrec_figures: bool = False) -> TorchrecMachine:
@@ -134,6 +116,7 @@ class TorchrecMachine:
             local_world_size=local,
             group_size=local,
             hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
+            ddr_limits_bytes=(DDR_CAPACITY_BYTES,) * ranks,
         )
         if torchrec_figures:
             return machine
@@ -144,7 +127,7 @@ class TorchrecMachine:
             intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
             inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
             hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
-            ddr_capacity_by_rank_bytes=tuple(
+            ddr_limits_bytes=tuple(
                 float(int(c / local)) for c in topology.ddr_capacities() for _ in range(local)
             ),
         )
@@ -154,27 +137,8 @@ class TorchrecMachine:
         return replace(
             machine,
             hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
-            ddr_capacity_by_rank_bytes=self.ddr_capacity_by_rank_bytes,
+            ddr_limits_bytes=self.ddr_limits_bytes,
         )
-
-    @property
-    def ddr_limits_bytes(self) -> tuple[float, ...]:
-        """Bytes of host memory that each rank may fill with tables."""
-        default = (DDR_CAPACITY_BYTES,) * self.world_size
-        return self.ddr_capacity_by_rank_bytes or default
-
-    def bandwidth(self, world_size: int, local_world_size: int) -> float:
-        """Bytes per second of any collective except an all-reduce.
-
-        Source: ``BasicCommsBandwidths.get_bw``.
-
-        Args:
-            world_size: ranks that take part.
-            local_world_size: how many of them are on one host.
-        """
-        if world_size <= local_world_size:
-            return self.intra_host_bandwidth_bytes_per_s
-        return self.inter_host_bandwidth_bytes_per_s
 
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
@@ -182,7 +146,7 @@ class TorchrecMachine:
         ``HeuristicalStorageReservation`` keeps 15 % of the memory, six times the parameters of the
         dense part, and twenty times the indices of a batch.
         """
-        dense = round(DENSE_COPIES * _FP32_BYTES * dense_parameters(workload))
+        dense = round(DENSE_COPIES * DataType.FP32.num_bytes * dense_parameters(workload))
         batch = workload.batch_size_per_rank
         ids = sum(f.pooling_factor * batch for t in workload.tables for f in t.features)
         inputs = math.ceil(ids * INDEX_BYTES) * INPUT_COPIES
@@ -196,6 +160,32 @@ class TorchrecMachine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecInputs:
+    """The inputs of a table on one rank.
+
+    A user may tell TorchRec others than the model has. For example, the user may give one pooling
+    factor for a table with two features; to TorchRec's planner the table then has one feature. Its
+    planner also counts the state of an optimizer that it finds on the parameter, by its class, and
+    outputs in the type that the constraint names.
+
+    Attributes:
+        num_ids: indices that a rank looks up per batch.
+        num_outputs: vectors that a rank gets per batch.
+        is_weighted: whether indices have weights.
+        prefetches: whether caches are filled ahead by a prefetching pipeline.
+        optimizer_ratio: bytes of the optimizer's state per byte of weights.
+        output_bytes: bytes of an element of the output in memory.
+    """
+
+    num_ids: float
+    num_outputs: float
+    is_weighted: bool
+    prefetches: bool
+    optimizer_ratio: float
+    output_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecTable:
     """A table and its inputs on one rank.
 
@@ -203,30 +193,20 @@ class TorchrecTable:
         num_embeddings: rows of the table.
         embedding_dim: columns of the table.
         element_bytes: bytes of an element of the table.
-        num_ids: indices that a rank looks up per batch.
-        num_outputs: vectors that a rank gets per batch.
         is_pooled: whether vectors are pooled.
-        is_weighted: whether indices have weights.
         all_to_all_bytes: bytes of an element in the all-to-all of outputs, and in that of
             gradients.
         row_sum_bytes: the same in the collectives that add up the outputs of row blocks.
-        output_bytes: bytes of an element of the output in memory.
-        optimizer_ratio: bytes of the optimizer's state per byte of weights.
-        prefetches: whether caches are filled ahead by a prefetching pipeline.
+        inputs: what is looked up.
     """
 
     num_embeddings: float
     embedding_dim: float
     element_bytes: float
-    num_ids: float
-    num_outputs: float
-    is_pooled: bool = True
-    is_weighted: bool = False
-    all_to_all_bytes: tuple[float, float] = (4.0, 4.0)
-    row_sum_bytes: tuple[float, float] = (4.0, 4.0)
-    output_bytes: float = 4.0
-    optimizer_ratio: float = 0.0
-    prefetches: bool = False
+    is_pooled: bool
+    all_to_all_bytes: tuple[float, float]
+    row_sum_bytes: tuple[float, float]
+    inputs: TorchrecInputs
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
@@ -251,38 +231,18 @@ class TorchrecTable:
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
             element_bytes=element,
-            num_ids=sum(x * batch for x in lengths),
-            num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
             is_pooled=pooled,
-            is_weighted=table.is_weighted,
             all_to_all_bytes=exchanged,
             row_sum_bytes=summed,
-            output_bytes=float(element),
-            optimizer_ratio=_optimizer_ratio(workload.optimizer_of(table), table.embedding_dim),
-            prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
+            inputs=TorchrecInputs(
+                num_ids=sum(x * batch for x in lengths),
+                num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+                is_weighted=table.is_weighted,
+                prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
+                optimizer_ratio=_optimizer_ratio(workload.optimizer_of(table), table.embedding_dim),
+                output_bytes=float(element),
+            ),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchrecInputs:
-    """The inputs of a table on one rank, if its user tells TorchRec others than the model has.
-
-    For example, the user may give one pooling factor for a table with two features; to TorchRec's
-    planner the table then has one feature. Its planner also counts the state of an optimizer that
-    it finds on the parameter, by its class, and outputs in the type that the constraint names. The
-    fields are those of :class:`TorchrecTable`.
-    """
-
-    num_ids: float
-    num_outputs: float
-    is_weighted: bool
-    prefetches: bool
-    optimizer_ratio: float
-    output_bytes: float
-
-    def read(self, table: TorchrecTable) -> TorchrecTable:
-        """The table with these inputs."""
-        return replace(table, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
 def _sizes(codecs: Codecs | None, plain: tuple[float, float]) -> tuple[float, float]:
@@ -312,8 +272,7 @@ _MOST_NODES: Final = 2
 taken to last twice as long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardPerf:
+class ShardPerf(NamedTuple):
     """TorchRec's ``Perf``: seconds of a shard.
 
     Attributes:
@@ -360,7 +319,7 @@ def shard_perf(
             TorchRec's 0.2.
     """
     share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
-    rate, outputs = _device_rate(table, machine, kernel, share), table.num_outputs
+    rate, outputs = _device_rate(table, machine, kernel, share), table.inputs.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
     world, group = machine.world_size, machine.group_size
@@ -373,18 +332,18 @@ def shard_perf(
     moved = [outputs * world * num_cols * b for b in element_bytes]
     columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
     penalty = 1.0 if by_rows else _penalty(num_cols)
-    read = _forward_bytes(table, table.num_ids / parts * world, columns)
+    read = _forward_bytes(table, table.inputs.num_ids / parts * world, columns)
     compute = (read + moved[0]) * penalty / rate
-    inside = machine.bandwidth(world, machine.local_world_size)
+    inter = machine.inter_host_bandwidth_bytes_per_s
+    # As ``BasicCommsBandwidths.get_bw``: the links between hosts if the ranks are on several.
+    is_one_host = (group if by_hosts else world) <= machine.local_world_size
+    inside = machine.intra_host_bandwidth_bytes_per_s if is_one_host else inter
     comms = [size / inside for size in moved]
-    if by_hosts:
+    if by_hosts and groups > 1:
         # Outputs are added up inside the group and then exchanged between groups. Gradients take
         # the way back.
-        inside = machine.bandwidth(group, min(group, machine.local_world_size))
-        across = machine.bandwidth(groups, 1)
-        vectors = table.num_outputs * groups * num_cols if groups > 1 else 0.0
-        further = [vectors * b / across for b in table.all_to_all_bytes]
-        comms = [x + size / inside for x, size in zip(further, moved, strict=True)]
+        vectors, each = table.inputs.num_outputs * groups * num_cols, table.all_to_all_bytes
+        comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
     copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
     return ShardPerf(
         fwd_compute_s=compute,
@@ -403,7 +362,7 @@ def _device_rate(
     rates = {
         ComputeKernel.DENSE: DENSE_KERNEL_RATIO * memory,
         ComputeKernel.FUSED_UVM: HOST_KERNEL_RATIO * link,
-        ComputeKernel.FUSED_UVM_CACHING: memory if table.prefetches else mixed,
+        ComputeKernel.FUSED_UVM_CACHING: memory if table.inputs.prefetches else mixed,
     }
     return rates.get(kernel, memory)
 
@@ -420,14 +379,14 @@ def _penalty(num_cols: float) -> float:
 
 def _forward_bytes(table: TorchrecTable, ids: float, columns: float) -> float:
     """Bytes of indices and rows that a forward lookup of so many indices and columns reads."""
-    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.is_weighted else 1.0)
+    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.inputs.is_weighted else 1.0)
     return read + ids * columns * table.element_bytes
 
 
 def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
     """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
     backward_s = forward_s * machine.backward_ratio
-    if not table.is_weighted:
+    if not table.inputs.is_weighted:
         return backward_s
     return backward_s * machine.weighted_ratio + forward_s * WEIGHTED_KERNEL_MULTIPLIER
 
@@ -436,8 +395,8 @@ def _replicated(
     table: TorchrecTable, machine: TorchrecMachine, num_cols: float, rate: float
 ) -> ShardPerf:
     """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
-    written = table.num_outputs * num_cols * table.element_bytes
-    compute = (_forward_bytes(table, table.num_ids, num_cols) + written) / rate
+    written = table.inputs.num_outputs * num_cols * table.element_bytes
+    compute = (_forward_bytes(table, table.inputs.num_ids, num_cols) + written) / rate
     size = table.num_embeddings * num_cols * table.element_bytes
     nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
     # All network links of a host, also if there is only one host.
@@ -461,8 +420,7 @@ _SLOT_STATE_BYTES = 16
 """Bytes for each row that the cache has room for: its state."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardStorage:
+class ShardStorage(NamedTuple):
     """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
 
     hbm_bytes: float
@@ -514,7 +472,7 @@ def shard_storage(
 def _with_state(weight_bytes: float, table: TorchrecTable) -> float:
     """Bytes of weights with the state of their optimizer."""
     size = math.ceil(weight_bytes)
-    return size + math.ceil(size * table.optimizer_ratio)
+    return size + math.ceil(size * table.inputs.optimizer_ratio)
 
 
 def _io_bytes(
@@ -528,7 +486,7 @@ def _io_bytes(
 
     A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
     """
-    ids, outputs, world = table.num_ids, table.num_outputs, machine.world_size
+    ids, outputs, world = table.inputs.num_ids, table.inputs.num_outputs, machine.world_size
     if sharding_type is ShardingType.DATA_PARALLEL:
         world, num_cols = 1, table.embedding_dim
     elif sharding_type in BY_ROWS:
@@ -538,5 +496,5 @@ def _io_bytes(
         ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
     return (
         math.ceil(ids * world * INDEX_BYTES),
-        math.ceil(outputs * world * num_cols * table.output_bytes),
+        math.ceil(outputs * world * num_cols * table.inputs.output_bytes),
     )

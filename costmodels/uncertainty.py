@@ -274,7 +274,7 @@ def sampled_factors(
 def _weakest(topology: Topology, prefixes: tuple[str, ...]) -> float:
     """Log-standard deviation of the least certain source among numbers with these prefixes."""
     sources = [p.source for p in topology.provenance if p.name.startswith(prefixes)]
-    return RELATIVE_SIGMA[max(sources, key=lambda s: s.strength, default=Source.USER)]
+    return RELATIVE_SIGMA[max(sources, key=list(Source).index, default=Source.USER)]
 
 
 def _matters(name: str, topology: Topology) -> bool:

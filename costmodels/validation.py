@@ -75,11 +75,6 @@ def kendall_tau(predicted: FloatArray, measured: FloatArray) -> float:
     return float(agreement.mean())
 
 
-def regret(predicted: FloatArray, measured: FloatArray) -> float:
-    """Measured time of the plan predicted fastest over the fastest measured, minus 1."""
-    return float(measured[predicted.argmin()] / measured.min() - 1.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """Errors of the times, and what choosing the plan predicted fastest would cost.
@@ -113,7 +108,8 @@ def rank_tasks(
     errors = summarize_errors(predicted, measured)
     p, m, of = np.asarray(predicted), np.asarray(measured), np.asarray(tasks)
     plans = [(p[of == task], m[of == task]) for task in np.unique(of)]
-    regrets = np.array([regret(*both) for both in plans])
+    # What choosing the plan predicted fastest costs beyond the fastest measured.
+    regrets = np.array([m[p.argmin()] / m.min() - 1.0 for p, m in plans])
     return Ranking(
         errors=errors,
         num_tasks=len(plans),

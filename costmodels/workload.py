@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.errors import InvalidValueError, require
+from costmodels.errors import refuse, require
 from costmodels.fields import settle
 from costmodels.layers.dense_part import NO_DENSE_PART
 from costmodels.layers.dense_part import DenseArch as DenseArch
@@ -329,8 +329,7 @@ class Workload:
         """
         found = next((table for table in self.tables if table.name == name), None)
         if found is None:
-            msg = f"the workload {self.name!r} has no table {name!r}"
-            raise InvalidValueError(msg)
+            refuse(f"the workload {self.name!r} has no table {name!r}")
         return found
 
     def optimizer_of(self, table: Table) -> Optimizer:

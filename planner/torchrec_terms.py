@@ -55,7 +55,7 @@ from costmodels.sharding import (
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
@@ -140,7 +140,7 @@ class TorchrecPipeline(CostPipeline):
             t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
         }
         for name, inputs in asked.inputs:
-            self.torchrec_tables[name] = inputs.read(self.torchrec_tables[name])
+            self.torchrec_tables[name] = replace(self.torchrec_tables[name], inputs=inputs)
         self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
         self._modules = {module: i for i, module in enumerate(modules)}
@@ -189,14 +189,11 @@ class TorchrecPipeline(CostPipeline):
         rows, widths = table.num_embeddings, option.column_widths
         if spread is Spread.UNIFORM:
             widths = (table.embedding_dim,)
-        parts = {
-            Spread.UNIFORM: self.topology.world_size,
-            Spread.HOSTS: self.topology.local_world_size,
-            Spread.RANKS: 1,
-        }[spread]
-        sizes = [size for _, size in row_blocks(rows, parts)]
-        if option.sharding_type is ShardingType.DATA_PARALLEL:
-            sizes = [rows] * parts
+        ranks, hosts = self.topology.world_size, self.topology.local_world_size
+        parts = {Spread.UNIFORM: ranks, Spread.HOSTS: hosts}.get(spread, 1)
+        sizes = [rows] * parts
+        if option.sharding_type is not ShardingType.DATA_PARALLEL:
+            sizes = [size for _, size in row_blocks(rows, parts)]
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is Spread.HOSTS:
@@ -315,7 +312,10 @@ class _Pruning:
             keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
         space = self._chosen(keep)
         if found is not None:
-            space.known = _known_in(space, *found[1:])
+            _, other, plan = found  # numbered as the options of another space
+            pairs = zip(space.tables, other.tables, plan.options, strict=True)
+            options = (mine.options.index(theirs.options[i]) for mine, theirs, i in pairs)
+            space.known = replace(plan, options=tuple(options))
         return space
 
     def _chosen(self, keep: BoolArray) -> SearchSpace:
@@ -337,13 +337,6 @@ class _Pruning:
         """``[T]`` the least of ``values [n]`` over the options of each table."""
         return np.minimum.reduceat(values, self._space.first[:-1])
 
-    def _of_least(self, values: FloatArray) -> IntArray:
-        """``[T]`` number of the option with the least value of each table; the first in a tie."""
-        counts = np.diff(self._space.first)
-        at = np.flatnonzero(values == np.repeat(self._least(values), counts))
-        _, firsts = np.unique(self._space.table_of[at], return_index=True)
-        return np.asarray(at[firsts])
-
     def _priced(self, price: float) -> FloatArray:
         """``c + y b`` of each option."""
         return np.asarray(self._total_s + price * self._bytes)
@@ -362,7 +355,7 @@ class _Pruning:
         far = float(prices.max()) * len(prices) + 1.0
         shown = np.where(self._largest_s <= largest_s, prices, prices + far)
         shown = np.where(self._fits, shown, np.inf)
-        return self._of_least(shown)
+        return self._space.least_options(shown)
 
     def _best_price(self) -> float | None:
         """Seconds per byte at which ``L`` is greatest; None if the smallest options do not fit.
@@ -375,7 +368,7 @@ class _Pruning:
         def overfull(rows: IntArray) -> bool:
             return float(bytes_[rows].sum()) > self._room
 
-        if overfull(self._of_least(np.where(self._fits, bytes_, np.inf))):
+        if overfull(self._space.least_options(np.where(self._fits, bytes_, np.inf))):
             return None
         if not overfull(self._cheapest(0.0)):
             return 0.0
@@ -436,13 +429,6 @@ def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
     return (float(model.objective.values(work)), space, plan) if fits else None
 
 
-def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assignment:
-    """A plan of the space ``other``, numbered as in ``space``, which has all its options."""
-    options = [other.option(t, i) for t, i in enumerate(plan.options)]
-    found = tuple(t.options.index(o) for t, o in zip(space.tables, options, strict=True))
-    return replace(plan, options=found)
-
-
 _SAME_RATIO: Final = 1e-12
 
 
@@ -478,17 +464,15 @@ class ColumnMaxima(AbstractNamedObjective):
         """
         pipeline = space.pipeline
         if not isinstance(pipeline, TorchrecPipeline):
-            msg = (
+            refuse(
                 f"objective {self.name!r} needs work counted in TorchRec's estimates; plan with "
                 f"'shardplan plan --objective {self.name}' or planner.api.plan"
             )
-            raise InvalidInputError(msg)
         if pipeline.workload.batch_share_ratio:
-            msg = (
+            refuse(
                 f"batch_shares contradict objective {self.name!r}: TorchRec's planner knows one "
                 "batch size for all ranks; remove one of them"
             )
-            raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[..., TIMES:])
         self._gradient: FloatArray = np.eye(pipeline.num_features)[TIMES + self._columns]

@@ -16,7 +16,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,7 +55,16 @@ def no_process_beside(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     them.
     """
     if request.node.get_closest_marker("slow") is None:
-        monkeypatch.setattr("planner.search.improve.second_search._started", lambda: None)
+        from planner.support.processes import WorkerPool
+
+        class NoPool(WorkerPool):
+            """A pool that can start no process."""
+
+            def begin(self, *_: object) -> NoReturn:
+                """Begin no call."""
+                raise OSError
+
+        monkeypatch.setattr("planner.search.improve.second_search.WorkerPool", NoPool)
 
 
 @pytest.fixture

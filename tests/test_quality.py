@@ -294,7 +294,7 @@ print(sorted(set(sys.modules) & set({HEAVY_MODULES!r})))
 def test_import_planner_is_light() -> None:
     """So are the modules that solve programs: they load no cost model."""
     solver = """
-import planner.search.common.programs
+import planner.search.common.lp
 print([name for name in sorted(sys.modules) if name.startswith("costmodels")])
 """
     done = run_python(f"import planner\n{REPORT_HEAVY}\n{solver}")

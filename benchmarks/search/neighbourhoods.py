@@ -226,7 +226,7 @@ class Neighbourhoods:
                 base = round(float(fixed[rank, c]) * unit)
                 program.add(sum(terms) + base <= phases[int(model.phase_index[c])])
         longest = program.new_int_var(0, 1000 * most, "")
-        for least, slopes in model.cuts:
+        for least, slopes in zip(model._bases, model._slopes, strict=True):
             terms = [round(100 * float(s)) * z for s, z in zip(slopes, phases, strict=True)]
             program.add(sum(terms) + round(100 * least * unit) <= longest)
         program.minimize(longest)

@@ -140,12 +140,16 @@ def _long_tailed(
 _DRAWN: Final = {"synthetic": synthetic, "skewed": skewed, "mixed": mixed}
 
 
+_MACHINE: Final = TorchrecMachine(world_size=LOCAL, local_world_size=LOCAL, group_size=LOCAL)
+"""Has TorchRec's default bandwidths."""
+
+
 def system(ranks: int, *, a100: bool = False) -> Topology:
     """Hosts of eight ranks; TorchRec reads bandwidths and memories only."""
     device = Device(
         name="80 GiB",
         hbm_capacity_bytes=80.0 * GIB,
-        hbm_bandwidth_bytes_per_s=2039.0 * GB if a100 else constants.HBM_BANDWIDTH_BYTES_PER_S,
+        hbm_bandwidth_bytes_per_s=2039.0 * GB if a100 else _MACHINE.hbm_bandwidth_bytes_per_s,
         l2_capacity_bytes=40e6,
         l2_bandwidth_bytes_per_s=4000.0 * GB,
         flops_per_s=((DataType.FP32, 19.5e12),),
@@ -155,15 +159,15 @@ def system(ranks: int, *, a100: bool = False) -> Topology:
         update_efficiency_ratio=0.6,
         sort_rate_per_s=5e9,
     )
-    inside = 300.0 * GB if a100 else constants.INTRA_HOST_BANDWIDTH_BYTES_PER_S
-    across = 25.0 * GB if a100 else constants.INTER_HOST_BANDWIDTH_BYTES_PER_S
+    inside = 300.0 * GB if a100 else _MACHINE.intra_host_bandwidth_bytes_per_s
+    across = 25.0 * GB if a100 else _MACHINE.inter_host_bandwidth_bytes_per_s
     return Topology(
         name="a100" if a100 else "torchrec defaults",
         device=device,
         host=Host(
             ddr_capacity_bytes=LOCAL * constants.DDR_CAPACITY_BYTES,
             ddr_bandwidth_bytes_per_s=51.0 * GIB,
-            device_link_bandwidth_bytes_per_s=constants.DEVICE_LINK_BANDWIDTH_BYTES_PER_S,
+            device_link_bandwidth_bytes_per_s=_MACHINE.device_link_bandwidth_bytes_per_s,
         ),
         num_hosts=ranks // LOCAL,
         local_world_size=LOCAL,

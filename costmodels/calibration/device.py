@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from costmodels.calibration.fitting import FitError, fit_error, log_errors
 from costmodels.calibration.points import CollectivePoint, exchanges
 from costmodels.errors import InvalidValueError
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -35,9 +34,6 @@ EAGER_PASS: Final = "eager linear+sum forward backward"
 """Names of rows in the block ``ceilings``."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 _SHAPE_PRECISIONS: Final = PRECISIONS[:3]
-_UNIFORM_SHARE: Final = 0.35
-_EXPONENTS: Final = (0.6, 1.3)
-"""Zipf exponents of the indices that are not uniform."""
 _MEMORY_SHARE: Final = 0.15
 """Largest share of the device's memory that the tables of a point take."""
 _MOST_COPIED_BYTES: Final = 12e9
@@ -163,7 +159,7 @@ def device_points(effort: DeviceEffort, seed: int, *, memory_bytes: float = math
 
 def _lookup(block: str, rng: np.random.Generator, size_ratio: float) -> Row:
     span = _RANGES[block]
-    uniform = rng.random() < _UNIFORM_SHARE
+    uniform = rng.random() < 0.35
     shrink = math.sqrt(size_ratio)
     row: Row = {
         "T": round(_log_uniform(rng, 1, max(2.0, span.tables * shrink))),
@@ -171,7 +167,7 @@ def _lookup(block: str, rng: np.random.Generator, size_ratio: float) -> Row:
         "dim": max(4, 4 * round(_log_uniform(rng, *span.dims) / 4)),
         "L": round(_log_uniform(rng, *span.pooling)),
         "B": max(8, 8 * round(_log_uniform(rng, *(b * shrink for b in span.bags)) / 8)),
-        "law": "uniform" if uniform else f"zipf {rng.uniform(*_EXPONENTS):.2f}",
+        "law": "uniform" if uniform else f"zipf {rng.uniform(0.6, 1.3):.2f}",
         "wdtype": str(rng.choice(["fp32", "fp32", "fp16"])),
         "opt": str(rng.choice(["rowwise_adagrad", "rowwise_adagrad", "sgd"])),
         "loc": {"uvm": "uvm", "uvmc": "uvm_caching"}.get(block, "hbm"),
@@ -313,6 +309,11 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
     ceilings = [row for row in rows if row["block"] == "ceilings"]
     exchanges = _balanced(rows, Collective.ALL_TO_ALL)
     memory = environment.get("mem")
+    best: dict[DataType, float] = {}
+    for row in ceilings:
+        if row["what"] == "gemm":
+            kind, rate = DataType(row["prec"]), 2.0 * row["n"] ** 3 / (US * row["us"])
+            best[kind] = max(rate, best.get(kind, 0.0))
     return Rates(
         hbm_capacity_bytes=float(memory) if memory else None,
         num_multiprocessors=int(environment.get("sms") or 0),
@@ -321,7 +322,7 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
             for row in ceilings
             if row["what"] in ("d2d", "add") and row["mb"] >= _LARGE_MIB
         ),
-        products_flops=_product_rates(ceilings),
+        products_flops=tuple(best.items()),
         kernel_latency_s=_median(
             US * row["us_each"] for row in ceilings if row["what"].startswith("kernel gap")
         ),
@@ -362,31 +363,6 @@ def collective_curves(rows: Sequence[Row], *, version: str, source: str) -> list
     return found
 
 
-def uneven_error(rows: Sequence[Row]) -> FitError | None:
-    """How well the balanced all-to-alls predict those in which ranks send unequal amounts.
-
-    The prediction is the time of the balanced one in which every rank sends as much as the rank
-    that sends most; between sizes, logarithms are interpolated. No uneven one is fitted, so errors
-    are those of left-out points. None without rows of both kinds.
-    """
-    balanced = _balanced(rows, Collective.ALL_TO_ALL)
-    known = [row for row in balanced if row["sent_bytes"][0] > 0]
-    uneven = [
-        row
-        for row in rows
-        if row["block"] == "collectives"
-        if known and row["operation"] == known[0]["operation"] and row["ranks"] == known[0]["ranks"]
-        if max(row["sent_bytes"]) > (1.0 + _ROUNDING) * min(row["sent_bytes"])
-    ]
-    if len(known) < 2 or not uneven:
-        return None
-    sizes, times = ([row["sent_bytes"][0] for row in known], [row["us"] for row in known])
-    asked = np.log([max(row["sent_bytes"]) for row in uneven])
-    predicted = np.exp(np.interp(asked, np.log(sizes), np.log(times)))
-    errors = log_errors(predicted, np.array([row["us"] for row in uneven]))
-    return fit_error("uneven all-to-all, by its largest sender", errors, errors)
-
-
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:
     """Rows in which every rank sends and keeps the same, by size; one row of each size.
 
@@ -410,15 +386,6 @@ def _size_bytes(row: Row) -> float:
     if row["operation"] == Collective.ALL_REDUCE.value:
         return kept
     return sent + kept if row["operation"] == Collective.ALL_TO_ALL.value else kept * row["ranks"]
-
-
-def _product_rates(ceilings: Sequence[Row]) -> tuple[tuple[DataType, float], ...]:
-    best: dict[DataType, float] = {}
-    for row in ceilings:
-        if row["what"] == "gemm":
-            kind, rate = DataType(row["prec"]), 2.0 * row["n"] ** 3 / (US * row["us"])
-            best[kind] = max(rate, best.get(kind, 0.0))
-    return tuple(best.items())
 
 
 def _median(values: Iterable[float]) -> float | None:

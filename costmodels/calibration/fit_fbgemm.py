@@ -7,22 +7,23 @@ and below. What the rows do not tell stays at its starting value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from costmodels.calibration.points import zipf_table
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
-from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.base import AbstractLookupModel, LookupShards, TableColumns
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
-from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from costmodels.workload import DataType, Optimizer, Pooling
 
 PASSES: Final = ("forward", "backward")
 """The two passes, in the order of measured and predicted times."""
@@ -32,6 +33,7 @@ LOCATIONS: Final = {
     "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
 }
 """The kernels by where rows say that the tables are."""
+_LAW: Final = Fbgemm()
 _FOLDS: Final = 10
 """Groups of rows that are left out in turn to tell the error of a fit."""
 _ROUNDS: Final = 8
@@ -49,49 +51,43 @@ class LookupRow:
         point: name of the point; rows of one point are left out together.
         block: what kind of call it is: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
         num_tables: tables of the call.
-        shard: one of them, whole.
+        kernel: what looks them up.
+        shards: one of them, whole.
         measured_s: forward and backward, as measured on the device.
     """
 
     point: str
     block: str
     num_tables: int
-    shard: LookupShard
+    kernel: ComputeKernel
+    shards: LookupShards
     measured_s: tuple[float, float]
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> LookupRow:
         """A row of ``configs/published/gpu_h200.jsonl``, or of a calibration, which was checked."""
         pooling, law = float(row["L"]), str(row["law"]).removeprefix("uniform")
-        table = Table(
-            name="table",
-            num_embeddings=int(row["rows"]),
-            embedding_dim=int(row["dim"]),
-            features=(Feature(name="feature", pooling_factor=pooling),),
-            distribution=Zipf(num_embeddings=int(row["rows"]), exponent=float(law[5:] or 0.0)),
+        rows, exponent = int(row["rows"]), float(law[5:] or 0.0)
+        table = replace(
+            zipf_table(0, rows, int(row["dim"]), pooling, exponent, scattered=True),
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )
-        indices = float(row["B"]) * pooling
-        shard = LookupShard(
-            table=table,
-            kernel=LOCATIONS[row["loc"]],
-            row_offset=0,
-            num_rows=table.num_embeddings,
-            num_cols=table.embedding_dim,
-            num_indices=indices,
-            num_table_indices=indices,
-            num_bags=float(row["B"]) if row["pooled"] else indices,
-            output_element_bytes=4,
-            index_bytes=8,
+        bags, kernel = np.array([float(row["B"])]), LOCATIONS[row["loc"]]
+        shards = LookupShards.whole(
+            TableColumns((table,)),
+            bags * pooling,
+            bags,
+            kernel,
+            row.get("clf") or 0.0,
             optimizer=Optimizer(row["opt"]),
-            cache_load_factor_ratio=row.get("clf"),
         )
         return LookupRow(
             point=str(row["id"]),
             block=str(row["block"]),
             num_tables=int(row["T"]),
-            shard=shard,
+            kernel=kernel,
+            shards=shards,
             measured_s=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
         )
 
@@ -176,20 +172,37 @@ def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
         replace(topology, lookup_constants=replace(start, **{**none, name: getattr(start, name)}))
         for name in FITTED
     ]
-    each = [[call_seconds(row.shard, row.num_tables, s) for s in systems] for row in rows]
+    each = [[call_seconds(r.kernel, [(r.shards, r.num_tables)], s) for s in systems] for r in rows]
     return np.swapaxes(np.array(each), 1, 2)
 
 
-def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> tuple[float, float]:
-    """Seconds of both passes of a call on alike tables, with what is fixed."""
-    shards = LookupShards.of(shard)
-    model = Fbgemm().for_calls(shards, topology)
-    work, floor = (
-        num_tables * model.shards_work(shards, topology)[0],
-        model.call_floor(shard.kernel, topology),
-    )
-    forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
-    return forward_s, float(model.backward_time(work, topology)) + floor.backward_s
+def call_seconds(
+    kernel: ComputeKernel,
+    tables: Sequence[tuple[LookupShards, float]],
+    topology: Topology,
+    model: AbstractLookupModel = _LAW,
+) -> tuple[float, float]:
+    """Seconds of both passes of one call, with what is fixed.
+
+    Of a kernel alone, without the sort that belongs to a call, the least time of a kernel and the
+    time of its work are joined as the square root of the sum of their squares.
+
+    Args:
+        kernel: of the call.
+        tables: the tables of the call, each with how many there are of it.
+        topology: the system that runs it.
+        model: prices the work.
+    """
+    first = tables[0][0]
+    model = model.for_calls(first, topology)
+    each = [count * model.checked_work(shards, topology)[0] for shards, count in tables]
+    work, floor = np.sum(each, axis=0), model.call_floor(kernel, topology)
+    forward_s = float(model.forward_time(work, topology))
+    backward_s = float(model.backward_time(work, topology))
+    if first.tables.sorts[0]:
+        return forward_s + (floor.fetch_s + floor.forward_s), backward_s + floor.backward_s
+    forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
+    return forward_s, math.hypot(backward_s, floor.forward_s)
 
 
 def _solved(parts: FloatArray, measured: FloatArray, start: FbgemmConstants) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,20 +20,8 @@ from costmodels.cpu import dense, exchange
 from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
-from costmodels.measured.cpu_constants import (
-    OPERATOR_COUNTS,
-    Caches,
-    CollectiveConstants,
-    CpuConstants,
-    CpuKernel,
-    DenseConstants,
-    ExchangeConstants,
-    GradientConstants,
-    GroupConstants,
-    LookupConstants,
-    OperatorConstants,
-)
-from costmodels.operators import Operator
+from costmodels.measured import cpu_constants
+from costmodels.measured.cpu_constants import Caches, CpuKernel, LookupConstants
 from costmodels.sharding import ShardingType
 from costmodels.uncertainty import MACHINE
 
@@ -82,10 +70,7 @@ class _Seen:
 
 
 def _fit_steps(
-    points: Sequence[StepPoint],
-    fused: LookupConstants,
-    replicated: LookupConstants,
-    caches: Caches,
+    points: Sequence[StepPoint], fused: LookupConstants, replicated: LookupConstants, caches: Caches
 ) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
@@ -121,10 +106,7 @@ def _fit_steps(
     for stage, (kind, name) in _FITS.items():
         at = np.flatnonzero(used[kind])
         costs[stage], error, held_out[stage][at] = fitting.fit_counts(
-            counts[stage][at],
-            times[stage][at],
-            name,
-            steps[at],
+            counts[stage][at], times[stage][at], name, steps[at]
         )
         errors.append(error)
 
@@ -152,7 +134,9 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
             name: np.split(np.array(costs[stage][first:]), len(KINDS))[k].tolist()
             for stage, name in _EXCHANGES.items()
         }
-        exchanges[kind.value] = ExchangeConstants(**{n: tuple(x) for n, x in parts.items()})
+        exchanges[kind.value] = cpu_constants.ExchangeConstants(
+            **{n: tuple(x) for n, x in parts.items()}
+        )
     handed_on = {stage: np.array(costs[stage][1:first]) for stage in _EXCHANGES}
     forward, backward = costs["lookup_forward"], costs["lookup_backward"]
     passes = {
@@ -168,14 +152,14 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
         **exchanges,
         "exchange_s": tuple(costs[stage][0] for stage in _EXCHANGES),
         "call_s": forward[0] + backward[0],
-        "group": GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
-        "replicated_group": GroupConstants(**replicated),
-        "dense": DenseConstants(
+        "group": cpu_constants.GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
+        "replicated_group": cpu_constants.GroupConstants(**replicated),
+        "dense": cpu_constants.DenseConstants(
             forward_s=costs["dense_forward"],
             backward_s=costs["dense_backward"],
             update_s=tuple(update),
         ),
-        "gradient": GradientConstants(
+        "gradient": cpu_constants.GradientConstants(
             fixed_s=replicated_s + sum(float(extra[0]) for extra in handed_on.values()),
             per_byte_s=per_byte_s,
         ),
@@ -271,7 +255,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 def fit_operators(
     points: Sequence[OperatorPoint],
-) -> tuple[OperatorConstants | None, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
     All classes of operators are fitted together, because the time of a chain is that of all its
@@ -287,10 +271,8 @@ def fit_operators(
         return None, ()
     weighted = [p for p in points for _ in range(_CHAIN_WEIGHT if p.name == CHAIN else 1)]
     measured = np.array([(p.forward_s, p.backward_s) for p in weighted])
-    forward, first, forward_s = _fit_pass(weighted, dense.forward_counts, measured[:, 0], "forward")
-    backward, second, backward_s = _fit_pass(
-        weighted, dense.backward_counts, measured[:, 1], "backward"
-    )
+    forward, first, forward_s = _fit_pass(weighted, measured[:, 0], "forward")
+    backward, second, backward_s = _fit_pass(weighted, measured[:, 1], "backward")
     errors = fitting.log_errors(forward_s + backward_s, measured.sum(axis=1))
     typical = [p.name == CHAIN for p in weighted]
     errors = errors[typical] if any(typical) else errors
@@ -300,7 +282,7 @@ def fit_operators(
         np.array([p.update_s for p in trained]),
         "optimizer step",
     )
-    constants = OperatorConstants(
+    constants = cpu_constants.OperatorConstants(
         forward_s=forward,
         backward_s=backward,
         update_s=update,
@@ -310,23 +292,20 @@ def fit_operators(
 
 
 def _fit_pass(
-    points: Sequence[OperatorPoint],
-    counted: Callable[[Sequence[Operator], float], dense.Counts],
-    times_s: FloatArray,
-    phase: str,
+    points: Sequence[OperatorPoint], times_s: FloatArray, phase: str
 ) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
     Args:
         points: measured operators and chains; a chain is in the list several times.
-        counted: counts of some operators by class, given the bytes that a step holds.
         times_s: ``[points]`` measured seconds of this pass.
-        phase: name of the pass.
+        phase: ``forward`` or ``backward``.
 
     Returns:
         For each class its seconds per count; the errors; and the seconds that are predicted for
         each point if the point and its copies are left out of the fit.
     """
+    counted = {"forward": dense.forward_counts, "backward": dense.backward_counts}[phase]
     found = [counted(p.operators, dense.held_bytes(p.operators)) for p in points]
     used = sorted(
         {(name, i) for counts in found for name, of in counts.items() for i in np.flatnonzero(of)}
@@ -335,7 +314,7 @@ def _fit_pass(
     seconds, error, held_out_s = fitting.fit_counts(
         table, times_s, f"operators, {phase}", [id(p) for p in points]
     )
-    by_class = {name: [0.0] * OPERATOR_COUNTS for name, _ in used}
+    by_class = {name: [0.0] * cpu_constants.OPERATOR_COUNTS for name, _ in used}
     for (name, i), per_count_s in zip(used, seconds, strict=True):
         by_class[name][i] = per_count_s
     return tuple((n, tuple(row)) for n, row in by_class.items()), error, held_out_s
@@ -350,7 +329,7 @@ square is 0.05; the median gives 0.08."""
 
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
-) -> tuple[CpuConstants, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
@@ -369,7 +348,7 @@ def fit_machine(
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
     collective, collective_errors = _fit_collectives(points.collectives)
     operators, operator_errors = fit_operators(points.operators)
-    constants = CpuConstants(
+    constants = cpu_constants.CpuConstants(
         machine=machine,
         world_size=world_size,
         l2_bytes=caches.l2_bytes,
@@ -388,7 +367,7 @@ def fit_machine(
 
 def _fit_collectives(
     points: Sequence[CollectivePoint],
-) -> tuple[CollectiveConstants, tuple[fitting.FitError, ...]]:
+) -> tuple[cpu_constants.CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
     for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
@@ -398,7 +377,7 @@ def _fit_collectives(
             counts, np.array(times), f"gloo {operation}"
         )
         errors.append(error)
-    return CollectiveConstants(**found), tuple(errors)
+    return cpu_constants.CollectiveConstants(**found), tuple(errors)
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:
@@ -407,15 +386,9 @@ def collective_counts(point: CollectivePoint) -> FloatArray:
     For an all-to-all, each count is the largest of all ranks.
     """
     if point.operation == "all_to_all":
-        total, world = sum(point.sent_bytes), point.world_size
-        rows = []
-        for rank in range(world):
-            arriving = (total - point.sent_bytes[rank]) / max(world - 1, 1)
-            rows.append(
-                exchange.all_to_all_counts(point.sent_bytes[rank], arriving, point.kept_bytes[rank])
-            )
-        return np.asarray(np.max(rows, axis=0))
-    held = point.kept_bytes[0]
-    return exchange.buffer_counts(
-        held if point.operation == "all_reduce" else held * point.world_size
-    )
+        total, others = sum(point.sent_bytes), max(point.world_size - 1, 1)
+        pairs = zip(point.sent_bytes, point.kept_bytes, strict=True)
+        counts = [exchange.all_to_all_counts(s, (total - s) / others, kept) for s, kept in pairs]
+        return np.asarray(np.max(counts, axis=0))
+    parts = 1 if point.operation == "all_reduce" else point.world_size
+    return exchange.buffer_counts(point.kept_bytes[0] * parts)

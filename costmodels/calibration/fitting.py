@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,9 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
     """Seconds per count c >= 0 for which ``counts @ c`` is close to ``times_s``.
 
     Weighted least squares on relative errors, repeated with smaller weights for points with large
-    errors (Huber's weights). Then all coefficients are multiplied by one factor, see
-    :func:`_centred`.
+    errors (Huber's weights). Then all coefficients are multiplied by one factor, after which the
+    mean logarithmic error is about 0: squares of relative errors are smaller for predictions that
+    are too low than for those that are too high by the same factor.
 
     Args:
         counts: ``[points, counts]``.
@@ -66,16 +68,8 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
         coefficients = solution / scale
         errors = np.abs(counts @ coefficients / times_s - 1.0)
         weights = np.sqrt(np.minimum(1.0, _CUT / np.maximum(errors, 1e-12)))
-    return coefficients * _centred(counts @ coefficients, times_s)
-
-
-def _centred(predicted_s: FloatArray, times_s: FloatArray) -> float:
-    """The factor on predictions after which their mean logarithmic error is about 0.
-
-    It is needed because squares of relative errors are smaller for predictions that are too low
-    than for those that are too high by the same factor.
-    """
-    return float(np.exp(np.clip(-log_errors(predicted_s, times_s), -_FAR, _FAR).mean()))
+    off = np.clip(-log_errors(counts @ coefficients, times_s), -_FAR, _FAR)
+    return coefficients * float(np.exp(off.mean()))
 
 
 def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -251,7 +245,7 @@ _LIMIT = 0.6
 
 def fit_lookups(
     points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
-) -> tuple[LookupConstants, tuple[FitError, FitError]]:
+) -> tuple[LookupConstants, tuple[FitError, ...]]:
     """Fit the constants of one kernel.
 
     Args:
@@ -266,29 +260,20 @@ def fit_lookups(
     require(bool(chosen), f"no lookups of kernel {kernel} were measured")
     seen = Accesses([point_access(p) for p in chosen])
     counted = features(seen, kernel, caches)
-    forward, backward = (
-        _fit_pass(
-            getattr(counted, phase),
-            counted.shape,
-            np.array([getattr(p, f"{phase}_s") for p in chosen]),
-            f"lookup {phase} {kernel}",
+    found: dict[str, Any] = {}
+    errors = []
+    for phase in ("forward", "backward"):
+        times_s, name = [getattr(p, f"{phase}_s") for p in chosen], f"lookup {phase} {kernel}"
+        seconds, residual, error = _fit_pass(
+            getattr(counted, phase), counted.shape, np.array(times_s), name
         )
-        for phase in ("forward", "backward")
-    )
-    constants = LookupConstants(
-        forward_s=forward[0],
-        backward_s=backward[0],
-        forward_residual=forward[1],
-        backward_residual=backward[1],
-    )
-    return constants, (forward[2], backward[2])
+        found |= {f"{phase}_s": seconds, f"{phase}_residual": residual}
+        errors.append(error)
+    return LookupConstants(**found), tuple(errors)
 
 
 def _fit_pass(
-    counts: FloatArray,
-    shapes: FloatArray,
-    times_s: FloatArray,
-    name: str,
+    counts: FloatArray, shapes: FloatArray, times_s: FloatArray, name: str
 ) -> tuple[tuple[float, ...], Residual, FitError]:
     """Seconds per count of one pass, the learned factor on top of them, and their error.
 

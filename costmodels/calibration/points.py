@@ -197,18 +197,10 @@ _MAX_STEP_INDICES = 5e5
 """All indices of a rank's batch in a training step."""
 _MAX_REPLICATED_BYTES = 8e6
 """Largest replicated table of a training step: its gradient is reduced in every step."""
-_MAX_POOLING = 50.0
-"""Largest mean number of indices of a bag; drawn log-uniformly from 1 on."""
 _BAGS, _FEW_BAGS = (1024, 2048, 4096, 8192), (256, 512, 1024, 2048, 4096)
 """Bags of a lookup, and bags of a lookup of an unpooled table."""
 _MAX_UNPOOLED = 1e5
 """Indices of a lookup of an unpooled table, each of which gives a vector."""
-_MAX_EXPONENT = 1.4
-"""Largest exponent of the Zipf laws that indices are drawn from."""
-_UNIFORM_SHARE = 0.15
-"""Share of tables whose indices are drawn uniformly (exponent 0)."""
-_ELEMENT_BYTES = 4
-"""Bytes of an fp32 element."""
 _LEAST_SHARE = 0.25
 """Smallest share of the points of an effort that a rank measures, however many ranks there are."""
 _MOST_WHOLE_BYTES = 32 * 2**20
@@ -262,11 +254,7 @@ class MeasuringEffort:
 
 
 FULL = MeasuringEffort(
-    num_lookups=(140, 90, 50),
-    num_steps=140,
-    num_passes=8,
-    num_operators=320,
-    num_chains=160,
+    num_lookups=(140, 90, 50), num_steps=140, num_passes=8, num_operators=320, num_chains=160
 )
 """A full calibration, which takes some five minutes."""
 QUICK = MeasuringEffort(
@@ -303,7 +291,7 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
             exponent=_exponent(rng),
         )
         too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
-        if rows * dim * _ELEMENT_BYTES <= limit and not too_many:
+        if 4 * rows * dim <= limit and not too_many:
             points.append(point)
     return points
 
@@ -354,10 +342,7 @@ def small_workload(
         tables=tuple(tables),
         batch_size_per_rank=batch,
         dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=bottom,
-            top_mlp=top,
-            interaction=Interaction.CAT,
+            num_dense_features=13, bottom_mlp=bottom, top_mlp=top, interaction=Interaction.CAT
         ),
         pipeline=Pipeline.NONE,
     )
@@ -380,7 +365,7 @@ def _table(number: int, rng: np.random.Generator) -> Table:
     """A random pooled table with one feature."""
     while True:
         rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
-        if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
+        if 4 * rows * dim <= _MAX_STEP_BYTES / 2:
             break
     exponent, scattered = _exponent(rng), bool(rng.random() < 0.5)
     return zipf_table(number, rows, dim, _pooling(rng), exponent, scattered=scattered)
@@ -444,14 +429,13 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
 
 
 def _exponent(rng: np.random.Generator) -> float:
-    """The exponent of a random Zipf law; 0 for some."""
-    is_uniform = rng.random() < _UNIFORM_SHARE
-    return 0.0 if is_uniform else float(rng.uniform(0.0, _MAX_EXPONENT))
+    """The exponent of a random Zipf law, up to 1.4; 0, which is uniform, for 15 % of the tables."""
+    return 0.0 if rng.random() < 0.15 else float(rng.uniform(0.0, 1.4))
 
 
 def _pooling(rng: np.random.Generator) -> float:
-    """A random mean number of indices of a bag, to one decimal."""
-    return float(np.round(np.exp(rng.uniform(0.0, math.log(_MAX_POOLING))), 1))
+    """A random mean number of indices of a bag, 1 to 50 log-uniformly, to one decimal."""
+    return float(np.round(np.exp(rng.uniform(0.0, math.log(50.0))), 1))
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, ...]:

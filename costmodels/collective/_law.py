@@ -422,18 +422,15 @@ def network_law(collective: Collective, group: Group, fabric: Law | None = None)
         fabric: the law of the same collective inside a domain, for example from a measured curve;
             None to take it from the links.
     """
-    if fabric is None:
-        fabric = fabric_law(collective, group)
+    fabric = fabric or fabric_law(collective, group)
     floor, protocol = _network_floor_s(collective, group, fabric)
-    if collective is Collective.ALL_TO_ALL:
-        return Law(floor, group.network_rate / crowding(collective, group), protocol)
-    together = group.per_domain * group.network_rate / crowding(collective, group)
-    inner = fabric.rate if group.per_domain > 1 else math.inf
-    if collective is Collective.ALL_REDUCE:
-        domains = group.domains
-        outer = together * bus_factor(collective, group.ranks) * domains / (2.0 * (domains - 1))
-        return Law(floor, min(inner, outer), protocol)
-    return Law(floor, min(inner, together), protocol)
+    rate = group.network_rate / crowding(collective, group)
+    if collective is not Collective.ALL_TO_ALL:
+        rate, domains = group.per_domain * rate, group.domains
+        if collective is Collective.ALL_REDUCE:
+            rate *= bus_factor(collective, group.ranks) * domains / (2.0 * (domains - 1))
+        rate = min(fabric.rate if group.per_domain > 1 else math.inf, rate)
+    return Law(floor, rate, protocol)
 
 
 def _network_floor_s(

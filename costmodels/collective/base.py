@@ -23,6 +23,7 @@ import numpy as np
 
 from costmodels import discovery
 from costmodels.datatypes import FloatArray
+from costmodels.discovery import asking
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
@@ -46,17 +47,13 @@ def group_sums(values: FloatArray, size: int) -> FloatArray:
 
     The last group is smaller if ``size`` does not divide R.
     """
-    ranks = values.shape[-1]
+    ranks, before = values.shape[-1], values.shape[:-1]
     if size == 1:
         return values
-    whole = ranks - ranks % size
-    grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
-    sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)
-    if whole == ranks:
-        return sums
-    rest = values[..., whole:]
-    tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
-    return np.concatenate([sums, tail], axis=-1)
+    if missing := -ranks % size:
+        values = np.concatenate([values, np.zeros((*before, missing))], axis=-1)
+    sums = values.reshape(*before, -1, size).sum(axis=-1)
+    return np.repeat(sums, size, axis=-1)[..., :ranks]
 
 
 _SPREAD: Final = 1.0
@@ -214,8 +211,12 @@ class AbstractCollectiveModel(ABC):
         grown = (self.all_reduce if is_whole else self.reduce_scatter)(
             num_bytes, topology, within_host=within_host
         )
-        fixed = self._ring_fixed_s(topology, within_host=within_host)
-        return grown + (2.0 * fixed if is_whole else fixed)
+        # An empty one takes the fixed seconds once for each doubling of the domains.
+        ranks = topology.local_world_size if within_host else topology.world_size
+        across = not within_host and topology.num_hosts > 1
+        domains = -(-topology.world_size // topology.domain_size) if across else 1
+        rounds = max(1, math.ceil(math.log2(domains))) * (2.0 if is_whole else 1.0)
+        return grown + rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -256,14 +257,6 @@ class AbstractCollectiveModel(ABC):
         plain = all(getattr(own, name) is getattr(base, name) for name in names)
         return self if plain else GrowingPart(inner=self)
 
-    def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
-        """Seconds of an empty reduce-scatter or all-gather: once for each doubling of domains."""
-        ranks = topology.local_world_size if within_host else topology.world_size
-        across = not within_host and topology.num_hosts > 1
-        domains = -(-topology.world_size // topology.domain_size) if across else 1
-        rounds = max(1, math.ceil(math.log2(domains)))
-        return rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
-
 
 @dataclass(frozen=True, slots=True)
 class Wrapping(AbstractCollectiveModel):
@@ -271,31 +264,11 @@ class Wrapping(AbstractCollectiveModel):
 
     inner: AbstractCollectiveModel
 
-    @property
-    def full_duplex(self) -> bool:
-        """As ``inner``."""
-        return self.inner.full_duplex
-
-    @property
-    def pays_for_others(self) -> bool:
-        """As ``inner``."""
-        return self.inner.pays_for_others
-
-    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.all_to_all(send, receive, topology)
-
-    def reduce_scatter(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
-
-    def all_reduce(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """The growing part of ``inner``."""
-        return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
+    full_duplex = asking("full_duplex", is_property=True)
+    pays_for_others = asking("pays_for_others", is_property=True)
+    all_to_all = asking("all_to_all")
+    reduce_scatter = asking("reduce_scatter")
+    all_reduce = asking("all_reduce")
 
 
 @final

@@ -8,15 +8,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Confidence,
-    LinkLevel,
-    Wrapping,
-    default_model,
-)
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping, default_model
 from costmodels.datatypes import FloatArray
-from costmodels.measured.curves import Collective
+from costmodels.discovery import asking
 from costmodels.topology import Topology
 
 
@@ -44,6 +38,10 @@ class Hierarchical(Wrapping):
     sources: ClassVar[tuple[str, ...]] = (
         "Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange",
     )
+    buffer_s = asking("buffer_s")
+    confidence = asking("confidence")
+    plan_spread_ratio = asking("plan_spread_ratio")
+    remarks = asking("remarks")
 
     @property
     def pays_for_others(self) -> bool:
@@ -85,26 +83,6 @@ class Hierarchical(Wrapping):
         even = np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
         seconds = inside + np.moveaxis(price(even, _across(receive, one), domains), -1, -2)
         return seconds.reshape(*seconds.shape[:-2], -1)
-
-    def buffer_s(
-        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.buffer_s(kind, num_bytes, topology, within_host=within_host)
-
-    def confidence(
-        self, collective: Collective, size_bytes: float, topology: Topology
-    ) -> Confidence:
-        """As ``inner``."""
-        return self.inner.confidence(collective, size_bytes, topology)
-
-    def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """As ``inner``."""
-        return self.inner.plan_spread_ratio(topology)
-
-    def remarks(self, topology: Topology) -> tuple[str, ...]:
-        """As ``inner``."""
-        return self.inner.remarks(topology)
 
 
 def _has_two_steps(topology: Topology) -> bool:

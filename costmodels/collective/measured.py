@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
-from costmodels.collective._curve import Found, TimeCurve
+from costmodels.collective._curve import HALVES, Found, TimeCurve
 from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_of, group_of_peers
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
@@ -87,21 +87,21 @@ class Measured(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Bytes over the better of the best rates of reduce-scatter and all-gather."""
-        halves = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-        seconds = self._growth(halves, num_bytes, topology, within_host=within_host)
-        if seconds is None:
+        rate = self._best_rate(HALVES, topology, within_host=within_host)
+        if not rate:
             return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
-        return seconds
+        ranks = group_of(topology, within_host=within_host).ranks
+        return np.asarray(num_bytes * (bus_factor(Collective.REDUCE_SCATTER, ranks) / rate))
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """Bytes over the best rate of the curve of all-reduce."""
-        kinds = (Collective.ALL_REDUCE,)
-        seconds = self._growth(kinds, num_bytes, topology, within_host=within_host)
-        if seconds is None:
+        rate = self._best_rate((Collective.ALL_REDUCE,), topology, within_host=within_host)
+        if not rate:
             return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
-        return seconds
+        ranks = group_of(topology, within_host=within_host).ranks
+        return np.asarray(num_bytes * (bus_factor(Collective.ALL_REDUCE, ranks) / rate))
 
     # -- times ----------------------------------------------------------------------------------
 
@@ -201,19 +201,12 @@ class Measured(AbstractCollectiveModel):
         there = group_of(topology, within_host=within_host, links=then) if then else None
         return group_of(topology, within_host=within_host), there
 
-    def _growth(
-        self,
-        kinds: tuple[Collective, ...],
-        num_bytes: FloatArray,
-        topology: Topology,
-        *,
-        within_host: bool,
-    ) -> FloatArray | None:
-        """Bytes over the best rate of the curves of some collectives that move as many bytes."""
+    def _best_rate(
+        self, kinds: tuple[Collective, ...], topology: Topology, *, within_host: bool
+    ) -> float:
+        """The best rate of the curves of some collectives; 0 if none is known."""
         found = [self._find(kind, topology, within_host=within_host) for kind in kinds]
-        rate = max((f.table.law.rate for f in found if f is not None), default=0.0)
-        ranks = group_of(topology, within_host=within_host).ranks
-        return np.asarray(num_bytes * (bus_factor(kinds[0], ranks) / rate)) if rate else None
+        return max((f.table.law.rate for f in found if f is not None), default=0.0)
 
     def _peers(self, send: FloatArray, topology: Topology) -> tuple[Group, Group]:
         """The ranks of an all-to-all, on the links of the system and on those of the curves."""

@@ -57,8 +57,8 @@ class Ramp(AbstractCollectiveModel):
     ) -> FloatArray:
         """Bytes over the rate of a ring over the members."""
         group = group_of(topology, within_host=within_host)
-        moved = num_bytes * bus_factor(Collective.REDUCE_SCATTER, group.ranks)
-        return np.asarray(moved / _law_of(Collective.REDUCE_SCATTER, group).rate)
+        moved = num_bytes * bus_factor(_HALF, group.ranks)
+        return np.asarray(moved / _law_of(_HALF, group).rate)
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
@@ -72,8 +72,6 @@ class Ramp(AbstractCollectiveModel):
         """The slower of fabric and network, which work side by side."""
         group = group_of_peers(send, topology)
         fabric, network = _law.busiest_bytes(send, receive, topology, group)
-        if group.ranks <= 1:
-            return np.zeros_like(fabric)
         seconds = np.zeros_like(fabric)
         if group.per_domain > 1:
             seconds = _law_of(Collective.ALL_TO_ALL, group.within_domain).time_s(fabric)

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final, NamedTuple, final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.distribution.base import bins_of
 from costmodels.errors import require
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.measured.cpu_constants import (
@@ -48,8 +49,7 @@ of a row's entries grows with the square root of all bytes that are held. This w
 thousand to 120 thousand rows, and there is no step where a cache ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(NamedTuple):
     """How one shard is accessed in an iteration.
 
     Attributes:
@@ -84,8 +84,7 @@ class Accesses:
         sizes: IntArray = np.array([len(a.rows) for a in accesses], dtype=np.int64)
         self.rows = np.concatenate([a.rows for a in accesses])
         self.probability = np.concatenate([a.probability for a in accesses])
-        counts = [(a.draws, a.num_indices, a.num_bags, a.num_cols, a.num_rows) for a in accesses]
-        columns = np.ascontiguousarray(np.array(counts, dtype=float).T)
+        columns = np.ascontiguousarray(np.array([a[2:] for a in accesses], dtype=float).T)
         self.draws, self.num_indices, self.num_bags, self.num_cols, self.num_rows = columns
         row_bytes = self.num_cols * _ELEMENT_BYTES
         self.row_bytes = np.maximum(LINE_BYTES, row_bytes)
@@ -258,7 +257,7 @@ class CpuLookup(AbstractLookupModel):
         }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         for kernel, of_kernel in chosen.items():
-            used = np.flatnonzero(shards.is_used & of_kernel)
+            used = np.flatnonzero(of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
                     continue
@@ -336,18 +335,10 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
 def _accesses(shards: LookupShards) -> list[Access]:
     """How each of the shards is accessed."""
     laws = shards.tables.laws
-    effective = laws.effective_draws(shards.law, shards.num_table_indices)
-    bins = {at: laws.laws[at].frequency_bins()[1] for at in set(shards.law.tolist())}
-    every = [shards.shard(i) for i in range(len(shards))]
+    draws = laws.effective_draws(shards.law, shards.num_table_indices)
+    counts = (draws, shards.num_indices, shards.num_bags, shards.num_cols, shards.num_rows)
+    each = zip(*(x.tolist() for x in (shards.law, shards.row_offset, *counts)), strict=True)
     return [
-        Access(
-            rows=shard.table.distribution.range_rows(shard.row_offset, shard.num_rows),
-            probability=bins[at],
-            draws=draws,
-            num_indices=shard.num_indices,
-            num_bags=shard.num_bags,
-            num_cols=shard.num_cols,
-            num_rows=shard.num_rows,
-        )
-        for shard, at, draws in zip(every, shards.law.tolist(), effective.tolist(), strict=True)
+        Access(laws.laws[law].range_rows(offset, numbers[-1]), bins_of(laws.laws[law])[1], *numbers)
+        for law, offset, *numbers in each
     ]

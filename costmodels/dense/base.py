@@ -262,15 +262,10 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
         num_vectors: looked-up vectors per sample.
         num_elements: elements of these vectors together, per sample.
     """
+    tables = replace(before, num_vectors=num_vectors, num_elements=num_elements)
     if not arch.layers:
-        flow = replace(before, num_vectors=num_vectors, num_elements=num_elements)
-        cross_sizes = arch.dcn_num_layers, arch.dcn_low_rank_dim
-        interaction = arch.interaction.value
-        return joins.dlrm(flow, arch.bottom_mlp, arch.top_mlp, interaction, cross_sizes)
-    tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
-    layers = arch.layers
-    if arch.compiled:
-        layers = tuple(x.as_compiled() for x in layers)
+        return joins.dlrm(tables, arch)
+    layers = tuple(x.as_compiled() for x in arch.layers) if arch.compiled else arch.layers
     return build_layers(layers, before, tables)
 
 
@@ -381,13 +376,8 @@ class LiveBytes:
 def live_bytes(workload: Workload) -> LiveBytes:
     """Bytes that are live in the passes of one micro-batch, without parameters and indices."""
     vectors = looked_up_bytes(workload)
-    found = _live(dense_layers(workload), vectors)
-    if workload.pipeline not in _HOLDING:
-        return found
-    return LiveBytes(
-        peak_bytes=found.peak_bytes + vectors,
-        beside_lookups_bytes=found.beside_lookups_bytes + vectors,
-    )
+    held = vectors if workload.pipeline in _HOLDING else 0.0
+    return _live(dense_layers(workload), vectors, held)
 
 
 def looked_up_bytes(workload: Workload) -> float:
@@ -397,8 +387,8 @@ def looked_up_bytes(workload: Workload) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _live(layers: DenseLayers, vectors_bytes: float) -> LiveBytes:
-    """The peak over all operators, and the moment of the lookups.
+def _live(layers: DenseLayers, vectors_bytes: float, held_bytes: float) -> LiveBytes:
+    """The peak over all operators, and the moment of the lookups, both beside ``held_bytes``.
 
     The vectors are held by the model until its forward pass ends. When the lookups run backward,
     there are the gradient of the joined vectors and the part of it that belongs to the tables.
@@ -408,7 +398,8 @@ def _live(layers: DenseLayers, vectors_bytes: float) -> LiveBytes:
     kept, most = _pass(before, 0.0, 0.0)
     beside = kept + 2.0 * vectors_bytes
     _, peak = _pass(after, kept, vectors_bytes)
-    return LiveBytes(peak_bytes=max(most, peak, beside), beside_lookups_bytes=beside)
+    most = max(most, peak, beside)
+    return LiveBytes(peak_bytes=most + held_bytes, beside_lookups_bytes=beside + held_bytes)
 
 
 def _pass(operators: list[Operator], kept: float, held: float) -> tuple[float, float]:

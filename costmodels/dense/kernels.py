@@ -43,9 +43,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from costmodels import sustained
 from costmodels.datatypes import DataType
@@ -60,11 +60,6 @@ REFERENCE_LATENCY_S: Final = 1.88e-6
 """``kernel_latency`` of the H200: 50 queued additions of 8 elements take so long each."""
 REFERENCE_SORT_RATE_PER_S: Final = 5e9
 """``sort_rate`` of the H200's system file."""
-
-
-def _constant(shipped: float, prior: float) -> Any:
-    """A constant that ships, and the round number that its fit starts from and is pulled to."""
-    return field(default=shipped, metadata={"prior": prior})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,34 +99,34 @@ class KernelConstants:
         chunk_parameters: parameters that one launch of a fused optimizer updates.
     """
 
-    kernel_s: float = _constant(2.36e-06, 1e-6)
-    product_s: float = _constant(2.94e-06, 2e-6)
-    wave_s: float = _constant(4.58e-07, 1e-6)
-    split_s: float = _constant(3.54e-06, 3e-6)
-    outer_s: float = _constant(1.67e-08, 15e-9)
-    vector_s: float = _constant(2.56e-09, 2.5e-9)
-    vector_ratio: float = _constant(0.734, 0.6)
-    half_even_ratio: float = _constant(0.429, 0.3)
-    half_odd_ratio: float = _constant(0.119, 0.15)
-    tf32_ratio: float = _constant(0.356, 0.3)
-    sum_s: float = _constant(4.81e-06, 8e-6)
-    sum_row_s: float = _constant(3.98e-10, 0.5e-9)
-    sum_element_s: float = _constant(7.46e-13, 1.0e-12)
-    norm_row_s: float = _constant(1.8e-09, 1.5e-9)
-    norm_gradient_row_s: float = _constant(8.66e-10, 0.8e-9)
-    norm_weight_row_s: float = _constant(3.28e-09, 3e-9)
-    score_s: float = _constant(4.09e-12, 4e-12)
-    score_element_s: float = _constant(1.13e-13, 0.1e-12)
-    score_gradient_s: float = _constant(1.29e-11, 12e-12)
-    score_gradient_element_s: float = _constant(1.83e-13, 0.15e-12)
-    picked_s: float = _constant(1.7e-10, 0.2e-9)
-    sorted_s: float = _constant(5.27e-11, 0.06e-9)
-    sort_s: float = _constant(3.02e-05, 40e-6)
-    join_s: float = _constant(2.7e-07, 0.27e-6)
-    join_ratio: float = _constant(0.71, 0.71)
-    chunk_s: float = _constant(1.61e-05, 25e-6)
-    pass_s: float = _constant(6.97e-06, 8e-6)
-    chunk_parameters: int = _constant(21_000_000, 21_000_000)
+    kernel_s: float = 2.36e-06
+    product_s: float = 2.94e-06
+    wave_s: float = 4.58e-07
+    split_s: float = 3.54e-06
+    outer_s: float = 1.67e-08
+    vector_s: float = 2.56e-09
+    vector_ratio: float = 0.734
+    half_even_ratio: float = 0.429
+    half_odd_ratio: float = 0.119
+    tf32_ratio: float = 0.356
+    sum_s: float = 4.81e-06
+    sum_row_s: float = 3.98e-10
+    sum_element_s: float = 7.46e-13
+    norm_row_s: float = 1.8e-09
+    norm_gradient_row_s: float = 8.66e-10
+    norm_weight_row_s: float = 3.28e-09
+    score_s: float = 4.09e-12
+    score_element_s: float = 1.13e-13
+    score_gradient_s: float = 1.29e-11
+    score_gradient_element_s: float = 1.83e-13
+    picked_s: float = 1.7e-10
+    sorted_s: float = 5.27e-11
+    sort_s: float = 3.02e-05
+    join_s: float = 2.7e-07
+    join_ratio: float = 0.71
+    chunk_s: float = 1.61e-05
+    pass_s: float = 6.97e-06
+    chunk_parameters: int = 21_000_000
 
     def on(self, device: Device) -> KernelConstants:
         """The constants of a device with its own ``kernel_latency`` and ``sort_rate``."""
@@ -145,10 +140,6 @@ class KernelConstants:
         )
 
 
-PRIOR: Final = KernelConstants(**{f.name: f.metadata["prior"] for f in fields(KernelConstants)})
-"""What a fit starts from and is pulled to, in round numbers. Times per row and per kernel are those
-of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
-not aligned are those of kernels that load 4 and 2 bytes at a time."""
 KERNELS: Final = KernelConstants()
 """The constants that ship, as ``python -m benchmarks.fit_published dense`` prints them."""
 
@@ -203,13 +194,10 @@ class Gpu:
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Height and width of the tiles of a library, in elements of the result, the largest first."""
 _LOSS_RATIO: Final = 0.75
-"""Efficiency of a tile over that of a tile of ``2 ** _HALVINGS_PER_LOSS`` times its area."""
-_LARGEST: Final = 256 * 128
-"""Elements of the largest tile, which reaches the efficiency of the device."""
-_HALVINGS_PER_LOSS: Final = 2.0
-"""How often the area of a tile is halved for each loss. Two: height and width once each."""
+"""Efficiency of a tile over that of one of twice its height and twice its width; the largest tile
+reaches the efficiency of the device."""
 _TILES_WITH_EFFICIENCY: Final = tuple(
-    (*tile, _LOSS_RATIO ** (math.log2(_LARGEST / (height * width)) / _HALVINGS_PER_LOSS))
+    (*tile, _LOSS_RATIO ** (0.5 * math.log2(math.prod(_TILES[0]) / (height * width))))
     for height, width in _TILES
     for tile in dict.fromkeys(((height, width), (width, height)))
 )
@@ -380,12 +368,11 @@ def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> 
 
 _ROWS: Final = 128
 """Queries to which :attr:`costmodels.sustained.ScoreWork.block_s` belongs."""
-_HEAD_TILES: Final = ((64, 2.0 / 3.0), (128, 1.0))
+_HEAD_TILES: Final = ((64, 2.0 / 3.0), (128, 1.0), (math.inf, 4.0 / 3.0))
 """Data that the products of a backward pass on an H100 read on the chip, over those with heads of
 128 elements, by the most elements of a head. A product of a tile of m queries and n keys reads
 1 / m + 1 / n for each score and element. Tiles are 128 x 128, 64 x 128, and for wider heads
 64 x 64, which gives 4 / 3."""
-_WIDEST_TILE: Final = 4.0 / 3.0
 _WIDE_ROWS: Final = 64
 """Queries and keys of a block of the kernel for types of four bytes."""
 _BACKWARD_MOVED: Final = 17.0 / 4.0
@@ -422,7 +409,7 @@ def kernel_time(operator: Operator, gpu: Gpu, works: Works, *, is_backward: bool
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     scores = float(heads) * queries * keys
     if work.is_tiled:
-        flop *= next((r for most, r in _HEAD_TILES if max(widths) <= most), _WIDEST_TILE)
+        flop *= next(ratio for most, ratio in _HEAD_TILES if max(widths) <= most)
     done = math.hypot(flop / work.product_ratio, work.score_flops * scores)
     done *= _computed_ratio(operator, work.rows)
     compute_s = done / gpu.product_rate(operator.dtype)

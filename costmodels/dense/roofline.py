@@ -72,8 +72,7 @@ class DenseRoofline(AbstractDenseModel):
         burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
         filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
-        mixed = [burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known]
-        return DenseTimes(*mixed)
+        return DenseTimes(*(burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known))
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
         """From the seconds that sustained rates add, and the lookups of the step.
@@ -109,7 +108,10 @@ class DenseRoofline(AbstractDenseModel):
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
         gpu = Gpu(device, shares, constants, is_capped, slowest)
         bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, gpu)
-        owned = _owned(workload, topology, layers)
+        owned: float = layers.bottom_parameters + layers.top_parameters
+        if workload.dense_parallelism is DenseParallelism.FSDP:
+            # Each rank updates its part of the trained elements.
+            owned /= max(1, topology.world_size // workload.tensor_parallel)
         memory_ratio = gpu.shares_in(workload.dense.dtype).memory_ratio
         optimizer_s = workload.dense_update_bytes * owned
         optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
@@ -155,14 +157,6 @@ def _passes(layers: DenseLayers, gpu: Gpu) -> tuple[float, float, float, float]:
     )
 
 
-def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float:
-    """Trained elements of the dense part that one rank updates: with FSDP its part of them."""
-    trained = layers.bottom_parameters + layers.top_parameters
-    if workload.dense_parallelism is not DenseParallelism.FSDP:
-        return trained
-    return trained / max(1, topology.world_size // workload.tensor_parallel)
-
-
 def product_s(
     product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
 ) -> float:
@@ -199,8 +193,8 @@ def interaction_s(
     )
     operators, _ = dot(flow)
     gpu = Gpu.plain(device, constants)
-    seconds = _gradient_s if is_backward else _operator_s
-    return sum(seconds(o, gpu) for o in operators if o.name != "concat")
+    alone = [o for o in operators if o.name != "concat"]
+    return sum(_operator_s(o, gpu, is_backward=is_backward) for o in alone)
 
 
 def slowest_sigmas(ranks: int) -> float:
@@ -227,40 +221,53 @@ def _forward_s(layer: Layer, gpu: Gpu) -> float:
 
 def _backward_s(layer: Layer, gpu: Gpu) -> float:
     """Seconds of the backward pass of a layer on its slowest rank, with what it recomputes."""
-    again = [o for o in layer.operators if o.is_recomputed]
-    computed_s = sum(gpu.longest(o) * _gradient_s(o, gpu) for o in layer.operators)
-    return computed_s + sum(gpu.longest(o) * _operator_s(o, gpu) for o in again)
+    again = sum(gpu.longest(o) * _operator_s(o, gpu) for o in layer.operators if o.is_recomputed)
+    return again + sum(
+        gpu.longest(o) * _operator_s(o, gpu, is_backward=True) for o in layer.operators
+    )
 
 
-def _operator_s(operator: Operator, gpu: Gpu) -> float:
-    """Seconds of one repeat of an operator forward."""
+def _operator_s(operator: Operator, gpu: Gpu, *, is_backward: bool = False) -> float:
+    """Seconds of one repeat of an operator forward, or of its gradients."""
+    kind, is_eager = operator.kind, not operator.is_vectorized
+    if is_backward and not operator.has_gradient:
+        return 0.0
     if operator.product is not None:
-        seconds = kernels.product_time(operator.product, operator.dtype, gpu)
-        return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
-    if operator.kind is OperatorKind.ATTENTION:
-        return kernels.attention_time(operator, gpu, is_backward=False)
-    if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return kernels.norm_time(operator, gpu, is_backward=False)
-    moved_s = _moved_s(operator.moved_bytes, operator, gpu)
-    if operator.kind is not OperatorKind.GATHER:
-        moved_s += _sort_s(operator, gpu)
-    return moved_s + operator.num_kernels * gpu.constants.kernel_s
+        return _products_s(operator, gpu, is_backward=is_backward)
+    if kind is OperatorKind.ATTENTION:
+        return kernels.attention_time(operator, gpu, is_backward=is_backward)
+    if kind is OperatorKind.NORM and is_eager:
+        return kernels.norm_time(operator, gpu, is_backward=is_backward)
+    if kind is OperatorKind.REDUCTION and is_eager and is_backward:
+        return kernels.bias_gradient_time(*kernels.rows_of(operator.shape), operator.dtype, gpu)
+    num_bytes = _backward_bytes(operator) if is_backward else operator.moved_bytes
+    moved_s, picks = _moved_s(num_bytes, operator, gpu), kind is OperatorKind.GATHER
+    if picks is is_backward and operator.num_sorted:
+        # Indices of 8 bytes are sorted, with the position of each.
+        moved_s += gpu.constants.sort_s + gpu.constants.sorted_s * operator.num_sorted
+    if picks and is_backward:
+        moved_s += kernels.picked_time(operator, gpu)
+    return moved_s + max(int(is_backward), operator.num_kernels) * gpu.constants.kernel_s
 
 
-def _sort_s(operator: Operator, gpu: Gpu) -> float:
-    """Seconds to sort the indices of 8 bytes of an operator, with the position of each."""
-    count, known = operator.num_sorted, gpu.constants
-    return known.sort_s + known.sorted_s * count if count else 0.0
+def _products_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
+    """Seconds of the products of one repeat of an operator, and of what belongs to them."""
+    assert operator.product is not None
+    found = operator.backward_products if is_backward else (operator.product,)
+    seconds = sum(kernels.product_time(p, operator.dtype, gpu) for p in found)
+    seconds += kernels.cast_time(operator, gpu) if operator.is_cast else 0.0
+    if is_backward and operator.has_bias and not operator.is_vectorized:
+        _, rows, _, columns = operator.shape
+        seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
+    return seconds
 
 
 def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio, joined = gpu.shares_in(operator.dtype).memory_ratio, operator.num_joined
-    if not joined:
-        return kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    ratio *= gpu.constants.join_ratio
+    ratio = gpu.shares_in(operator.dtype).memory_ratio
+    ratio *= gpu.constants.join_ratio if operator.num_joined else 1.0
     moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    return moved_s + gpu.constants.join_s * joined
+    return moved_s + gpu.constants.join_s * operator.num_joined
 
 
 def _backward_bytes(operator: Operator) -> float:
@@ -269,28 +276,3 @@ def _backward_bytes(operator: Operator) -> float:
     if operator.backward_bytes is None and is_unary:
         return 1.5 * operator.moved_bytes
     return operator.backward_moved_bytes
-
-
-def _gradient_s(operator: Operator, gpu: Gpu) -> float:
-    """Seconds of the gradients of one repeat of an operator."""
-    if not operator.has_gradient:
-        return 0.0
-    if operator.product is not None:
-        found = operator.backward_products
-        seconds = sum(kernels.product_time(p, operator.dtype, gpu) for p in found)
-        seconds += kernels.cast_time(operator, gpu) if operator.is_cast else 0.0
-        if operator.has_bias and not operator.is_vectorized:
-            _, rows, _, columns = operator.shape
-            seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
-        return seconds
-    if operator.kind is OperatorKind.ATTENTION:
-        return kernels.attention_time(operator, gpu, is_backward=True)
-    if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return kernels.norm_time(operator, gpu, is_backward=True)
-    if operator.kind is OperatorKind.REDUCTION and not operator.is_vectorized:
-        return kernels.bias_gradient_time(*kernels.rows_of(operator.shape), operator.dtype, gpu)
-    moved_s = _moved_s(_backward_bytes(operator), operator, gpu)
-    if operator.kind is OperatorKind.GATHER and operator.num_sorted:
-        moved_s += _sort_s(operator, gpu)
-        moved_s += kernels.picked_time(operator, gpu)
-    return moved_s + max(1, operator.num_kernels) * gpu.constants.kernel_s

@@ -48,8 +48,7 @@ class Bins:
                 has to return.
         """
         self.rows, self.probability = bins_of(law)
-        where = self.probability > 0
-        drawn = slice(None) if where.all() else where
+        drawn = self.probability > 0
         self.drawn_rows, self.drawn_probability = self.rows[drawn], self.probability[drawn]
 
     def touched(self, draws: float) -> FloatArray:
@@ -196,14 +195,13 @@ class Laws:
         self.laws = tuple(laws)
         self._num_embeddings = np.array([float(law.num_embeddings) for law in self.laws])
         self._scattered = np.array([law.scattered for law in self.laws], dtype=bool)
-        self._draws_alike = all(law.draws_are_indices for law in self.laws)
         self._counts: dict[tuple[int, float], tuple[float, float]] = {}
 
     # -- distinct rows ----------------------------------------------------------------------------
 
     def effective_draws(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Independent draws that touch as many rows as the indices of a batch do."""
-        return num_indices if self._draws_alike else self._counted(law, num_indices)[1]
+        return self._counted(law, num_indices)[1]
 
     def unique_rows(self, law: IntArray, num_indices: FloatArray) -> FloatArray:
         """Distinct rows expected in ``num_indices`` indices."""
@@ -253,20 +251,51 @@ class Laws:
 
     # -- caches -----------------------------------------------------------------------------------
 
-    def characteristic_draws(self, law: IntArray, cached_rows: FloatArray) -> FloatArray:
-        """Draws after which an LRU cache forgets a row; infinite where all rows ever drawn fit."""
-        return self._filled(law, cached_rows)[0]
+    def filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Draws after which an LRU cache forgets a row, and its steady-state hit ratio (0..1).
+
+        They are infinity and 1 if all rows that are ever drawn fit.
+
+        Draws are interpolated between two points in the logarithms of rows and draws, hit ratios in
+        the logarithm of draws. The points are found by bisection, so that few of each curve have to
+        be computed.
+        """
+        grid, (held, hits) = self._grid, self._points
+        draws, ratio = np.full(len(law), np.inf), np.ones(len(law))
+        least, most = (self._held_at(law, np.full(len(law), point)) for point in (0, _LAST))
+        first, inside = cached <= least, (cached > least) & (cached < most)
+        share = np.maximum(cached[first], 0.0) / least[first]
+        draws[first], ratio[first] = grid[law[first], 0] * share, hits[law[first], 0] * share
+        law, cached = law[inside], cached[inside]
+        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
+        while len(wide := np.flatnonzero(high - low > 1)):
+            middle = (low[wide] + high[wide]) // 2
+            full = self._held_at(law[wide], middle) <= cached[wide]
+            low[wide] = np.where(full, middle, low[wide])
+            high[wide] = np.where(full, high[wide], middle)
+        before, after = (law, low), (law, high)
+        x, y = np.log(held[before]), np.log(grid[before])
+        rise = np.log(grid[after]) - y
+        along = rise / (np.log(held[after]) - x) * (np.log(cached) - x)
+        draws[inside] = np.exp(along + y)
+        ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
+        return draws, ratio
 
     def hit_ratio(self, law: IntArray, cached_rows: FloatArray) -> FloatArray:
         """Steady-state hit ratio (0..1) of an LRU cache."""
-        return self._filled(law, cached_rows)[1]
+        return self.filled(law, cached_rows)[1]
 
     def expected_misses(
         self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray
     ) -> FloatArray:
-        """Misses of a cold LRU cache in ``num_indices`` draws."""
+        """Misses of a cold LRU cache in ``num_indices`` indices.
+
+        Let T be the draws after which it forgets a row, h the hit ratio and N the effective draws.
+        The cache misses ``cached_rows`` times while it fills, and (N - T) (1 - h) times after that.
+        If the rows of the batch fit into the cache, the misses are the expected distinct rows.
+        """
         unique, effective = self._counted(law, num_indices)
-        draws, hits = self._filled(law, cached_rows)
+        draws, hits = self.filled(law, cached_rows)
         fills = draws < effective
         after = np.where(fills, effective - draws, 0.0) * (1.0 - hits)
         missed = np.minimum(np.maximum(cached_rows + after, unique), num_indices)
@@ -284,7 +313,7 @@ class Laws:
         The cache is LRU. If it also knows the next ``lookahead_batches``, it keeps their rows over
         :meth:`lookahead_draws` draws, or as long as an LRU cache does if that is longer.
         """
-        draws, effective = self._filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
+        draws, effective = self.filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
         if lookahead_batches:
             ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead_batches)
             draws = np.maximum(draws, ahead)
@@ -400,34 +429,6 @@ class Laws:
             some = np.unique(point[chosen])
             held[at, some], hits[at, some] = self._bins[at].cache(self._grid[at, some])
         return np.asarray(held[law, point])
-
-    def _filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit.
-
-        Draws are interpolated between two points in the logarithms of rows and draws, hit ratios in
-        the logarithm of draws. The points are found by bisection, so that few of each curve have to
-        be computed.
-        """
-        grid, (held, hits) = self._grid, self._points
-        draws, ratio = np.full(len(law), np.inf), np.ones(len(law))
-        least, most = (self._held_at(law, np.full(len(law), point)) for point in (0, _LAST))
-        first, inside = cached <= least, (cached > least) & (cached < most)
-        share = np.maximum(cached[first], 0.0) / least[first]
-        draws[first], ratio[first] = grid[law[first], 0] * share, hits[law[first], 0] * share
-        law, cached = law[inside], cached[inside]
-        low, high = np.zeros(len(law), dtype=np.int64), np.full(len(law), _LAST)
-        while len(wide := np.flatnonzero(high - low > 1)):
-            middle = (low[wide] + high[wide]) // 2
-            full = self._held_at(law[wide], middle) <= cached[wide]
-            low[wide] = np.where(full, middle, low[wide])
-            high[wide] = np.where(full, high[wide], middle)
-        before, after = (law, low), (law, high)
-        x, y = np.log(held[before]), np.log(grid[before])
-        rise = np.log(grid[after]) - y
-        along = rise / (np.log(held[after]) - x) * (np.log(cached) - x)
-        draws[inside] = np.exp(along + y)
-        ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
-        return draws, ratio
 
 
 def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Laws as Laws
-from costmodels.distribution._laws import bins_of, hottest_share
+from costmodels.distribution._laws import bins_of as bins_of
 from costmodels.distribution._laws import check_bins as check_bins
+from costmodels.distribution._laws import hottest_share
 from costmodels.errors import require
 from costmodels.fields import is_whole
 
@@ -87,11 +88,6 @@ class AbstractIndexDistribution(ABC):
         in_order = type(self).range_rows is AbstractIndexDistribution.range_rows
         return in_order and not self.scattered
 
-    @property
-    def draws_are_indices(self) -> bool:
-        """Whether every index of a batch is an independent draw."""
-        return type(self).effective_draws is AbstractIndexDistribution.effective_draws
-
     @final
     def expected_unique_rows(self, num_indices: float) -> float:
         """Distinct rows expected in ``num_indices`` indices: sum over rows of 1 - (1 - p)^N.
@@ -120,41 +116,21 @@ class AbstractIndexDistribution(ABC):
         return hottest_share(self, num_parts)
 
     @final
-    def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
-        """Distinct rows expected in an id range if the whole *table* receives ``num_indices``."""
-        ids = (row_offset, num_rows)
-        return _asked(self, "unique_rows_in_range", num_indices, ids=ids)
-
-    @final
-    def characteristic_draws(self, cached_rows: float) -> float:
-        """Draws T after which an LRU cache of ``cached_rows`` rows forgets a row (Che et al. 2002).
-
-        T solves: sum over rows of 1 - exp(-p T) = ``cached_rows``. It is read off a curve of 256
-        log-spaced values of T, and infinite if every row that is ever drawn fits.
-        """
-        return _asked(self, "characteristic_draws", cached_rows)
-
-    @final
     def hit_ratio(self, cached_rows: float) -> float:
-        """Hit ratio (0..1) of a warm LRU cache of ``cached_rows`` rows, by Che's approximation."""
-        return _asked(self, "hit_ratio", cached_rows)
+        """Hit ratio (0..1) of a warm LRU cache of ``cached_rows`` rows, by Che's approximation.
 
-    @final
-    def expected_misses(self, num_indices: float, cached_rows: float) -> float:
-        """Misses of an empty LRU cache of ``cached_rows`` rows in ``num_indices`` indices.
-
-        Let T be the characteristic draws, h the hit ratio and N the effective draws. The cache
-        misses ``cached_rows`` times while it fills, and (N - T) (1 - h) times after that. If the
-        rows of the batch fit into the cache, the misses are the expected distinct rows.
+        The cache forgets a row after T draws (Che et al. 2002), which solve: sum over rows of
+        1 - exp(-p T) = ``cached_rows``. T is read off a curve of 256 log-spaced values, and
+        infinite if every row that is ever drawn fits.
         """
-        return _asked(self, "expected_misses", num_indices, cached_rows)
+        return _asked(self, "hit_ratio", cached_rows)
 
     @final
     def expected_unique_misses(self, num_indices: float, cached_rows: float) -> float:
         """Distinct rows of a batch that a warm LRU cache does not hold when the batch starts.
 
-        A row is held if it was drawn in the last T draws, where T are the characteristic draws. So
-        the result is the sum over rows of (1 - (1 - p)^N) exp(-p T).
+        A row is held if it was drawn in the last T draws (:meth:`hit_ratio`). So the result is the
+        sum over rows of (1 - (1 - p)^N) exp(-p T).
         """
         return _asked(self, "expected_unique_misses", num_indices, cached_rows)
 

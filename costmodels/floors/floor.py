@@ -26,59 +26,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.phases import (
-    ALL_REDUCE,
-    BACKWARD_ALONE,
-    FETCH,
-    FORWARD_ALONE,
-    Seconds,
-    exchange_floor,
-    exchange_phase,
-    lookups_add_up,
-    tail_floor,
-)
-from costmodels.iteration.base import (
-    LOOKUP_BACKWARD,
-    LOOKUP_FORWARD,
-    FamilyTimes,
-    Program,
-    StageTimes,
-    Step,
-    TrainingPipeline,
-)
-from costmodels.iteration.timing import run
+from costmodels.floors import phases
+from costmodels.iteration import base, timing
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
 
-
-def no_times(times: StageTimes) -> StageTimes:
-    """The same stages without any duration, so that a program consists of leaves alone."""
-    none = np.zeros_like(times.lookup_forward_s)
-
-    def emptied(value: Any) -> Any:
-        """No duration in the place of one, of several, or of one that is not there."""
-        if isinstance(value, tuple):
-            return (none,) * len(value)
-        return None if value is None else none
-
-    names = (f.name for f in fields(times) if f.name.endswith("_s"))
-    nothing = {name: emptied(getattr(times, name)) for name in names} | {
-        "floor_s": 0.0,
-        "codecs_s": None,
-    }
-    return replace(times, families=(), overlap_slowdown_ratio=0.0, **nothing)
-
-
-_MOST_LEAVES: Final = 6 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
-"""No set of sharding types has more leaves."""
+_MOST_ROWS: Final = 7 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
+"""One row for what takes time whatever the leaves are, and one for each leaf: no set of sharding
+types has more of them."""
+_OWN: Final = np.eye(_MOST_ROWS)[:, :1]
+"""One second in the first row, ``[rows, 1]``."""
 _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
@@ -86,7 +50,7 @@ _ROUNDING: Final = 1e-13
 class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
-    def __init__(self, stages: StageModel, pipeline: TrainingPipeline) -> None:
+    def __init__(self, stages: StageModel, pipeline: base.TrainingPipeline) -> None:
         """Keep the arguments; floors are made when they are asked for.
 
         Args:
@@ -130,7 +94,7 @@ class IterationFloor:
         """
         hides = bool(types - {ShardingType.DATA_PARALLEL}) and self._pipeline.overlaps_bottom
         is_alone = self._stages.topology.world_size == 1
-        return lookups_add_up(self._stages, types) and (is_alone or not hides)
+        return phases.lookups_add_up(self._stages, types) and (is_alone or not hides)
 
     def of(
         self,
@@ -157,22 +121,21 @@ class IterationFloor:
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            tail = leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates))
+            tail = leaf(phases.ALL_REDUCE, phases.tail_floor(self._stages, replicates=replicates))
             calls, slow = self._calls(types, early=early)
             own = self._stages.least_times(calls + more_calls, slow=slow)
             leaves: list[Leaf] = []
-            times = partial(self._times, types, fetches=fetches, tail=tail if grows else None)
 
             def one_second(opened: Leaf) -> FloatArray:
-                """A second for this leaf alone: ``[leaves, 1]``."""
+                """A second for this leaf alone, in a row of its own: ``[rows, 1]``."""
                 leaves.append(opened)
-                return np.eye(_MOST_LEAVES)[:, len(leaves) - 1, None]
+                return np.eye(_MOST_ROWS)[:, len(leaves), None]
 
-            steps = self._pipeline.program(times(one_second, no_times(own), empty=True)).steps
-            shape = (_MOST_LEAVES, len(calls))
-            counts = [np.broadcast_to(s.duration_s, shape)[: len(leaves)].T for s in steps]
-            program = self._pipeline.program(times(lambda _: np.zeros((1, 1)), own, empty=False))
-            self._known[key] = TypeFloor(tuple(leaves), program, np.array(counts))
+            tail_leaf = tail if grows else None
+            times = self._times(types, one_second, own, fetches=fetches, tail=tail_leaf)
+            program, shape = self._pipeline.program(times), (_MOST_ROWS, len(calls))
+            rows = [np.broadcast_to(s.duration_s, shape) for s in program.steps]
+            self._known[key] = TypeFloor(tuple(leaves), program, np.array(rows))
         return self._known[key]
 
     def further_call_s(
@@ -192,12 +155,12 @@ class IterationFloor:
             return 0.0, 0.0, 0.0
         few = self.of(types, fetches=fetches)
         many = self.of(types, fetches=fetches, more_calls=1)
-        device_s = many.own_s(LOOKUP_FORWARD) - few.own_s(LOOKUP_FORWARD)
-        backward_s = many.own_s(LOOKUP_BACKWARD) - few.own_s(LOOKUP_BACKWARD)
-        host_s = many.issue_s(LOOKUP_FORWARD) - few.issue_s(LOOKUP_FORWARD)
+        device_s = many.own_s(base.LOOKUP_FORWARD) - few.own_s(base.LOOKUP_FORWARD)
+        backward_s = many.own_s(base.LOOKUP_BACKWARD) - few.own_s(base.LOOKUP_BACKWARD)
+        host_s = many.issue_s(base.LOOKUP_FORWARD) - few.issue_s(base.LOOKUP_FORWARD)
         forward_s, alone_s = (
             device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
-            for at in ((LOOKUP_FORWARD, 0), (LOOKUP_FORWARD, -1))
+            for at in ((base.LOOKUP_FORWARD, 0), (base.LOOKUP_FORWARD, -1))
         )
         kept = 1.0 - _ROUNDING
         return forward_s * kept, backward_s * kept, alone_s * kept
@@ -217,9 +180,10 @@ class IterationFloor:
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
-        duration_s = exchange_floor(self._stages, family, which, share)
+        duration_s = phases.exchange_floor(self._stages, family, which, share)
         none_s, second_s = duration_s(np.array([0.0, 1.0])).tolist()
-        grows = leaf(exchange_phase(kind, which), duration_s, share) if second_s > none_s else None
+        phase = phases.exchange_phase(kind, which)
+        grows = leaf(phase, duration_s, share) if second_s > none_s else None
         known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
 
@@ -251,18 +215,14 @@ class IterationFloor:
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
     def _families(
-        self,
-        types: frozenset[ShardingType],
-        opened: Callable[[Leaf], FloatArray],
-        *,
-        empty: bool,
-    ) -> tuple[FamilyTimes, ...]:
+        self, types: frozenset[ShardingType], opened: Callable[[Leaf], FloatArray]
+    ) -> tuple[base.FamilyTimes, ...]:
         """The exchanges of the types; arguments are those of :meth:`_times`."""
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
 
         def exchanged(kind: ShardingType, which: int, way: int | None) -> FloatArray:
             fixed_s, grows = self._exchange(kind, which, way)
-            return np.array([0.0 if empty else fixed_s]) if grows is None else opened(grows)
+            return fixed_s * _OWN if grows is None else opened(grows)
 
         families = []
         for kind in (kind for kind in EXCHANGING_TYPES if kind in types):
@@ -270,7 +230,7 @@ class IterationFloor:
             each = [[exchanged(kind, which, way) for way in ways] for which in run]
             forward_s, *gradients_s = zip(*each, strict=True)
             families.append(
-                FamilyTimes(
+                base.FamilyTimes(
                     name=kind.value,
                     present=None,
                     input_s=exchanged(kind, INDICES, None),
@@ -284,13 +244,12 @@ class IterationFloor:
         self,
         types: frozenset[ShardingType],
         opened: Callable[[Leaf], FloatArray],
-        own: StageTimes,
+        own: base.StageTimes,
         *,
         fetches: bool,
         tail: Leaf | None,
-        empty: bool,
-    ) -> StageTimes:
-        """Stage times of the made-up ranks.
+    ) -> base.StageTimes:
+        """Stage times of the made-up ranks: a row of durations without leaves, and one for each.
 
         The durations that depend on the plan are both lookups, every exchange whose time grows with
         its bytes, and the last all-reduce if it grows. With ``fetches`` there is one more: the
@@ -300,33 +259,34 @@ class IterationFloor:
 
         Args:
             types: of the plans.
-            opened: gives the seconds ``[N, 1]`` of each leaf; it is called in the order of leaves.
+            opened: gives one second ``[rows, 1]`` in the row of a leaf; it is called in the order
+                of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.
             tail: the last all-reduce if it grows.
-            empty: exchanges that are not leaves take no time either.
         """
         ranks = np.arange(own.lookup_forward_s.shape[-1])
         updating = ranks == (0 if self.is_one_rank(types) else 1)
         forward, backward = (
             opened(Leaf(phase=p)) * at for p, at in enumerate((ranks == 0, updating))
         )
-        families = self._families(types, opened, empty=empty)
-        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
+        families = self._families(types, opened)
+        least_s = phases.tail_floor(self._stages, replicates=False)(np.zeros(1)) * _OWN
         reduced_s = least_s if tail is None else opened(tail)
         early = fetches and self._pipeline.exposes_fetch
         alone, beside = forward, np.zeros_like(forward)
         if early:
-            alone = opened(Leaf(phase=FORWARD_ALONE)) * (ranks == ranks[-1])
+            alone = opened(Leaf(phase=phases.FORWARD_ALONE)) * (ranks == ranks[-1])
         elif fetches:
-            beside = opened(Leaf(phase=FETCH)) * (ranks == 0)
+            beside = opened(Leaf(phase=phases.FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
-            present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
-            made = model.least(present, fastest, ranks.size)
-            codecs = {**made, "gradient dequantize": made["gradient dequantize"] + backward}
-            updated = opened(Leaf(phase=BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
+            made = model.least(types, float(self._stages.speeds.max()), ranks.size)
+            codecs = {name: s if name == "host" else s * _OWN for name, s in made.items()}
+            codecs["gradient dequantize"] = codecs["gradient dequantize"] + backward
+            updated = opened(Leaf(phase=phases.BACKWARD_ALONE)) * (ranks == ranks[-1] - early)
+        own = _in_own_row(own)
         return replace(
             own,
             codecs_s=codecs,
@@ -336,6 +296,19 @@ class IterationFloor:
             families=families,
             tail_bucket_s=reduced_s,
         )
+
+
+def _in_own_row(times: base.StageTimes) -> base.StageTimes:
+    """The stages with their durations in the first row, and none in those of leaves."""
+
+    def placed(value: Any) -> Any:
+        """One duration, several, or one that is not there."""
+        if isinstance(value, tuple):
+            return tuple(placed(part) for part in value)
+        return None if value is None else value * _OWN
+
+    names = {f.name for f in fields(times) if f.name.endswith("_s") and "host" not in f.name}
+    return replace(times, **{n: placed(getattr(times, n)) for n in names - {"floor_s"}})
 
 
 _Exchange = tuple[float, "Leaf | None"]
@@ -379,12 +352,12 @@ class Leaf:
 
     phase: int
     is_line: bool = True
-    duration_s: Seconds = np.asarray
+    duration_s: phases.Seconds = np.asarray
     constant_s: float = 0.0
     slope_ratio: float = 1.0
 
 
-def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
+def leaf(phase: int, duration_s: phases.Seconds, share_ratio: float = 1.0) -> Leaf:
     """A leaf with a straight line that is never above its duration.
 
     The slope of the line is fixed. Its constant is the least distance between the duration and a
@@ -403,7 +376,7 @@ def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
     )
 
 
-def _least_room(duration_s: Seconds, slope: float) -> float:
+def _least_room(duration_s: phases.Seconds, slope: float) -> float:
     """A lower bound, over all phases, on the duration minus ``slope`` times the phase (the *room*).
 
     In an interval the room is at least the duration at its lower end minus ``slope`` times its
@@ -447,24 +420,24 @@ class TypeFloor:
         phases: ``[L]`` the phase of each leaf.
     """
 
-    def __init__(self, leaves: tuple[Leaf, ...], program: Program, counts: FloatArray) -> None:
+    def __init__(
+        self, leaves: tuple[Leaf, ...], program: base.Program, durations_s: FloatArray
+    ) -> None:
         """Keep the parts.
 
         Args:
             leaves: the durations that depend on the plan.
-            program: the steps of the made-up ranks with all leaves at zero.
-            counts: ``[steps, R, L]`` how often each leaf is part of a step on each rank.
+            program: the steps of the made-up ranks.
+            durations_s: ``[steps, rows, R]`` how long each step takes with all leaves at zero, then
+                how often each leaf is part of it.
         """
         self.leaves = leaves
         self.phases = np.array([leaf.phase for leaf in leaves], dtype=np.int64)
-        self._steps = program.steps
-        self._counts = counts
-        shape = counts.shape[:2]
-        self._own_s: FloatArray = np.zeros(shape)
-        self._host_s: FloatArray = np.zeros(shape)
-        for i, step in enumerate(program.steps):
-            self._own_s[i], self._host_s[i] = step.duration_s, step.host_s
-        self._floor_s = program.floor_s
+        self._steps, self._floor_s = program.steps, program.floor_s
+        self._own_s = durations_s[:, 0]
+        self._counts = np.array([rows[1 : len(leaves) + 1].T for rows in durations_s])
+        ranks = durations_s.shape[-1]
+        self._host_s = np.array([np.broadcast_to(s.host_s, ranks) for s in program.steps])
 
     def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
         """Durations ``[N, L]`` of the leaves, from the maxima ``[N, L]`` of their phases."""
@@ -481,23 +454,39 @@ class TypeFloor:
         """Shortest iterations ``[N]`` for leaves ``[N, L]``."""
         durations = [s + leaves @ c.T for s, c in zip(self._own_s, self._counts, strict=True)]
         shape = len(leaves), self._own_s.shape[1]
-        return np.maximum(run(self._steps, durations, shape).iteration_time_s, self._floor_s)
+        return np.maximum(timing.run(self._steps, durations, shape).iteration_time_s, self._floor_s)
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        walk = _Walk(self._steps, self._own_s + self._counts @ leaves)
+        walk, issued_s = self._simulated(leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
-        if walk.end_s <= self._floor_s:
+        if walk.iteration_time_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
-        # Walk back from the step that ends last, and add up what the steps on the way take.
-        node: _Node | None = walk.last
-        while node is not None:
-            is_step, i, rank = node
-            if is_step:
-                counts += self._counts[i, rank]
-            constant_s += float((self._own_s if is_step else self._host_s)[i, rank])
-            node = walk.before(node)
+        # Walk back from the step that ends last, and add up what the steps on the way take. A rank
+        # that is early at a collective goes on with what the late rank waited for.
+        step, node = len(self._steps) - 1, walk.last
+        rank = int(issued_s[-1].argmax()) if node is None else node[0]
+        while node is not None or step >= 0:
+            if node is not None:
+                rank, step = node
+                counts += self._counts[step, rank]
+                constant_s += float(self._own_s[step, rank])
+                node = walk.released_by(node)
+                if node is not None and node[1] == step:
+                    rank, node = node[0], walk.released_by(node)
+                continue
+            constant_s += float(self._host_s[step, rank])
+            step -= 1
+            if step >= 0 and self._steps[step].blocks_host:
+                waited = walk.finish_s[step, rank] > issued_s[step, rank]
+                node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
+
+    def _simulated(self, leaves: FloatArray) -> tuple[timing.Simulation, FloatArray]:
+        """What each step waited for, and ``[steps, R]`` when the host had issued it."""
+        durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
+        found = timing.run(self._steps, list(durations), (ranks,))
+        return timing.simulation(self._steps, found), np.stack(found.issued_s)
 
     def own_s(self, step_name: str) -> float:
         """Seconds of a step on the first rank, without its leaves."""
@@ -509,58 +498,9 @@ class TypeFloor:
 
     def waits_for_host(self, step_name: str, rank: int) -> bool:
         """Whether a step of a rank waits for its host alone, however long the leaves are."""
-        forever = np.full(len(self.leaves), _FOREVER_S)
-        walk = _Walk(self._steps, self._own_s + self._counts @ forever)
-        i, rank = self._named(step_name), rank % self._own_s.shape[1]
-        return walk.before((True, i, rank)) == (False, i, rank)
+        walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
+        return walk.released_by((rank % self._own_s.shape[1], self._named(step_name))) is None
 
     def _named(self, step_name: str) -> int:
         """Position of the step with this name."""
         return next(i for i, step in enumerate(self._steps) if step.name == step_name)
-
-
-_Node = tuple[bool, int, int]
-"""(True, step, rank): the end of a step. (False, step, rank): the moment the host has issued it."""
-
-
-class _Walk:
-    """What each step, and each issue by the host, waited for last on each rank.
-
-    Attributes:
-        last: the node that ends last, at ``end_s``.
-    """
-
-    def __init__(self, steps: tuple[Step, ...], durations_s: FloatArray) -> None:
-        """Run the steps with durations ``[steps, R]``."""
-        self._steps = steps
-        found = run(steps, list(durations_s), durations_s.shape[1:])
-        self._issued_s, self._finish_s = np.stack(found.issued_s), np.stack(found.finish_s)
-        self.end_s = float(found.iteration_time_s)
-        ranks = durations_s.shape[1]
-        at, rank = divmod(int(self._finish_s.argmax()), ranks)
-        self.last: _Node = True, at, rank
-        if self.end_s > self._finish_s[at, rank]:
-            self.last = False, len(steps) - 1, int(found.host_s.argmax())
-        latest: dict[str, int] = {}
-        self._held: list[list[int]] = []
-        for i, step in enumerate(steps):
-            earlier = [latest[step.stream]] if step.stream in latest else []
-            self._held.append([*step.after, *earlier])
-            latest[step.stream] = i
-
-    def before(self, node: _Node) -> _Node | None:
-        """The node before a node on its chain; None at the start.
-
-        Of nodes that end at the same moment, the host counts first, then the steps that are named.
-        """
-        is_step, i, rank = node
-        if not is_step:
-            if not i:
-                return None
-            waited = self._finish_s[i - 1, rank] > self._issued_s[i - 1, rank]
-            return bool(self._steps[i - 1].blocks_host and waited), i - 1, rank
-        ends = np.stack([self._issued_s[i], *self._finish_s[self._held[i]]])
-        if self._steps[i].collective:
-            rank = int(ends.max(axis=0).argmax())
-        last = int(ends[:, rank].argmax())
-        return (True, self._held[i][last - 1], rank) if last else (False, i, rank)

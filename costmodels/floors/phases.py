@@ -20,17 +20,8 @@ from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import TrainingPipeline, require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK
 from costmodels.measured.curves import Collective
+from costmodels.shard_work import work as at
 from costmodels.shard_work.wire import EXCHANGING_TYPES
-from costmodels.shard_work.work import (
-    CODECS,
-    INPUT,
-    LOOKUP,
-    NUM_COLUMNS,
-    NUM_COMPRESSED_COLUMNS,
-    OUTPUT,
-    REPLICATED,
-    SECOND,
-)
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
@@ -165,7 +156,8 @@ class PhaseModel:
         """Keep the arguments; nothing is computed yet."""
         self._stages = stages
         self._pipeline = pipeline
-        self._num_columns = NUM_COLUMNS if stages.exchanges.wire is None else NUM_COMPRESSED_COLUMNS
+        is_plain = stages.exchanges.wire is None
+        self._num_columns = at.NUM_COLUMNS if is_plain else at.NUM_COMPRESSED_COLUMNS
 
     def times(self, work: FloatArray) -> FloatArray:
         """Growing parts of the phases on every rank, ``[..., W, K]``: convex, homogeneous.
@@ -188,7 +180,7 @@ class PhaseModel:
             columns, alone = [c + s for c, s in zip(columns, coded, strict=True)], alone + coded[0]
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
-        columns += [self._stages.reduction.growth(work[..., REPLICATED]), lookup[..., 2], alone]
+        columns += [self._stages.reduction.growth(work[..., at.REPLICATED]), lookup[..., 2], alone]
         if self._stages.codecs is not None:
             columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -242,7 +234,7 @@ class PhaseModel:
         if self._pipeline.overlaps_bottom:
             return float(chain_s / fastest)
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
-        copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
+        copy_s = float(np.min(self._stages.input_copy_s)) * self._pipeline.exposes_input_dist
         tail = np.array(self._stages.reduction.tail_bytes)
         return float(chain_s / fastest) + copy_s + float(self._stages.reduction.growth(tail))
 
@@ -257,13 +249,13 @@ class PhaseModel:
         gradient = np.zeros((size, self._num_columns))
         columns, growth = self._exchange_gradient
         gradient[2:, columns] = growth[2:]
-        lookups = self._lookup_gradient(work_row[:NUM_COLUMNS])
-        gradient[[0, 1, FETCH, FORWARD_ALONE], :NUM_COLUMNS] = lookups
+        lookups = self._lookup_gradient(work_row[: at.NUM_COLUMNS])
+        gradient[[0, 1, FETCH, FORWARD_ALONE], : at.NUM_COLUMNS] = lookups
         codecs = self._stages.codecs
         if codecs is not None:
             fastest = codecs.rate_bytes_per_s * float(self._stages.speeds.max())
-            gradient[[0, 1, FORWARD_ALONE], [CODECS, CODECS + 1, CODECS]] = 1.0 / fastest
-            gradient[BACKWARD_ALONE, :NUM_COLUMNS] = lookups[1]
+            gradient[[0, 1, FORWARD_ALONE], [at.CODECS, at.CODECS + 1, at.CODECS]] = 1.0 / fastest
+            gradient[BACKWARD_ALONE, : at.NUM_COLUMNS] = lookups[1]
         return gradient
 
     @cached_property
@@ -275,12 +267,12 @@ class PhaseModel:
         """
         world = self._stages.topology.world_size
         columns = [
-            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
-            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
+            *range(at.INPUT, at.INPUT + len(EXCHANGING_TYPES)),
+            *range(at.OUTPUT, at.OUTPUT + len(EXCHANGING_TYPES)),
         ]
-        columns.append(REPLICATED)
+        columns.append(at.REPLICATED)
         if self._stages.codecs is not None:
-            columns += range(SECOND, SECOND + len(BY_HOSTS))
+            columns += range(at.SECOND, at.SECOND + len(BY_HOSTS))
         growth = np.full((len(self.weights), len(columns)), np.inf)
         groups = [slice(r, r + 1) for r in range(world)]
         for ranks in groups if self._stages.exchanges.pays_for_others else [slice(0, world)]:
@@ -297,16 +289,17 @@ class PhaseModel:
         a kernel without work can have its tangent at any point; it gets work in the proportions of
         the other kernels.
         """
-        point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
-        up, down = np.zeros((2, point.size, NUM_COLUMNS))
+        work = work_row[at.LOOKUP : at.INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK)
+        point = _positive_blocks(work)
+        up, down = np.zeros((2, point.size, at.NUM_COLUMNS))
         each = np.eye(point.size).reshape(-1, *point.shape)
         alone = np.where(each.any(axis=-1, keepdims=True), point, 0.0)
-        up[:, LOOKUP:INPUT] = (alone * (1.0 + _STEP * each)).reshape(point.size, -1)
-        down[:, LOOKUP:INPUT] = (alone * (1.0 - _STEP * each)).reshape(point.size, -1)
+        up[:, at.LOOKUP : at.INPUT] = (alone * (1.0 + _STEP * each)).reshape(point.size, -1)
+        down[:, at.LOOKUP : at.INPUT] = (alone * (1.0 - _STEP * each)).reshape(point.size, -1)
         rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
         width = 2.0 * _STEP * point.ravel()
-        gradient = np.zeros((rise.shape[-1], NUM_COLUMNS))
-        gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
+        gradient = np.zeros((rise.shape[-1], at.NUM_COLUMNS))
+        gradient[:, at.LOOKUP : at.INPUT] = np.maximum(rise / width[:, None], 0.0).T
         # A tangent may lie above the function only by rounding: lower it until it does not.
         value = self._fastest_lookup_s(work_row[None, :])[0]
         tangent = gradient @ work_row

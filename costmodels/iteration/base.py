@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.workload import Pipeline
 
 LOOKUP_FORWARD: Final = "lookup forward"
@@ -189,33 +190,6 @@ class StageTimes:
     earlier_s: FloatArray | None = None
 
 
-Node = tuple[int, int]
-"""(rank, step index)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """One simulated iteration.
-
-    Attributes:
-        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
-            ranks.
-        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
-        finish_s: ``[steps, R]`` when it finishes.
-        iteration_time_s: when all ranks have finished.
-        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
-            the host thread, or nothing.
-        last: the (rank, step) that finished last; None if the host finished last.
-    """
-
-    arrival_s: FloatArray
-    start_s: FloatArray
-    finish_s: FloatArray
-    iteration_time_s: float
-    released_by: Callable[[Node], Node | None]
-    last: Node | None
-
-
 def require_times(seconds: FloatArray | float, what: str) -> None:
     """Raise :class:`InvalidValueError` unless all times, in any shape, are finite and at least 0.
 
@@ -227,11 +201,10 @@ def require_times(seconds: FloatArray | float, what: str) -> None:
     least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
     if not (least >= -_ROUNDING_S and most < np.inf):
         wrong = most if least >= -_ROUNDING_S else least
-        message = (
+        refuse(
             f"{what} takes {wrong:.4g} s by the cost models, but times must be finite and at least "
             "0; correct the model that gives it"
         )
-        raise InvalidValueError(message)
 
 
 # ------------------ pipelines
@@ -524,23 +497,16 @@ def _unpipelined(builder: ProgramBuilder) -> None:
     builder.backward((builder.forward((fetch,)),))
 
 
-def _sparse_dist(builder: ProgramBuilder) -> None:
-    """Exchanges the next batch's split sizes before the forward pass, and its indices beside it."""
-    splits = builder.input_splits()
-    fetch = builder.add("cache fetch", builder.times.cache_fetch_s)
-    _next_batch_beside(builder, splits, (fetch,))
+def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
+    """Forward and backward pass, and beside them exchange and copy of the next batch.
 
-
-def _prefetching(builder: ProgramBuilder) -> None:
-    """As sparse_dist, with the cache fetch of a coming batch on a stream of its own."""
-    splits = builder.input_splits()
-    builder.add("cache prefetch", builder.times.cache_fetch_s, Stream.PREFETCH)
-    _next_batch_beside(builder, splits, ())
-
-
-def _next_batch_beside(builder: ProgramBuilder, splits: int, fetched: tuple[int, ...]) -> None:
-    """Forward and backward pass, and beside them exchange and copy of the next batch."""
-    top = builder.forward(fetched)
+    The next batch's split sizes are exchanged before the forward pass, and its indices beside it.
+    With ``prefetches``, the cache fetch of a coming batch runs on a stream of its own.
+    """
+    splits, stream = builder.input_splits(), Stream.PREFETCH if prefetches else Stream.COMPUTE
+    name = "cache prefetch" if prefetches else "cache fetch"
+    fetch = builder.add(name, builder.times.cache_fetch_s, stream)
+    top = builder.forward(() if prefetches else (fetch,))
     builder.input_dist((splits,))
     builder.input_copy(Stream.COPY)
     builder.backward((top,))
@@ -574,12 +540,15 @@ def _hugectr(builder: ProgramBuilder) -> None:
     builder.optimizer((reduced,))
 
 
+_PREFETCHING: Final = TrainingPipeline(
+    order=partial(_sparse_dist, prefetches=True), exposes_fetch=False
+)
 PIPELINES: Final = {
     Pipeline.NONE: TrainingPipeline(order=_unpipelined, exposes_input_dist=True),
     Pipeline.SPARSE_DIST: TrainingPipeline(order=_sparse_dist),
-    Pipeline.PREFETCH_SPARSE_DIST: TrainingPipeline(order=_prefetching, exposes_fetch=False),
+    Pipeline.PREFETCH_SPARSE_DIST: _PREFETCHING,
     Pipeline.HUGECTR: TrainingPipeline(order=_hugectr, overlaps_bottom=True),
-    Pipeline.LOOKAHEAD: TrainingPipeline(order=_prefetching, exposes_fetch=False),
+    Pipeline.LOOKAHEAD: _PREFETCHING,
 }
 """All pipelines. ``none``, ``sparse_dist`` (TrainPipelineSparseDist) and ``prefetch_sparse_dist``
 (PrefetchTrainPipelineSparseDist) are TorchRec's, ``hugectr`` is HugeCTR's with both overlaps on, as

@@ -20,35 +20,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
-from costmodels.iteration.base import (
-    INPUT_COPY,
-    Node,
-    Program,
-    Simulation,
-    Step,
-    Stream,
-    require_times,
-)
+from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream, require_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSchedule:
-    """When every step is issued, starts and finishes, ``[..., R]`` each.
+    """When every step is issued, could start if no other rank were late, starts and finishes.
 
-    ``host_s`` is when the host has issued all steps, and ``iteration_time_s`` ``[...]`` the time of
-    the iteration.
+    All are ``[..., R]``. ``host_s`` is when the host has issued all steps, and ``iteration_time_s``
+    ``[...]`` the time of the iteration.
     """
 
     issued_s: tuple[FloatArray, ...]
     host_s: FloatArray
+    arrival_s: tuple[FloatArray, ...]
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
+
+
+Node = tuple[int, int]
+"""(rank, step index)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One simulated iteration.
+
+    Attributes:
+        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
+            ranks.
+        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
+        finish_s: ``[steps, R]`` when it finishes.
+        iteration_time_s: when all ranks have finished.
+        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
+            the host thread, or nothing.
+        last: the (rank, step) that finished last; None if the host finished last.
+    """
+
+    arrival_s: FloatArray
+    start_s: FloatArray
+    finish_s: FloatArray
+    iteration_time_s: float
+    released_by: Callable[[Node], Node | None]
+    last: Node | None
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
@@ -69,6 +90,7 @@ def run(
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
     issued: list[FloatArray] = []
+    arrivals: list[FloatArray] = []
     starts: list[FloatArray] = []
     finishes: list[FloatArray] = []
     end: FloatArray = zero
@@ -78,17 +100,18 @@ def run(
         for i in step.after:
             free = np.maximum(free, finishes[i])
         stream = streams[step.stream]
-        ready = np.maximum(stream, free)
+        ready = arrival = np.maximum(stream, free)
         if step.collective:
             ready = ready.max(axis=-1, keepdims=True) + zero
         if step.present is not None:
-            ready = np.where(step.present, ready, free)
+            ready, arrival = (np.where(step.present, x, free) for x in (ready, arrival))
         finish = busy = ready + duration
         if step.present is not None:
             busy = np.where(step.present, finish, stream)
         streams[step.stream] = busy
         if step.blocks_host:
             host = np.maximum(host, finish)
+        arrivals.append(arrival)
         starts.append(ready)
         finishes.append(finish)
         end = np.maximum(end, finish)
@@ -96,6 +119,7 @@ def run(
     return StepSchedule(
         issued_s=tuple(issued),
         host_s=host,
+        arrival_s=tuple(arrivals),
         start_s=tuple(starts),
         finish_s=tuple(finishes),
         iteration_time_s=end.max(axis=-1),
@@ -145,26 +169,23 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
     _require_step_times(program.steps)
-    steps, shape = program.steps, (num_ranks,)
-    found = schedule(program, shape)
-    issued, start, finish = (
-        np.stack([np.broadcast_to(x, shape) for x in times])
-        for times in (found.issued_s, found.start_s, found.finish_s)
-    )
-    waits = [_waits_for(steps, i) for i in range(len(steps))]
-    zero = np.zeros((1, num_ranks))
-    ends = (np.concatenate([zero, finish[before]]).max(axis=0) for before in waits)
-    arrival = np.stack([np.maximum(*both) for both in zip(issued, ends, strict=True)])
-    end, last = float(finish.max()), None
-    if end >= float(found.host_s.max()):
-        step, rank = divmod(int(finish.argmax()), num_ranks)
+    return simulation(program.steps, schedule(program, (num_ranks,)))
+
+
+def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
+    """Times and causes of one plan, from the schedule of its steps."""
+    times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
+    issued, arrival, start, finish = map(np.stack, times)
+    last: Node | None = None
+    if finish.max() >= found.host_s.max():
+        step, rank = divmod(int(finish.argmax()), finish.shape[1])
         last = rank, step
     return Simulation(
         arrival_s=arrival,
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=_causes(waits, issued, finish, _latest(steps, arrival)),
+        released_by=_causes(_waits(steps), issued, finish, _latest(steps, arrival)),
         last=last,
     )
 
@@ -230,12 +251,15 @@ def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
     return found
 
 
-def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
-    """The steps that a step waits for: the one before it on its stream, and those it names."""
-    step = steps[index]
-    before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
-    earlier = list(before)[-1:] if step.is_present else []
-    return sorted({*step.after, *earlier})
+def _waits(steps: tuple[Step, ...]) -> list[list[int]]:
+    """The steps that each step waits for: the one before it on its stream, and those it names."""
+    found, latest = list[list[int]](), dict[Stream, int]()
+    for i, step in enumerate(steps):
+        earlier = [latest[step.stream]] if step.is_present and step.stream in latest else []
+        found.append(sorted({*step.after, *earlier}))
+        if step.is_present:
+            latest[step.stream] = i
+    return found
 
 
 # ------------------ critical path
@@ -294,9 +318,13 @@ def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ..
     )
 
 
+_EXPOSED: Final = (Stream.COMMUNICATION, Stream.COMPUTE)
+"""Streams whose collectives compute waits for."""
+
+
 def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstimate, ...]:
     """Compute, communication, exposed communication, idle time and slack of every rank."""
-    start, finish = simulation.start_s, simulation.finish_s
+    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
     on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     moving = np.array([s.collective for s in program.steps])
     computing = start[on_compute], finish[on_compute]
@@ -309,13 +337,17 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     communication = (intervals[1] - intervals[0]).sum(axis=0)
     exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
     idle = np.maximum(0.0, simulation.iteration_time_s - busy)
+    # Slack: a rank waits for later ranks while its compute stream idles.
+    joined = moving & np.array([s.stream in _EXPOSED for s in program.steps])
+    waits = arrival[joined], start[joined]
+    waited = (waits[1] - waits[0]).sum(axis=0) - _common(*computing, *waits)
     columns = {
         "rank": np.arange(len(busy)),
         "compute_s": computed,
         "communication_s": communication,
         "exposed_s": exposed,
         "idle_s": idle,
-        "slack_s": _slack(program, simulation),
+        "slack_s": np.maximum(0.0, waited),
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return tuple(RankEstimate(**dict(zip(columns, row, strict=True))) for row in rows)
@@ -334,17 +366,6 @@ def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatA
     covered = np.concatenate([start[:1], finish[:-1]])
     begin = np.maximum(start, covered)
     return begin, np.maximum(finish, begin)
-
-
-def _slack(program: Program, simulation: Simulation) -> FloatArray:
-    """Seconds that each rank waits for later ranks while its compute stream idles."""
-    exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
-    joined = np.array([s.collective and s.stream in exposed for s in program.steps])
-    computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
-    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
-    waited = (start - arrival)[joined].sum(axis=0)
-    busy = _common(start[computing], finish[computing], arrival[joined], start[joined])
-    return np.asarray(np.maximum(0.0, waited - busy))
 
 
 def _common(

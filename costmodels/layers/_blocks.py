@@ -187,12 +187,10 @@ def added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...
         backward = path + (path + style.element)
         kept = 1.0 if style.dropout else 0.0
         return (moved(name, shape, style, style.element + 2.0 * path, backward, saved=kept),)
-    operators = []
-    if style.dropout:
-        operators.append(moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
+    dropped = moved(name, shape, style, style.dropped, style.dropped, saved=1.0)
     backward = 3.0 * path + (_CAST if style.casts else 0.0)
-    operators.append(moved(name, shape, style, style.element + 2.0 * path, backward))
-    return tuple(operators)
+    total = moved(name, shape, style, style.element + 2.0 * path, backward)
+    return (dropped, total) if style.dropout else (total,)
 
 
 def activation(
@@ -227,12 +225,7 @@ def rotation(name: str, rows: int, width: int, style: Style) -> tuple[Operator, 
 
 
 def scores(
-    name: str,
-    sizes: tuple[int, int, int, int, int],
-    style: Style,
-    *,
-    is_causal: bool,
-    is_masked: bool,
+    name: str, sizes: tuple[int, int, int], style: Style, *, is_causal: bool, is_masked: bool
 ) -> tuple[Operator, ...]:
     """Attention that writes its scores.
 
@@ -242,49 +235,31 @@ def scores(
 
     Args:
         name: name of the operators.
-        sizes: samples, heads, queries, keys, and elements of a head.
+        sizes: samples times heads, positions, and elements of a head.
         style: how the operators are run.
         is_causal: whether positions attend only to earlier ones.
         is_masked: whether a mask of each sample's padding is added.
     """
-    batch, heads, queries, keys, width = sizes
-    groups, e = batch * heads, style.element
-    out, shape = (groups, queries, width), (groups, queries, keys)
-    inner = (groups, keys, width)
-    copied = [moved(name, axes, style, 2.0 * e, 2.0 * e) for axes in (out, inner, inner)]
-    kept = 3 * groups * max(queries, keys) * width
-    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved=kept)
-    last = _parts.batched(
-        name, (groups, queries, keys, width), style.inner, saved=groups * queries * width
+    groups, length, width = sizes
+    e, shape, size = style.element, (groups, length, length), groups * length * width
+    copied = moved(name, sizes, style, 2.0 * e, 2.0 * e)
+    first = _parts.batched(name, (groups, length, width, length), style.inner, saved=3 * size)
+    last = _parts.batched(name, (groups, length, length, width), style.inner, saved=size)
+    is_bf16, kind = style.casts and style.dtype is DataType.BF16, OperatorKind.SOFTMAX
+    wide, read = 4.0 if style.casts else e, 4.0 if is_bf16 else e
+    between: tuple[tuple[bool, float, float, dict[str, Any]], ...] = (
+        (True, 2.0 * e, 2.0 * e, {}),
+        (is_masked, 2.0 * e, 0.0, {}),
+        (is_causal, 2.0 * e, 2.0 * e, {}),
+        (is_bf16, _CAST, _CAST, {}),
+        (True, read + wide, 2.0 * wide + read, {"kind": kind, "saved": wide}),
+        (style.dropout, 2.0 * wide + 1.0, 2.0 * wide + 1.0, {"saved": 1.0}),
+        (style.casts, _CAST, _CAST, {"saved": 2.0}),
     )
-    between = _normalized(name, shape, style, is_causal=is_causal, is_masked=is_masked)
-    return (*copied, first, *between, last, copied[0])
-
-
-def _normalized(
-    name: str, shape: tuple[int, ...], style: Style, *, is_causal: bool, is_masked: bool
-) -> tuple[Operator, ...]:
-    """The operators between the two products: scale, masks, softmax and dropout of the scores."""
-    e, mask = style.element, 1.0 if style.dropout else 0.0
     if style.compiled:
-        return (moved(name, shape, style, 2.0 * e, 3.0 * e, kind=OperatorKind.SOFTMAX, saved=e),)
-    wide = 4.0 if style.casts else e
-    operators = [moved(name, shape, style, 2.0 * e, 2.0 * e)]
-    if is_masked:
-        operators.append(moved(name, shape, style, 2.0 * e, 0.0))
-    if is_causal:
-        operators.append(moved(name, shape, style, 2.0 * e, 2.0 * e))
-    if style.casts and style.dtype is DataType.BF16:
-        operators.append(moved(name, shape, style, _CAST, _CAST))
-        e = 4.0
-    softmax = OperatorKind.SOFTMAX
-    operators.append(moved(name, shape, style, e + wide, 2.0 * wide + e, kind=softmax, saved=wide))
-    if style.dropout:
-        dropped = 2.0 * wide + 1.0
-        operators.append(moved(name, shape, style, dropped, dropped, saved=mask))
-    if style.casts:
-        operators.append(moved(name, shape, style, _CAST, _CAST, saved=2.0))
-    return tuple(operators)
+        between = ((True, 2.0 * e, 3.0 * e, {"kind": kind, "saved": e}),)
+    own = (moved(name, shape, style, *each, **more) for runs, *each, more in between if runs)
+    return (copied, copied, copied, first, *own, last, copied)
 
 
 def loss(

@@ -90,7 +90,6 @@ def streamed(
     dtype: DataType,
     *,
     reads: float = 1.0,
-    writes: float = 1.0,
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
     saved: float = 0.0,
     **fields: Any,
@@ -101,8 +100,7 @@ def streamed(
         name: name of the operator.
         shape: shape of the tensors.
         dtype: type of their elements.
-        reads: how many tensors of this shape it reads.
-        writes: how many it writes.
+        reads: how many tensors of this shape it reads; it writes one.
         kind: kind of the operator.
         saved: elements that are kept for the backward pass.
         fields: further fields of the operator.
@@ -110,7 +108,7 @@ def streamed(
     size = float(math.prod(shape)) * dtype.num_bytes
     amounts = {
         "read_bytes": reads * size,
-        "written_bytes": writes * size,
+        "written_bytes": size,
         "saved_bytes": float(kept_bytes(dtype) * saved),
     }
     return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **amounts | fields)
@@ -137,36 +135,6 @@ def gather(
     """
     given = trained_fields(num_parameters) | {"saved_bytes": 8.0 * math.prod(shape[:-1])}
     return streamed(name, shape, dtype, kind=OperatorKind.GATHER, **given | fields)
-
-
-def attention(
-    name: str, sizes: tuple[int, int, int, int], dtype: DataType, *, is_causal: bool, kv_heads: int
-) -> Operator:
-    """Fused attention of every position to all positions of its sample, without written scores.
-
-    It keeps queries, keys, values, the result, and one number in fp32 per row of scores.
-
-    Args:
-        name: name of the operator.
-        sizes: samples, heads, positions, and elements of a head.
-        dtype: type of all tensors.
-        is_causal: whether positions attend only to earlier ones.
-        kv_heads: heads of keys and values that the kernel reads for all heads of queries, as
-            FlashAttention does with grouped queries; 0 for as many as those.
-    """
-    batch, heads, length, width = sizes
-    groups, rows = batch * heads, batch * heads * length
-    shared = 2.0 * (kv_heads or heads) / heads  # keys and values, compared with queries
-    return Operator(
-        name=name,
-        kind=OperatorKind.ATTENTION,
-        shape=(groups, length, length, width, width),
-        dtype=dtype,
-        read_bytes=(1.0 + shared) * rows * width * dtype.num_bytes,
-        written_bytes=float(rows * width * dtype.num_bytes + 4 * rows),
-        saved_bytes=(2.0 + shared) * rows * width * kept_bytes(dtype) + 4.0 * rows,
-        is_causal=is_causal,
-    )
 
 
 def mlp(

@@ -41,5 +41,4 @@ class Dlrm(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The bottom MLP before the tables, and all else after them."""
-        cross_sizes = self.dcn_num_layers, self.dcn_low_rank_dim
-        return joins.dlrm(flow, self.bottom_mlp, self.top_mlp, self.interaction, cross_sizes)
+        return joins.dlrm(flow, self)

@@ -88,7 +88,9 @@ class AbstractSequenceLayer(AbstractLayer):
         squares = [float(v * v) for v in self.lengths]
 
         def differing(operator: Operator) -> Operator:
-            work = squares if _is_pairwise(operator) else self.lengths
+            # Scores are the operators on three axes: heads, queries and keys.
+            is_pairwise = operator.kind in BATCHED or len(operator.shape) == 3
+            work = squares if is_pairwise else self.lengths
             deviation, mean = pstdev(work) / fmean(work) / root, fmean(work)
             return replace(operator, deviation_ratio=deviation, most_ratio=max(work) / mean)
 
@@ -133,14 +135,6 @@ class AbstractSequenceLayer(AbstractLayer):
             own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
             first += (_parts.batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
         return first, met.after(taken, count)
-
-
-def _is_pairwise(operator: Operator) -> bool:
-    """Whether an operator works on pairs of positions: attention, its products, or its scores.
-
-    Scores are the operators on three axes: heads, queries and keys.
-    """
-    return operator.kind in BATCHED or len(operator.shape) == 3
 
 
 _COPIED = 4.0
@@ -258,7 +252,7 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     copy = _parts.streamed(name, (batch, elements), dtype, backward_bytes=returned)
     if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
-    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
+    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
 
@@ -266,84 +260,67 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
     """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
 
-    After both products of a layer, two kernels read x0, the product and x once and write one
-    result. The host issues them together with the products, so that they are no calls of their own.
+    After both products of a layer, two kernels run in fp32, which read x0, the product and x once
+    and write one result. The host issues them together with the products, so that they are no calls
+    of their own. Backward there is a product and a sum of gradients that meet, and as much again if
+    x0 has a gradient, which it has not if it is the model's input. Under autocast the input of the
+    products with weights is cast, and so are two gradients. Over looked-up vectors the layers are
+    TorchRec's, in which a kernel of its own adds the bias. It reads a broadcast tensor, which takes
+    1.5 times as long as its bytes, and with mixed types twice to three times as long.
+
     What is kept are the input and the output of V, x0 where the input of V is a copy of two bytes,
     and U's result with its bias, which is fp32 as x is, for the gradient of x0. That gradient is
-    added up over all layers, which takes the place of one more tensor. If x0 is the model's input,
-    it needs no gradient.
+    added up over all layers, which takes the place of one more tensor.
 
     Args:
         flow: what reaches the first layer.
         num_layers: number of cross layers.
         rank: rank of U and V.
     """
-    batch, width, dtype = flow.batch_size, flow.width, flow.dtype
-    copies = dtype.num_bytes < DataType.FP32.num_bytes
+    batch, width, dtype, is_input = flow.batch_size, flow.width, flow.dtype, flow.is_input
+    row, is_half = _COPIED * batch * width, dtype.num_bytes == DataType.FP16.num_bytes
+    bias = 0.0 if is_input else (16.0 if is_half else 12.0)
+    each = {
+        "read_bytes": 16.0 + (4.0 if is_half else 0.0) + bias,
+        "written_bytes": 8.0,
+        "backward_bytes": (24.0 if is_input else 48.0) + (12.0 if is_half else 0.0),
+    }
+    given: dict[str, Any] = {name: amount * batch * width for name, amount in each.items()}
+    given |= {"num_kernels": 2, "num_calls": 0}
     operators: list[Operator] = []
     for i in range(num_layers):
-        name, row = f"cross.{i}", _COPIED * batch * width
-        up = _parts.linear(name, batch, rank, width, dtype)
-        kept = 0.0 if flow.is_input else row
+        name, kept = f"cross.{i}", 0.0 if is_input else row
         if not i:
-            kept += kept + (row if copies else 0.0)
-        terms = replace(_cross_terms(name, flow), num_kernels=2, num_calls=0, saved_bytes=kept)
-        left = i > 0 or not flow.is_input
+            kept += kept + (row if dtype.num_bytes < DataType.FP32.num_bytes else 0.0)
+        up = _parts.linear(name, batch, rank, width, dtype)
+        left = i > 0 or not is_input
         down = _parts.linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
+        terms = _parts.streamed(name, (batch, width), DataType.FP32, saved_bytes=kept, **given)
         operators += [down, up, terms]
     return tuple(operators)
 
 
-def _cross_terms(name: str, flow: Flow) -> Operator:
-    """The product with x0 and the sum of a cross layer, which PyTorch runs in fp32.
-
-    Forward these are two kernels that read two tensors and write one. Backward there is a product
-    and a sum of gradients that meet, and as much again if x0 has a gradient. Under autocast the
-    input of the products with weights is cast, and so are two gradients. Over
-    looked-up vectors the layers are TorchRec's, in which a kernel of its own adds the bias. It
-    reads a broadcast tensor, which takes 1.5 times as long as its bytes, and with mixed types
-    twice to three times as long.
-    """
-    shape = flow.batch_size, flow.width
-    made = _parts.streamed(name, shape, DataType.FP32, reads=4.0, writes=2.0)
-    elements = float(math.prod(shape))
-    is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
-    backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
-    bias = 0.0 if flow.is_input else (16.0 if is_half else 12.0)
-    added = (4.0 if is_half else 0.0) + bias
-    return replace(
-        made, read_bytes=made.read_bytes + added * elements, backward_bytes=backward * elements
-    )
-
-
-def dlrm(
-    flow: Flow,
-    bottom: tuple[int, ...],
-    top: tuple[int, ...],
-    interaction: str,
-    cross_sizes: tuple[int, int],
-) -> Built:
+def dlrm(flow: Flow, keys: Any) -> Built:
     """A DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021): bottom MLP, interaction and top MLP.
 
     Args:
         flow: dense features and looked-up vectors.
-        bottom: output widths of the layers of the bottom MLP, which runs before the tables.
-        top: output widths of the layers of the top MLP; without any there is no interaction.
-        interaction: ``dot``, ``cat`` or ``dcn``.
-        cross_sizes: number of cross layers of ``dcn``, and rank of their weights.
+        keys: has the fields of :class:`costmodels.layers.dlrm.Dlrm`; without widths of a top MLP
+            there is no interaction.
     """
-    batch, dtype, sizes = flow.batch_size, flow.dtype, (flow.width, *bottom)
+    batch, dtype, bottom, top = flow.batch_size, flow.dtype, keys.bottom_mlp, keys.top_mlp
+    sizes = (flow.width, *bottom)
     before = _parts.mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
-    if interaction == "dot":
+    if keys.interaction == "dot":
         operators, met = dot(given)
     else:
         operators = _collected(given)
         met = _without_vectors(given, given.num_elements + given.width)
-    if interaction == "dcn":
-        operators += cross(met, *cross_sizes)
+    if keys.interaction == "dcn":
+        operators += cross(met, keys.dcn_num_layers, keys.dcn_low_rank_dim)
     operators += _parts.mlp("top", batch, (met.width, *top), dtype)
     return Built(before=before, after=operators, flow=met.after(top[-1]))
 

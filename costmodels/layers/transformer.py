@@ -179,17 +179,12 @@ class Transformer(joins.AbstractSequenceLayer):
             f"heads, kv_heads and ffn must be multiples of tensor_parallel "
             f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
         )
-        style = _blocks.Style(
-            dtype=met.dtype,
-            autocast=self.autocast,
-            compiled=self.compiled,
-            dropout=self.dropout,
-            bias=self.bias,
-            old_bias=met.has_old_bias,
-            composed=self._is_composed(met.dtype),
-        )
-        attention, inner = self._attention(met, rows, style), self._inner(rows, split, style)
-        block = self._kept((*attention, *inner), self._outer(rows, split, style))
+        keys = ("autocast", "compiled", "dropout", "bias")
+        given = {key: getattr(self, key) for key in keys}
+        given |= {"old_bias": met.has_old_bias, "composed": self._is_composed(met.dtype)}
+        style = _blocks.Style(dtype=met.dtype, **given)
+        inner, outer = self._feed_forward(rows, split, style)
+        block = self._kept((*self._attention(met, rows, style), *inner), outer)
         blocks = tuple(replace(o, num_repeats=self.layers) for o in block)
         last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
         ends = (*last, *self._head(met, style))
@@ -205,11 +200,10 @@ class Transformer(joins.AbstractSequenceLayer):
             block: the operators before the last product.
             outer: the last product and the operators that follow it.
         """
-        whole = (*PRODUCTS, OperatorKind.ATTENTION)
+        every, whole = (*block, *outer), (*PRODUCTS, OperatorKind.ATTENTION)
         if self.checkpoint == Checkpoint.NONE:
-            return (*block, *outer)
+            return every
         if self.checkpoint == Checkpoint.SELECTIVE:
-            every = (*block, *outer)
             return tuple(o if o.kind in whole else _again(o) for o in every)
         # The first norm keeps what it saves, the input of the block: all else follows from that.
         first = replace(_again(block[0]), saved_bytes=block[0].saved_bytes)
@@ -249,40 +243,46 @@ class Transformer(joins.AbstractSequenceLayer):
     def _scores(
         self, flow: Flow, rows: int, name: str, style: _blocks.Style
     ) -> tuple[Operator, ...]:
-        """The attention itself, fused or with written scores."""
+        """The attention itself, with written scores, or by one kernel that writes none.
+
+        The kernel keeps queries, keys, values, the result, and one number in fp32 per row of
+        scores. It reads shared keys and values for all heads of queries, as FlashAttention does.
+        """
         width, heads = self.hidden // self.heads, self.heads // flow.split
-        if self.fused_attention:
-            sizes = (flow.batch_size, heads, self.seq, width)
-            shared = math.ceil(self.kv_heads / flow.split)
-            whole = _parts.attention(
-                name, sizes, style.inner, is_causal=self.causal, kv_heads=shared
-            )
-            whole = replace(whole, flash_version=self.flash)
-            if not self.lengths:
-                return (whole,)
-            # Without padding each sequence attends only to itself.
-            share = rows * heads / math.prod(whole.shape[:2])
-            names = ("read_bytes", "written_bytes", "saved_bytes")
-            amounts = {name: getattr(whole, name) * share for name in names}
-            return (replace(whole, shape=(heads, rows, self.seen, width, width), **amounts),)
-        wide = (flow.batch_size, heads, self.seq, self.seq, width)
-        return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
-
-    def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
-        """The second half of a block up to the activation of the feed-forward network."""
-        name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
-        inner = width * (2 if self.gated else 1)
-        return (
-            *_blocks.norm(name, own, self.hidden, style),
-            *_blocks.linear(name, rows, self.hidden, inner, style),
-            *_blocks.activation(name, rows, width, style, gated=self.gated),
+        batch, length, seen = flow.batch_size, self.seq, self.seq
+        if not self.fused_attention:
+            sizes = (batch * heads, length, width)
+            return _blocks.scores(name, sizes, style, is_causal=self.causal, is_masked=self.masked)
+        if self.lengths:  # Without padding each sequence attends only to itself.
+            batch, length, seen = 1, rows, self.seen
+        dtype, queries = style.inner, batch * heads * length
+        # Keys and values, compared with queries.
+        shared = 2.0 * (math.ceil(self.kv_heads / flow.split) or heads) / heads
+        kernel = Operator(
+            name=name,
+            kind=OperatorKind.ATTENTION,
+            shape=(batch * heads, length, seen, width, width),
+            dtype=dtype,
+            read_bytes=(1.0 + shared) * queries * width * dtype.num_bytes,
+            written_bytes=float(queries * width * dtype.num_bytes + 4 * queries),
+            saved_bytes=(2.0 + shared) * queries * width * style.element + 4.0 * queries,
+            is_causal=self.causal,
+            flash_version=self.flash,
         )
+        return (kernel,)
 
-    def _outer(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
-        """The last product of the feed-forward network, and the addition to the residuals."""
+    def _feed_forward(
+        self, rows: int, split: int, style: _blocks.Style
+    ) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+        """The second half of a block: up to its activation; then its last product, and addition."""
         name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
         outer = _blocks.linear(name, rows, width, self.hidden, style)
-        return (*_shared(outer, split), *_blocks.added(name, own, self.hidden, style))
+        inner = (
+            *_blocks.norm(name, own, self.hidden, style),
+            *_blocks.linear(name, rows, self.hidden, width * (2 if self.gated else 1), style),
+            *_blocks.activation(name, rows, width, style, gated=self.gated),
+        )
+        return inner, (*_shared(outer, split), *_blocks.added(name, own, self.hidden, style))
 
     def _tokens(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         """The lookups of tokens and learned positions, for ``rows`` positions of this rank."""
@@ -294,9 +294,8 @@ class Transformer(joins.AbstractSequenceLayer):
         back = 3.0 * style.residual * rows * self.hidden + filled * size
         found = [_parts.gather(name, shape, style.inner, size, backward_bytes=back)]
         if not self.rotary:
-            learned = self.seq * self.hidden
-            found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))
-            path = style.residual
+            learned, path = (self.seq, self.hidden), style.residual
+            found.append(_parts.gather(name, learned, style.inner, math.prod(learned)))
             found.append(_blocks.moved(name, shape, style, 2.0 * path, path))
         if style.dropout:
             found.append(_blocks.moved(name, shape, style, style.dropped, style.dropped, saved=1.0))

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Final, NoReturn, final
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.discovery import model_words
 from costmodels.distribution.base import side_by_side
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -61,45 +61,6 @@ class LookupWork(IntEnum):
 NUM_LOOKUP_WORK = len(LookupWork)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupShard:
-    """One shard as a lookup model sees it, with what arrives at it in one iteration.
-
-    Attributes:
-        table: the table that the shard is cut from.
-        kernel: the compute kernel that looks it up.
-        row_offset: first row of the shard.
-        num_rows: rows of the shard.
-        num_cols: columns of the shard.
-        num_indices: indices that the shard looks up.
-        num_table_indices: indices that are drawn for the whole table; ``num_indices`` of them fall
-            on the rows of the shard.
-        num_bags: output vectors of ``num_cols`` elements that leave the shard.
-        output_element_bytes: bytes of an element of these vectors.
-        index_bytes: bytes of an index.
-        optimizer: what updates the rows in the backward pass.
-        cache_load_factor_ratio: rows of a cache in front of host memory, over the rows of the
-            shard; None without a cache.
-        lookahead_batches: how many coming batches are known to the cache, which keeps their rows.
-        prefetches: whether the rows of the next batch enter the cache while this one is in use.
-    """
-
-    table: Table
-    kernel: ComputeKernel
-    row_offset: int
-    num_rows: int
-    num_cols: int
-    num_indices: float
-    num_table_indices: float
-    num_bags: float
-    output_element_bytes: int
-    index_bytes: int
-    optimizer: Optimizer
-    cache_load_factor_ratio: float | None
-    lookahead_batches: int = 0
-    prefetches: bool = False
-
-
 class TableColumns:
     """What shards need to know of their tables, as arrays ``[T]`` with one entry for each table.
 
@@ -111,16 +72,15 @@ class TableColumns:
     def __init__(self, tables: Sequence[Table]) -> None:
         """Read these tables."""
         known = {law: i for i, law in enumerate(dict.fromkeys(t.distribution for t in tables))}
-        each_index, own = RowUpdate.PER_INDEX, [t.optimizer for t in tables]
+        updates, own = [t.row_update for t in tables], [t.optimizer for t in tables]
         self.tables, self.laws = tuple(tables), side_by_side(tuple(known))
         self.law: IntArray = _column(int, (known[t.distribution] for t in tables))
         self.is_scattered: BoolArray = _column(bool, (t.distribution.scattered for t in tables))
         self.is_pooled: BoolArray = _column(bool, (t.pooling is not Pooling.NONE for t in tables))
         self.is_weighted: BoolArray = _column(bool, (t.is_weighted for t in tables))
-        self.sorts: BoolArray = _column(bool, (t.row_update.sorts for t in tables))
-        self.updates_each_index: BoolArray = _column(
-            bool, (t.row_update is each_index for t in tables)
-        )
+        self.sorts: BoolArray = _column(bool, (u.sorts for u in updates))
+        each_index = RowUpdate.PER_INDEX
+        self.updates_each_index: BoolArray = _column(bool, (u is each_index for u in updates))
         self.deduplicates_indices: BoolArray = _column(
             bool, (t.deduplicates_indices for t in tables)
         )
@@ -140,14 +100,28 @@ def _column(kind: type, values: Iterable[float]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LookupShards:
-    """Many shards as columns ``[n]``; other fields mean what they mean in ``LookupShard``.
+    """Shards as a lookup model sees them, with what arrives at them in an iteration.
+
+    They are columns ``[n]`` with one entry for each shard, but for what all have in common.
 
     Attributes:
         tables: the tables that the shards are cut from.
         table: ``[n]`` position of each shard's table in ``tables``.
         kernel: ``[n]`` position of each shard's kernel in ``KERNELS``.
-        cache_load_factor_ratio: ``[n]``; 0 without a cache.
-        optimizer: of the tables that have none of their own.
+        row_offset: ``[n]`` first row of the shard.
+        num_rows: ``[n]`` rows of the shard.
+        num_cols: ``[n]`` columns of the shard.
+        num_indices: ``[n]`` indices that the shard looks up.
+        num_table_indices: ``[n]`` indices that are drawn for the whole table; ``num_indices`` of
+            them fall on the rows of the shard.
+        num_bags: ``[n]`` output vectors of ``num_cols`` elements that leave the shard.
+        cache_load_factor_ratio: ``[n]`` rows of a cache in front of host memory, over the rows of
+            the shard; 0 without a cache.
+        output_element_bytes: bytes of an element of the output vectors.
+        index_bytes: bytes of an index.
+        optimizer: what updates the rows of the tables that have no optimizer of their own.
+        lookahead_batches: how many coming batches are known to the cache, which keeps their rows.
+        prefetches: whether the rows of the next batch enter the cache while this one is in use.
     """
 
     tables: TableColumns
@@ -160,9 +134,9 @@ class LookupShards:
     num_table_indices: FloatArray
     num_bags: FloatArray
     cache_load_factor_ratio: FloatArray
-    output_element_bytes: int
-    index_bytes: int
     optimizer: Optimizer
+    output_element_bytes: int = 4
+    index_bytes: int = 8
     lookahead_batches: int = 0
     prefetches: bool = False
 
@@ -171,35 +145,44 @@ class LookupShards:
         return len(self.table)
 
     @staticmethod
-    def of(shard: LookupShard) -> LookupShards:
-        """A single shard as columns of one entry."""
-        columns: dict[str, Any] = {
-            name: np.array([getattr(shard, name)], dtype=dtype) for name, dtype in _NUMBERS.items()
-        }
-        shared: dict[str, Any] = {name: getattr(shard, name) for name in _SHARED}
-        return LookupShards(
-            tables=TableColumns((shard.table,)),
-            table=np.zeros(1, dtype=np.int64),
-            kernel=np.array([KERNELS.index(shard.kernel)]),
-            cache_load_factor_ratio=np.array([shard.cache_load_factor_ratio or 0.0]),
-            **columns,
-            **shared,
-        )
+    def whole(
+        tables: TableColumns,
+        num_indices: FloatArray,
+        num_bags: FloatArray,
+        kernel: ComputeKernel = ComputeKernel.FUSED,
+        cache_load_factor_ratio: float = 0.0,
+        **common: Any,
+    ) -> LookupShards:
+        """Whole tables, each of them one shard, that one kernel looks up.
 
-    def shard(self, index: int) -> LookupShard:
-        """The shard at one position."""
-        kernel = KERNELS[int(self.kernel[index])]
-        table = self.tables.tables[int(self.table[index])]
-        ratio = float(self.cache_load_factor_ratio[index])
-        given: dict[str, Any] = {name: getattr(self, name)[index].item() for name in _NUMBERS}
-        given |= {name: getattr(self, name) for name in _SHARED}
-        given["optimizer"] = table.optimizer or self.optimizer
-        cached = ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None
-        return LookupShard(table=table, kernel=kernel, cache_load_factor_ratio=cached, **given)
+        Args:
+            tables: the tables.
+            num_indices: ``[T]`` indices that each table looks up.
+            num_bags: ``[T]`` output vectors of those tables that are pooled.
+            kernel: what looks them up.
+            cache_load_factor_ratio: 0 without a cache.
+            common: what all shards have in common: other fields.
+        """
+        size = len(tables.tables)
+        return LookupShards(
+            tables=tables,
+            table=np.arange(size),
+            kernel=np.full(size, KERNELS.index(kernel)),
+            row_offset=np.zeros(size, dtype=np.int64),
+            num_rows=tables.num_embeddings,
+            num_cols=tables.embedding_dim,
+            num_indices=num_indices,
+            num_table_indices=num_indices,
+            num_bags=np.where(tables.is_pooled, num_bags, num_indices),
+            cache_load_factor_ratio=np.full(size, cache_load_factor_ratio),
+            **common,
+        )
 
     def chosen(self, where: BoolArray | IntArray) -> LookupShards:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
-        return replace(self, **{name: getattr(self, name)[where] for name in _SHARD_COLUMNS})
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        some: dict[str, Any] = {n: x[where] for n, x in values.items() if isinstance(x, np.ndarray)}
+        return replace(self, **some)
 
     @property
     def is_used(self) -> BoolArray:
@@ -265,17 +248,6 @@ class LookupShards:
         return np.asarray(self.rows_ratio * missing)
 
 
-_NUMBERS: Final = {
-    **dict.fromkeys(("row_offset", "num_rows", "num_cols"), np.int64),
-    **dict.fromkeys(("num_indices", "num_table_indices", "num_bags"), float),
-}
-"""The numbers that a shard has of its own, and their types in :class:`LookupShards`."""
-_SHARED: Final = (
-    *("output_element_bytes", "index_bytes", "optimizer", "lookahead_batches", "prefetches"),
-)
-"""What all shards of a workload have in common."""
-_SHARD_COLUMNS: Final = ("table", "kernel", "cache_load_factor_ratio", *_NUMBERS)
-"""The fields of :class:`LookupShards` with an entry for each shard."""
 _OPTIMIZERS: Final = tuple(Optimizer)
 _STATE_PER_ROW: Final = np.array([o.state_bytes_per_row(0) for o in _OPTIMIZERS])
 _STATE_PER_COLUMN: Final = (
@@ -289,8 +261,7 @@ _CACHE_KERNELS: Final = 25.0
 each, the search for the indices, and the insertion of missing rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFloor:
+class CallFloor(NamedTuple):
     """Seconds of a fused call that do not grow with its work.
 
     Attributes:
@@ -311,41 +282,33 @@ class AbstractLookupModel(ABC):
 
     sources: ClassVar[tuple[str, ...]]
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative.
-
-        A model has this method, or :meth:`shards_work`.
-        """
-        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
-
+    @abstractmethod
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """:meth:`shard_work` of many shards, ``[n, NUM_LOOKUP_WORK]``.
+        """What each shard adds to the work of its call, ``[n, NUM_LOOKUP_WORK]``, never negative.
 
-        Arithmetic on the columns is much faster than this loop, because a large plan has many
-        thousands of different shards.
+        Models are asked for shards that have rows and receive indices; others have no work.
+        A large plan has many thousands of different shards, so that arithmetic on the columns is
+        much faster than a loop over shards.
         """
-        if type(self).shard_work is AbstractLookupModel.shard_work:
-            self._refuse("it has neither shard_work nor shards_work")
-        work = [self.shard_work(shards.shard(index), topology) for index in range(len(shards))]
-        shapes = {np.shape(row) for row in work} - {(NUM_LOOKUP_WORK,)}
-        for shape in shapes:
-            self._refuse(f"shard_work gives an array of shape {shape}, not ({NUM_LOOKUP_WORK},)")
-        return np.array(work, dtype=float).reshape(len(shards), NUM_LOOKUP_WORK)
 
     @final
     def checked_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """:meth:`shards_work`, for use by everything that adds work up.
+        """The work of shards, for use by everything that adds it up.
 
         Raises:
             InvalidValueError: the work has another shape, or is below 0 or not finite.
         """
-        work, expected = self.shards_work(shards, topology), (len(shards), NUM_LOOKUP_WORK)
-        if np.shape(work) != expected:
-            self._refuse(f"shards_work gives an array of shape {np.shape(work)}, not {expected}")
+        used, work = shards.is_used, np.zeros((len(shards), NUM_LOOKUP_WORK))
+        if used.any():
+            found, size = self.shards_work(shards.chosen(used), topology), int(used.sum())
+            if np.shape(found) != (size, NUM_LOOKUP_WORK):
+                expected = f"not {(size, NUM_LOOKUP_WORK)}"
+                self._refuse(f"shards_work gives an array of shape {np.shape(found)}, {expected}")
+            work[used] = found
         wrong = ~((work >= 0.0) & (work < np.inf))
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
-            table, name = shards.shard(int(row)).table.name, LookupWork(column).name
+            table, name = shards.tables.tables[shards.table[row]].name, LookupWork(column).name
             self._refuse(
                 f"a shard of table {table!r} has {work[row, column]:.6g} of {name}, but work must "
                 "be finite and at least 0"
@@ -353,8 +316,7 @@ class AbstractLookupModel(ABC):
         return work
 
     def _refuse(self, fault: str) -> NoReturn:
-        message = f"{model_words(self)}: {fault}; correct the model"
-        raise InvalidValueError(message)
+        refuse(f"{model_words(self)}: {fault}; correct the model")
 
     @abstractmethod
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:

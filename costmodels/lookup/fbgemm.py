@@ -127,10 +127,35 @@ class Fbgemm(AbstractLookupModel):
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The work of many shards, ``[n, NUM_LOOKUP_WORK]``."""
-        work = np.zeros((len(shards), len(LookupWork)))
-        used = shards.is_used
-        if used.any():
-            work[used] = _work(shards.chosen(used), topology)
+        work, c = np.zeros((len(shards), len(LookupWork))), _constants(topology)
+        unique, output, row = shards.unique_rows(), _output_bytes(shards), shards.row_bytes
+        on_host, cached = (
+            shards.runs(k) for k in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+        )
+        l2_bytes = topology.device.l2_capacity_bytes
+        held = np.where(on_host, min(_LINK_CACHE_BYTES, l2_bytes), _CACHE_SHARE * l2_bytes)
+        missed = shards.misses(unique, held)
+        gradients = c.gradient_passes_ratio * _missed_gradients(shards, topology) * output
+        state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
+        updates = c.update_passes_ratio * 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
+        passes = _DENSE_PASSES * 4.0 * shards.num_rows.astype(float) * shards.num_cols
+        updates = np.where(shards.runs(ComputeKernel.DENSE), passes + updates / 2.0, updates)
+        read = c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
+        linked = _read_on_host(shards, topology, missed), _updated_on_host(shards, topology, unique)
+        work[:, LookupWork.INDICES] = shards.num_indices
+        work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
+        work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
+        work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
+        work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, linked[0], 0.0)
+        backward_s = _backward_s(shards, c, unique)
+        work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
+        work[:, LookupWork.BACKWARD_ROWS_DRAM] = gradients + np.where(on_host, 0.0, updates)
+        work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, linked[1], 0.0)
+        if cached.any():
+            forward, backward = _cache_links(shards.chosen(cached), topology, unique[cached])
+            work[cached, LookupWork.CACHE_INDICES] = unique[cached]
+            work[cached, LookupWork.FORWARD_HOST_LINK] = forward
+            work[cached, LookupWork.BACKWARD_HOST_LINK] = backward
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -246,44 +271,6 @@ def _lines(num_bytes: FloatArray, line_bytes: int) -> FloatArray:
     whole = np.maximum(np.round(num_bytes), 1.0).astype(np.int64)
     touched = num_bytes + line_bytes - np.gcd(whole, line_bytes)
     return np.where(num_bytes > 0, touched, 0.0)
-
-
-def _work(shards: LookupShards, topology: Topology) -> FloatArray:
-    """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
-    work, c, device = (
-        np.zeros((len(shards), len(LookupWork))),
-        _constants(topology),
-        topology.device,
-    )
-    unique, output, row = shards.unique_rows(), _output_bytes(shards), shards.row_bytes
-    on_host, cached = (
-        shards.runs(k) for k in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
-    )
-    link_held = min(_LINK_CACHE_BYTES, device.l2_capacity_bytes)
-    held = np.where(on_host, link_held, _CACHE_SHARE * device.l2_capacity_bytes)
-    missed = shards.misses(unique, held)
-    gradients = c.gradient_passes_ratio * _missed_gradients(shards, topology) * output
-    state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
-    updates = c.update_passes_ratio * 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
-    passes = _DENSE_PASSES * 4.0 * shards.num_rows.astype(float) * shards.num_cols
-    updates = np.where(shards.runs(ComputeKernel.DENSE), passes + updates / 2.0, updates)
-    read = c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
-    linked = _read_on_host(shards, topology, missed), _updated_on_host(shards, topology, unique)
-    work[:, LookupWork.INDICES] = shards.num_indices
-    work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
-    work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
-    work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, linked[0], 0.0)
-    backward_s = _backward_s(shards, c, unique)
-    work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = gradients + np.where(on_host, 0.0, updates)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, linked[1], 0.0)
-    if cached.any():
-        forward, backward = _cache_links(shards.chosen(cached), topology, unique[cached])
-        work[cached, LookupWork.CACHE_INDICES] = unique[cached]
-        work[cached, LookupWork.FORWARD_HOST_LINK] = forward
-        work[cached, LookupWork.BACKWARD_HOST_LINK] = backward
-    return work
 
 
 def _output_bytes(shards: LookupShards) -> FloatArray:

@@ -94,9 +94,43 @@ class Roofline(AbstractLookupModel):
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The traffic of many shards, ``[n, NUM_LOOKUP_WORK]``."""
-        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
-        used = shards.is_used
-        work[used] = _traffic(shards.chosen(used), topology)
+        work, device = np.zeros((len(shards), NUM_LOOKUP_WORK)), topology.device
+        indices, row, state = shards.num_indices, shards.row_bytes, shards.state_bytes_per_row
+        half, rho = device.row_half_bytes, device.update_efficiency_ratio
+        dense, on_host = shards.runs(ComputeKernel.DENSE), shards.runs(ComputeKernel.FUSED_UVM)
+        cached, unique = shards.runs(ComputeKernel.FUSED_UVM_CACHING), shards.unique_rows()
+        # The kernel of replicated tables adds to a gradient of the whole table, never to each row.
+        each = shards.tables.updates_each_index[shards.table] & ~dense
+        # The first read of a bag's gradient is one of device memory, further ones hit the cache.
+        first = np.minimum(shards.num_bags, indices)
+        gradient, l2_bytes = shards.num_cols * _GRADIENT_ELEMENT_BYTES, device.l2_capacity_bytes
+        held = np.where(on_host, min(_HELD_BYTES, l2_bytes), l2_bytes)
+        misses = shards.misses(unique, held)
+        read, updated = misses * (row + half), np.where(each, misses, unique)
+        whole, in_cache = updated * (row + state + half), 2.0 * updated * (row + half) / rho
+        passes = _DENSE_PASSES * shards.num_rows * float(_GRADIENT_ELEMENT_BYTES) * shards.num_cols
+        updates = np.select(
+            [on_host, dense, cached],
+            [np.zeros(len(shards)), passes + whole / rho, in_cache],
+            2.0 * whole / rho,
+        )
+        slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+        atomics = np.where(each, ATOMIC_PASSES * indices * row * slower, 0.0)
+        sorts = shards.tables.sorts[shards.table] | dense
+        work[:, LookupWork.INDICES] = np.where(sorts, indices, 0.0)
+        work[:, LookupWork.STREAM_DRAM] = _streamed(shards)
+        work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
+        work[:, LookupWork.FORWARD_ROWS_L2] = indices * row
+        work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, read, 0.0)
+        work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
+        work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(first * gradient + updates, atomics)
+        work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, 2.0 * whole / _BOTH_WAYS, 0.0)
+        if cached.any():
+            outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
+            moved = 2.0 * shards.chosen(cached).missing_rows() * (row[cached] + half) / _BOTH_WAYS
+            work[cached, LookupWork.CACHE_INDICES] = indices[cached]
+            work[cached, LookupWork.FORWARD_HOST_LINK] = moved
+            work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -137,50 +171,6 @@ class Roofline(AbstractLookupModel):
         device, link = topology.device, topology.host.device_link_bandwidth_bytes_per_s
         update = device.update_efficiency_ratio * device.hbm_bandwidth_bytes_per_s
         return device.hbm_bandwidth_bytes_per_s >= link and update >= _BOTH_WAYS * link
-
-
-def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
-    """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
-    work, device = np.zeros((len(shards), NUM_LOOKUP_WORK)), topology.device
-    indices, row, state = shards.num_indices, shards.row_bytes, shards.state_bytes_per_row
-    half, rho = device.row_half_bytes, device.update_efficiency_ratio
-    dense, on_host = shards.runs(ComputeKernel.DENSE), shards.runs(ComputeKernel.FUSED_UVM)
-    cached, unique = shards.runs(ComputeKernel.FUSED_UVM_CACHING), shards.unique_rows()
-    # The kernel of replicated tables adds to a gradient of the whole table, never to each row.
-    each = shards.tables.updates_each_index[shards.table] & ~dense
-    # The first read of a bag's gradient is one of device memory, each further one hits the cache.
-    first, gradient = (
-        np.minimum(shards.num_bags, indices),
-        shards.num_cols * _GRADIENT_ELEMENT_BYTES,
-    )
-    held = np.where(on_host, min(_HELD_BYTES, device.l2_capacity_bytes), device.l2_capacity_bytes)
-    misses = shards.misses(unique, held)
-    read, updated = misses * (row + half), np.where(each, misses, unique)
-    whole, in_cache = updated * (row + state + half), 2.0 * updated * (row + half) / rho
-    passes = _DENSE_PASSES * shards.num_rows * float(_GRADIENT_ELEMENT_BYTES) * shards.num_cols
-    updates = np.select(
-        [on_host, dense, cached],
-        [np.zeros(len(shards)), passes + whole / rho, in_cache],
-        2.0 * whole / rho,
-    )
-    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
-    atomics = np.where(each, ATOMIC_PASSES * indices * row * slower, 0.0)
-    sorts = shards.tables.sorts[shards.table] | dense
-    work[:, LookupWork.INDICES] = np.where(sorts, indices, 0.0)
-    work[:, LookupWork.STREAM_DRAM] = _streamed(shards)
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = np.where(on_host, 0.0, read)
-    work[:, LookupWork.FORWARD_ROWS_L2] = indices * row
-    work[:, LookupWork.FORWARD_HOST_LINK] = np.where(on_host, read, 0.0)
-    work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(first * gradient + updates, atomics)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = np.where(on_host, 2.0 * whole / _BOTH_WAYS, 0.0)
-    if cached.any():
-        outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
-        moved = 2.0 * shards.chosen(cached).missing_rows() * (row[cached] + half) / _BOTH_WAYS
-        work[cached, LookupWork.CACHE_INDICES] = indices[cached]
-        work[cached, LookupWork.FORWARD_HOST_LINK] = moved
-        work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]
-    return work
 
 
 def _streamed(shards: LookupShards) -> FloatArray:

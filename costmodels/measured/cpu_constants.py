@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
-from costmodels.errors import CostModelError, require
+from costmodels.errors import require
 from costmodels.fields import require_measured
 
 _MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
@@ -279,6 +279,7 @@ class CpuConstants(_Constants):
         replicated_group: how much longer replicated tables take in a step.
         fused: lookups of pooled tables.
         replicated: lookups of replicated tables.
+        sequence: lookups of unpooled tables.
         exchange_s: seconds that the exchanges of indices, vectors and gradients take once in a
             step, for any number of sharding types.
         table_wise, column_wise, row_wise: exchanges of each sharding type.
@@ -288,7 +289,6 @@ class CpuConstants(_Constants):
         sigmas_ratio: kinds of time and the pace of the machine, with the log-standard deviation of
             each, from points that were left out of the fit.
         operators: single operators; None if the calibration did not measure them.
-        sequence: lookups of unpooled tables; None if the calibration did not measure them.
         pace_s: seconds that fixed work took beside the training steps of the calibration, which say
             how slow the machine was; None if the calibration did not measure them.
     """
@@ -304,6 +304,7 @@ class CpuConstants(_Constants):
     replicated_group: GroupConstants
     fused: LookupConstants
     replicated: LookupConstants
+    sequence: LookupConstants
     exchange_s: tuple[float, ...]
     table_wise: ExchangeConstants
     column_wise: ExchangeConstants
@@ -313,16 +314,14 @@ class CpuConstants(_Constants):
     gradient: GradientConstants
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     operators: OperatorConstants | None = None
-    sequence: LookupConstants | None = None
     pace_s: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers, and that there is one for each count of a kernel's backward lookup."""
-        needed = {"fused": BACKWARD, "replicated": DENSE_BACKWARD, "sequence": SEQUENCE_BACKWARD}
-        found = [(getattr(self, name), names) for name, names in needed.items()]
-        self._require_fit(
-            all(own is None or len(own.backward_s) == len(names) for own, names in found)
-        )
+        lookups = (self.fused, self.replicated, self.sequence)
+        counts = (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)
+        pairs = zip(lookups, counts, strict=True)
+        self._require_fit(all(len(own.backward_s) == len(names) for own, names in pairs))
         _Constants.__post_init__(self)
         amounts = (self.world_size, self.l2_bytes, self.l3_bytes)
         require(min(amounts) > 0, f"{self.what}: ranks and caches must be above 0: correct them")
@@ -338,17 +337,6 @@ class CpuConstants(_Constants):
         return self.call_s / 4.0
 
     def lookups(self, kernel: CpuKernel) -> LookupConstants:
-        """The constants of the lookups by one kernel.
-
-        Raises:
-            CostModelError: the calibration is older than the measurement of unpooled tables.
-        """
-        names = {CpuKernel.FUSED: "fused", CpuKernel.DENSE: "replicated"}
-        found: LookupConstants | None = getattr(self, names.get(kernel, "sequence"))
-        if found is None:
-            message = (
-                "the calibration was made before lookups of unpooled tables were measured; run "
-                "'shardplan calibrate' again"
-            )
-            raise CostModelError(message)
-        return found
+        """The constants of the lookups by one kernel."""
+        kinds = {CpuKernel.FUSED: self.fused, CpuKernel.DENSE: self.replicated}
+        return kinds.get(kernel, self.sequence)

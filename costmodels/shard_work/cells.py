@@ -13,19 +13,13 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import (
-    BY_HOSTS,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    row_block_columns,
-)
+from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, row_block_columns
 from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Table, Workload
 
-_Block = tuple[int, int, float]
-"""Offset and number of the rows of a block, and its share of accesses, or :data:`_OF_LAW`."""
+_Block = tuple[int, int, float, float]
+"""Offset and number of the rows of a block, its share of accesses, or :data:`_OF_LAW`, and
+``batch_ratio`` of :class:`Cells`."""
 _OF_LAW: Final = -1.0
 """In the place of a share of accesses that the law of the table says."""
 
@@ -70,21 +64,17 @@ class Layout(NamedTuple):
     """How an option is cut.
 
     Attributes:
-        blocks: the different row blocks, as (offset, rows, share of accesses).
+        blocks: the different row blocks.
         widths: the different widths of column pieces.
         where: for each shard the number of its pair of a width and a block, which is the position
             of the width times the number of blocks plus the position of the block. Shaped ``[W]``,
             ``[pieces]`` or ``[pieces, L]``, as in
             :class:`costmodels.shard_work.cells.OptionWork`.
-        may_repeat: whether neighbouring blocks may cost the same although they differ.
-        batch_ratio: ``batch_ratio`` of :class:`Cells` for each block; empty if all are 1.
     """
 
     blocks: tuple[_Block, ...]
     widths: tuple[int, ...]
     where: IntArray
-    may_repeat: bool
-    batch_ratio: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,19 +120,14 @@ class OptionCells:
                 cuts.append(self._layout(o))
         # The rectangles of all layouts in one list. An option repeats those of its layout, which
         # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
-        parts = [
-            (*block, width, ratio)
-            for x in cuts
-            for width in x.widths
-            for block, ratio in zip(x.blocks, x.batch_ratio or (1.0,) * len(x.blocks), strict=True)
-        ]
+        parts = [(*block, width) for x in cuts for width in x.widths for block in x.blocks]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
         cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
         ends = np.cumsum(counts)
         begins = (np.cumsum(sizes) - sizes)[cut]
         at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
-        offset, rows, share, width, batch = np.array(parts, dtype=float).reshape(-1, 5)[at].T
+        offset, rows, share, batch, width = np.array(parts, dtype=float).reshape(-1, 5)[at].T
         kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
         kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
         ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
@@ -162,21 +147,22 @@ class OptionCells:
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""
         kind, at = option.sharding_type, self._position[option.table]
-        num_embeddings = self._columns.tables[at].num_embeddings
+        whole = (0, self._columns.tables[at].num_embeddings, _OF_LAW)
         uniform = option.is_uniform
         widths, piece = _pieces((sum(option.column_widths),) if uniform else option.column_widths)
         parts = self._parts.get(kind)
         if kind is ShardingType.DATA_PARALLEL and self._batch_ratio is not None:
             ratios, index = np.unique(self._batch_ratio, return_inverse=True)
-            blocks = ((0, num_embeddings, _OF_LAW),) * len(ratios)
-            return Layout(blocks, widths, index, may_repeat=False, batch_ratio=tuple(ratios))
+            return Layout(tuple((*whole, ratio) for ratio in ratios), widths, index)
         if parts is None:
-            index = _rows((self._world_size,)) if uniform else piece
-            return Layout(((0, num_embeddings, _OF_LAW),), widths, index, may_repeat=False)
+            return Layout(
+                ((*whole, 1.0),), widths, _rows((self._world_size,)) if uniform else piece
+            )
         is_scattered = bool(self._columns.is_scattered[at])
         blocks, shape = _row_runs(self._columns.tables[at], parts, is_scattered=is_scattered)
-        index = _rows(shape) if uniform else _grid(option.column_widths, shape)
-        return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
+        return Layout(
+            blocks, widths, _rows(shape) if uniform else _grid(option.column_widths, shape)
+        )
 
     def runs_of(self, plan: Plan) -> Runs:
         """The shards of a plan as runs.
@@ -185,12 +171,13 @@ class OptionCells:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         placements, columns, world_size = plan.placements, self._columns, self._world_size
+        shards = [p.cells for p in placements]
+        families = [self._family(p.sharding_type, p.cells.rank) for p in placements]
         each_kind = [
-            (self._position[p.table], TYPES.index(self._family(p)), _KERNEL_CODES[p.kernel])
-            for p in placements
+            (self._position[p.table], TYPES.index(family), _KERNEL_CODES[p.kernel])
+            for p, family in zip(placements, families, strict=True)
         ]
         kinds = np.array(each_kind, dtype=np.int64).reshape(-1, 3)
-        shards = [p.cells for p in placements]
         of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
         rank, offset, rows, cols = (
             np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
@@ -229,13 +216,12 @@ class OptionCells:
             cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
         )
 
-    def _family(self, placement: TablePlacement) -> ShardingType:
-        """The sharding type whose collectives a placement uses.
+    def _family(self, kind: ShardingType, ranks: IntArray) -> ShardingType:
+        """The sharding type whose collectives a placement on these ranks uses.
 
         A table that is cut by rows over only *some* ranks (which HugeCTR can run, TorchRec cannot)
         sends its partial sums to their destination as table-wise shards do.
         """
-        kind, ranks = placement.sharding_type, placement.cells.rank
         parts = self._parts.get(kind)
         if parts is None or not len(ranks):
             return kind
@@ -250,8 +236,9 @@ _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 """Position of each kernel in ``KERNELS``."""
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks each of the different blocks stands for."""
-_MOST_HASHED: Final = 5
-"""Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty."""
+MOST_HASHED: Final = 5
+"""Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty. Where an
+option has more, neighbouring blocks may cost the same although they differ."""
 _UNEVEN_RATIO: Final = 0.002
 """Excess of the hottest part over the even share, up to which all parts count as equal."""
 
@@ -310,7 +297,7 @@ def _row_runs(table: Table, parts: int, *, is_scattered: bool) -> tuple[tuple[_B
         ratios, offset = _hashed_ratios(table, offset, rows), np.zeros(parts, dtype=np.int64)
     starts = np.flatnonzero(changes(offset, rows, ratios))
     blocks = zip(*(column[starts].tolist() for column in (offset, rows, ratios)), strict=True)
-    return tuple(blocks), tuple(np.diff(starts, append=parts).tolist())
+    return tuple((*block, 1.0) for block in blocks), tuple(np.diff(starts, append=parts).tolist())
 
 
 @lru_cache(maxsize=4096)
@@ -369,7 +356,11 @@ _AT_ONCE: Final = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OptionWork:
-    """``rows[index]`` is the work as :meth:`costmodels.pipeline.CostPipeline.option_work` gives it.
+    """Work of an option before it is placed: ``rows[index]``.
+
+    For spread uniform it is ``[W, columns]``: what each rank gets. For spread ranks ``[pieces,
+    columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces, L,
+    columns]``: what the L ranks of the chosen host get.
 
     Attributes:
         rows: ``[distinct, F]``, in the order in which ``index`` first names them.
@@ -390,7 +381,7 @@ class OptionWork:
 
     @property
     def full(self) -> FloatArray:
-        """The work with every row, ``[..., F]``, as ``option_work`` returns it."""
+        """The work with every row, ``[..., F]``."""
         return np.asarray(self.rows[self.index])
 
     def merged(self) -> OptionWork:

@@ -26,7 +26,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, changes
+from costmodels.shard_work.cells import MOST_HASHED, TYPES, Cells, OptionCells, OptionWork, changes
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
@@ -97,12 +97,6 @@ directions.
 - ``CODECS``: bytes that the codecs of a rank read and write, forward and backward."""
 
 
-def lookup_columns(kernel: ComputeKernel) -> slice:
-    """The columns of one kernel's lookup work."""
-    start = LOOKUP + KERNELS.index(kernel) * NUM_LOOKUP_WORK
-    return slice(start, start + NUM_LOOKUP_WORK)
-
-
 def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
     """The column that counts the shards of one fused call."""
     if sharding_type is ShardingType.DATA_PARALLEL:
@@ -139,29 +133,21 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
 
 def _of_workload(workload: Workload) -> dict[str, Any]:
     """What the shards of a workload have in common, as fields of ``LookupShards``."""
-    fields: dict[str, Any] = {"output_element_bytes": int(workload.output_dtype.num_bytes)}
     names = ("index_bytes", "optimizer", "lookahead_batches")
-    return fields | {name: getattr(workload, name) for name in names}
+    return {
+        "output_element_bytes": int(workload.output_dtype.num_bytes),
+        "prefetches": workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
+        **{name: getattr(workload, name) for name in names},
+    }
 
 
 def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
     """Every table in device memory as one shard, with all that is looked up in an iteration."""
     tables = TableColumns(workload.tables)
-    size, batch = len(workload.tables), float(workload.batch_size_per_rank * topology.world_size)
+    batch = float(workload.batch_size_per_rank * topology.world_size)
+    bags = np.asarray(batch * tables.num_features, dtype=float)
     indices = batch * tables.pooling_factor
-    return LookupShards(
-        tables=tables,
-        table=np.arange(size),
-        kernel=np.full(size, KERNELS.index(ComputeKernel.FUSED)),
-        row_offset=np.zeros(size, dtype=np.int64),
-        num_rows=tables.num_embeddings,
-        num_cols=tables.embedding_dim,
-        num_indices=indices,
-        num_table_indices=indices,
-        num_bags=np.where(tables.is_pooled, batch * tables.num_features, indices),
-        cache_load_factor_ratio=np.zeros(size),
-        **_of_workload(workload),
-    )
+    return LookupShards.whole(tables, indices, bags, **_of_workload(workload))
 
 
 class WorkModel:
@@ -211,18 +197,14 @@ class WorkModel:
         return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options before they are placed, counted for all at once.
-
-        For spread uniform, it is what each rank gets of the option. For spread ranks or hosts, it
-        is what the chosen rank, or the L ranks of the chosen host, get of each piece.
-        """
+        """Work of options before they are placed, counted for all at once."""
         cells, layouts = self._cells.of(options)
         rows, works = self.cells_work(cells), list[OptionWork]()
         end = 0
         for x in layouts:
             begin, end = end, end + len(x.blocks) * len(x.widths)
             work = OptionWork(rows=rows[begin:end], index=x.where)
-            works.append(work.merged() if x.may_repeat else work)
+            works.append(work.merged() if len(x.blocks) > MOST_HASHED else work)
         return works
 
     def plan_work(self, plan: Plan) -> FloatArray:
@@ -330,7 +312,6 @@ class WorkModel:
             num_bags=np.where(pooled, sources * bags, received),
             cache_load_factor_ratio=cells.cache_load_factor_ratio,
             **_of_workload(workload),
-            prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
         columns = LOOKUP + cells.kernel[:, None] * NUM_LOOKUP_WORK + np.arange(NUM_LOOKUP_WORK)
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)

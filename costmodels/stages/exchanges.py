@@ -121,9 +121,7 @@ class DenseReduction:
         """
         if self._exchange is not None:
             is_alone = self._trainers.world_size == 1 and not self._workload.tables
-            return (
-                np.zeros_like(num_bytes) if is_alone else self._exchange.gradient_growth(num_bytes)
-            )
+            return self._exchange.gradient_growth(num_bytes * (not is_alone))
         kind, topology = Collective.ALL_REDUCE, self._topology
         return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
@@ -315,25 +313,10 @@ class EmbeddingExchanges:
         return range(1 if alone else 0, 2)
 
     def growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Growing parts ``[..., W]`` of the first, the second and the index exchange of a type.
-
-        The growing part of an exchange is its seconds without what is fixed. If batches are
-        unequal, every rank counts with the smallest batch, so that the result is never above the
-        real times.
-        """
-        kind, exchange = EXCHANGING_TYPES[family], self.models.exchange
-        if exchange is not None:
-            traffic, batch = _traffic(work, family), self.workload.batch_size_per_rank
-            first = exchange.output_growth(kind, traffic)
-            return first, np.zeros_like(first), exchange.input_growth(kind, traffic, batch)
-        least = 1.0 if self.batch_ratio is None else self.batch_ratio.min()
-        sizes = *sent_bytes(work, family), work[..., columns.INPUT + family]
-        found = tuple(
-            self.exchange(kind, which, size * least, self.models.collective, whole=False)
-            for which, size in enumerate(sizes)
-        )
+        """Growing parts ``[..., W]`` of the exchanges: their seconds without what is fixed."""
+        found = self._exchange_times(work, family, None, whole=False)
         for seconds in found:
-            require_times(seconds, f"an exchange of {kind.value} tables")
+            require_times(seconds, f"an exchange of {EXCHANGING_TYPES[family].value} tables")
         return found
 
     def _adds(self, kind: ShardingType) -> bool:
@@ -414,7 +397,7 @@ class EmbeddingExchanges:
             return np.asarray(longest if present is None else longest * present)
 
         ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
-        each = [self._exchange_times(work, family, way) for way in ways]
+        each = [self._exchange_times(work, family, way, whole=True) for way in ways]
         forward, *backward = (tuple(slowest(seconds[i]) for i in run) for seconds in each)
         return FamilyTimes(
             name=kind.value,
@@ -425,26 +408,38 @@ class EmbeddingExchanges:
         )
 
     def _exchange_times(
-        self, work: FloatArray, family: int, way: int | None
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Seconds of the exchanges on each rank; those of vectors, or of their gradients."""
-        kind, exchange, sent = (
-            EXCHANGING_TYPES[family],
-            self.models.exchange,
-            sent_bytes(work, family, way),
-        )
+        self, work: FloatArray, family: int, way: int | None, *, whole: bool
+    ) -> tuple[FloatArray, ...]:
+        """Seconds ``[..., W]`` of the first, the second and the index exchange of a type.
+
+        Args:
+            work: ``[..., W, columns]``.
+            family: the sharding type.
+            way: as in :func:`sent_bytes`.
+            whole: whether with all that is fixed. Otherwise, if batches are unequal, every rank
+                counts with the smallest batch, so that the result is never above the real times.
+        """
+        kind, exchange = EXCHANGING_TYPES[family], self.models.exchange
+        sent, arriving = sent_bytes(work, family, way), work[..., columns.INPUT + family]
         if exchange is None:
-            sizes, ratio = (*sent, work[..., columns.INPUT + family]), self.batch_ratio
+            ratio = self.batch_ratio
+            least = 1.0 if ratio is None or whole else ratio.min()
+            ratio = ratio if whole else None
+            model, sizes = self.models.collective, (*sent, arriving)
             first, second, indices = (
-                self.exchange(kind, which, size, self.models.collective, whole=True, ratio=ratio)
+                self.exchange(kind, which, size * least, model, whole=whole, ratio=ratio)
                 for which, size in enumerate(sizes)
             )
-            return first, second, indices + self.lengths_s
-        traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
-        indices_s, outputs_s = exchange.fixed_s(kind)
-        first = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
+            return first, second, indices + self.lengths_s * whole
+        shards = _calls(work, family).sum(axis=-1)
+        traffic = Traffic(arriving_bytes=arriving, leaving_bytes=sent[0], num_shards=shards)
+        first = exchange.output_growth(kind, traffic)
         indices = exchange.input_growth(kind, traffic, self.workload.batch_size_per_rank)
-        return first + outputs_s, np.zeros_like(first), indices + indices_s
+        if whole:
+            indices_s, outputs_s = exchange.fixed_s(kind)
+            first = first + exchange.output_extra(kind, traffic) + outputs_s
+            indices = indices + indices_s
+        return first, np.zeros_like(first), indices
 
 
 def _weighted(
@@ -467,15 +462,6 @@ def _calls(work: FloatArray, family: int) -> FloatArray:
     count = len(columns.KERNELS)
     first = columns.CALLS + family * count
     return work[..., first : first + count]
-
-
-def _traffic(work: FloatArray, family: int) -> Traffic:
-    """The bytes that one sharding type exchanges and the number of its shards, on each rank."""
-    return Traffic(
-        arriving_bytes=work[..., columns.INPUT + family],
-        leaving_bytes=work[..., columns.OUTPUT + family],
-        num_shards=_calls(work, family).sum(axis=-1),
-    )
 
 
 # ------------------ codecs

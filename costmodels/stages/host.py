@@ -186,11 +186,6 @@ _FULL: Final = 4.0
 """Bytes of a parameter whose product is cast, if the product is of a smaller type."""
 
 
-def _seconds_of(kind: str) -> property:
-    """The seconds of one call of a kind, by its name in the profile."""
-    return property(lambda self: self.seconds(self.profile.calls(kind)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
     """Seconds that the host of a rank takes to issue work.
@@ -220,6 +215,10 @@ class HostCosts:
         """Host seconds of some work."""
         return float(calls[0] * self.dispatch_s + calls[1] * self.launch_s)
 
+    def call_s(self, name: str) -> float:
+        """One call, by its name in the profile."""
+        return self.seconds(self.profile.calls(name))
+
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the forward pass of layers."""
         return self.seconds(self._passes(layers)[0])
@@ -244,8 +243,7 @@ class HostCosts:
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
         """Issuing forward and backward pass of layers, and the loss."""
-        loss_s = self.seconds(self.profile.calls("loss"))
-        return self.forward_s(layers) + self.backward_s(layers) + loss_s
+        return self.forward_s(layers) + self.backward_s(layers) + self.call_s("loss")
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
@@ -260,28 +258,19 @@ class HostCosts:
         kind = self.profile.operator(OperatorKind.ELEMENTWISE)
         return self.seconds(kind[0].sum(axis=0))
 
-    lookup_s = _seconds_of("lookup_forward")
-    """Issuing a fused lookup."""
-    lookup_backward_s = _seconds_of("lookup_backward")
-    """Issuing the backward pass of a fused lookup."""
-    collective_s = _seconds_of("collective")
-    """Issuing one collective."""
-    loss_s = _seconds_of("loss")
-    """Issuing the loss, forward and backward."""
-
     def between_steps_s(self, workload: Workload) -> float:
         """Time from the end of a step's work to the first operator of the next step.
 
         It is that of the workload if it gives one, else that of the profile.
         """
         given_s = workload.between_steps_s
-        return self.seconds(self.profile.calls("between_steps")) if given_s is None else given_s
+        return self.call_s("between_steps") if given_s is None else given_s
 
     def copies_s(self, workload: Workload) -> float:
         """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
         weighted = any(t.is_weighted for t in workload.tables)
         dense = workload.dense.num_dense_features > 0 or workload.dense.operators is not None
-        return (3 + dense + weighted) * self.seconds(self.profile.calls("copy"))
+        return (3 + dense + weighted) * self.call_s("copy")
 
     def input_s(self, workload: Workload) -> float:
         """What sharded modules and the training pipeline do with a batch once in a step."""

@@ -22,7 +22,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.discovery import model_words, of_users
-from costmodels.errors import InvalidValueError
+from costmodels.errors import refuse
 from costmodels.fields import settle
 from costmodels.iteration.base import require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
@@ -121,8 +121,7 @@ def require_shapes(models: CostModels, topology: Topology) -> None:
     model, world, across = models.collective, topology.world_size, topology.num_hosts > 1
     fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
     if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
-        message = f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
-        raise InvalidValueError(message)
+        refuse(f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}")
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     for name in ("all_to_all", "all_to_all_s"):
         _ask(model, name, shape, sent, sent, topology)
@@ -139,18 +138,12 @@ def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kw
     if is_array and seconds.shape == shape:
         return
     got = f"one of shape {seconds.shape}" if is_array else f"{seconds!r:.40}"
-    message = f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}"
-    raise InvalidValueError(message)
+    refuse(f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}")
 
 
 # ------------------ models
 #
 # The cost models that price plans, one of each family.
-
-
-def _fbgemm() -> Fbgemm:
-    """FBGEMM's kernels, and a roofline for those of other frameworks."""
-    return Fbgemm(other=LookupRoofline())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +165,7 @@ class CostModels:
         InvalidValueError: a field is of another kind.
     """
 
-    lookup: AbstractLookupModel = field(default_factory=_fbgemm)
+    lookup: AbstractLookupModel = field(default_factory=lambda: Fbgemm(other=LookupRoofline()))
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: CpuExchange | None = None
@@ -224,19 +217,11 @@ def require_rules(models: CostModels, topology: Topology) -> None:
         InvalidValueError: a model breaks a rule; the message says which one and by how much.
     """
     if of_users(models.lookup):
-        _try_lookup(models.lookup, topology)
+        lookup = models.lookup
+        for what, time_s in (("forward", lookup.forward_time), ("backward", lookup.backward_time)):
+            _try(f"the {what} lookup", lookup, partial(_of, time_s, topology), NUM_LOOKUP_WORK)
     if of_users(models.collective):
         _try_collective(models.collective, topology)
-
-
-def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
-    """Forward and backward lookups."""
-    for what, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
-        _try(f"the {what} lookup", model, _of_work(time_s, topology), NUM_LOOKUP_WORK)
-
-
-def _of_work(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
-    return lambda work: time_s(work, topology)
 
 
 def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
@@ -253,7 +238,7 @@ def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
             ("an all-reduce", model.all_reduce, Collective.ALL_REDUCE),
         ):
             both = part, partial(model.buffer_s, kind)
-            growth, time_s = (_of_buffer(f, topology, within=within) for f in both)
+            growth, time_s = (partial(_of, f, topology, within_host=within) for f in both)
             _try(f"{what} {where}", model, growth, 1, time_s)
     sent = 10.0**_LARGEST_LOG10 / world
     alone_s = float(all_to_all(sent * (np.arange(world) == 0))[0])
@@ -272,8 +257,11 @@ def _of_peers(time_s: Callable[..., FloatArray], topology: Topology) -> _Growth:
     return lambda sent: time_s(*spread_by_level(sent, local=local, domain=domain), topology)
 
 
-def _of_buffer(time_s: Callable[..., FloatArray], topology: Topology, *, within: bool) -> _Growth:
-    return lambda num_bytes: time_s(num_bytes, topology, within_host=within)
+def _of(
+    time_s: Callable[..., FloatArray], topology: Topology, work: FloatArray, **how: bool
+) -> FloatArray:
+    """Seconds of work on the system."""
+    return time_s(work, topology, **how)
 
 
 def _try(
@@ -334,8 +322,7 @@ def _exceeds(longer_s: FloatArray, shorter_s: FloatArray) -> BoolArray:
 
 
 def _refuse(model: object, fault: str) -> None:
-    message = (
+    refuse(
         f"{model_words(model)}: {fault}; correct the model "
         "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
     )
-    raise InvalidValueError(message)

@@ -26,7 +26,7 @@ from costmodels.workload import DenseParallelism, Workload
 
 _ROUNDING = 1e-12
 """Relative difference of times below which they count as equal."""
-_LOSS_FORWARD_RATIO, _LOSS_BACKWARD_RATIO = 0.4, 0.6
+_LOSS_RATIOS = 0.4, 0.6
 """Shares of the host time of the loss that fall on its forward and its backward pass. Rounded: of
 the 190 us of the profile of 2021, ``mse_loss`` takes 61 or 71 with one or two of three launches."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
@@ -97,8 +97,7 @@ class StageModel:
         """Fixed seconds ``[calls, 3]`` of each fused call: forward, backward and cache fetch."""
         model, topology = self.models.lookup, self.topology
         known = {kernel: model.call_floor(kernel, topology) for kernel in KERNELS}
-        floors = [known[kernel] for kernel in _CALL_KERNELS]
-        seconds = np.array([(f.forward_s, f.backward_s, f.fetch_s) for f in floors])
+        seconds = np.array([known[kernel] for kernel in _CALL_KERNELS])
         require_times(seconds, f"{model_words(model)}: call_floor")
         return seconds
 
@@ -119,10 +118,13 @@ class StageModel:
         codecs = None
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
+        idle = self._without_tables
+        if scale is not UNSCALED:
+            idle = self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
         return replace(
-            self._without_tables if scale is UNSCALED else self._scaled_idle_times(scale),
-            lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
-            lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
+            idle,
+            lookup_host_s=calls * self._host.call_s("lookup_forward") * scale.host_ratio,
+            lookup_backward_host_s=calls * self._host.call_s("lookup_backward") * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + backward_floor_s) * scale.lookup_ratio,
             cache_fetch_s=(fetch + fetch_floor_s) * scale.lookup_ratio,
@@ -158,9 +160,9 @@ class StageModel:
             pairs = zip(each, dense, strict=True)
             dense = DenseTimes(*(np.where(there, slow_s, s) for slow_s, s in pairs))
         return replace(
-            self._idle_times(speeds, dense, self.least_copy_s, UNSCALED),
-            lookup_host_s=calls * self._host.lookup_s,
-            lookup_backward_host_s=calls * self._host.lookup_backward_s,
+            self._idle_times(speeds, dense, np.min(self.input_copy_s), UNSCALED),
+            lookup_host_s=calls * self._host.call_s("lookup_forward"),
+            lookup_backward_host_s=calls * self._host.call_s("lookup_backward"),
             lookup_forward_s=calls * least[0],
             lookup_backward_s=calls * least[1],
         )
@@ -168,10 +170,7 @@ class StageModel:
     @cached_property
     def _without_tables(self) -> StageTimes:
         """:meth:`_idle_times` of the ranks as they are: the same for every plan, so made once."""
-        return self._scaled_idle_times(UNSCALED)
-
-    def _scaled_idle_times(self, scale: Scale) -> StageTimes:
-        return self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
+        return self._idle_times(self.speeds, self.dense, self.input_copy_s, UNSCALED)
 
     def _idle_times(
         self, speeds: FloatArray, dense: DenseTimes, copy_s: FloatArray | float, scale: Scale
@@ -192,7 +191,8 @@ class StageModel:
         update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
-        loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
+        loss_s = [r * (issue.call_s("loss") if layers.top else 0.0) for r in _LOSS_RATIOS]
+        rate, trainers = self.workload.input_samples_per_s, self.topology.trainers.world_size
 
         def computed(seconds: FloatArray | float) -> FloatArray:
             """Seconds of a stage on each rank."""
@@ -223,11 +223,11 @@ class StageModel:
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
             optimizer_host_s=update_s * host,
-            collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
+            collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
-            floor_s=self._input_floor_s(),
+            floor_s=self.workload.samples_per_rank * trainers / rate if rate else 0.0,
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
@@ -241,7 +241,7 @@ class StageModel:
         issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
         # A sharded dense part is gathered twice and scattered once in each micro-batch.
         calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
-        issued_s += calls * issue.collective_s
+        issued_s += calls * issue.call_s("collective")
         return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
 
     @cached_property
@@ -256,22 +256,6 @@ class StageModel:
         copied_s /= self.topology.host.device_link_bandwidth_bytes_per_s
         copied_s += distinct_s(self.workload, self.topology)
         return copied_s if self._batch_ratio is None else copied_s * self._batch_ratio
-
-    @property
-    def least_copy_s(self) -> float:
-        """Seconds of :attr:`input_copy_s` on the rank with the smallest batch."""
-        return float(np.min(self.input_copy_s))
-
-    @property
-    def _loss_s(self) -> float:
-        """Host seconds of the loss, forward and backward; 0 without a dense part."""
-        return self._host.loss_s if self._layers.top else 0.0
-
-    def _input_floor_s(self) -> float:
-        """Seconds in which the data source delivers the samples of one step."""
-        rate = self.workload.input_samples_per_s
-        batch = self.workload.samples_per_rank * self.topology.trainers.world_size
-        return batch / rate if rate else 0.0
 
 
 def lookup_times(

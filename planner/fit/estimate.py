@@ -4,7 +4,7 @@ Prior: the logarithms of the four factors are normal around 0. Each kind of time
 spread that the system's intervals assume, and all of them together by ``COMMON_SIGMA``, because a
 whole machine may be slower than its numbers say. Likelihood: a measured time is its prediction
 times ``exp(noise)``, with normal noise. The estimated factors are the most probable ones, found by
-Gauss-Newton steps; the curvature there gives the uncertainty that is left.
+least squares; the curvature there gives the uncertainty that is left.
 
 A single step time therefore determines about one factor, the common one. Several plans that load
 the kinds of time differently determine more. A trace has the time of each kind itself: the factor
@@ -241,13 +241,8 @@ NOISE_RUNS: Final = 4.0
 _STEP: Final = 1e-3
 """Step of ln(factor) for slopes by differences; also the least log-standard deviation of a kind of
 time, so that the covariance can be inverted."""
-_ROUNDS: Final = 12
-"""At most so many Gauss-Newton steps."""
-_ENOUGH: Final = 1e-4
-"""They end when no ln(factor) changes by more than this: 0.01 % of a time."""
-_LONGEST_STEP: Final = 1.0
-"""No step changes a ln(factor) by more than this, so that steps far from the solution do not
-overshoot."""
+_ENOUGH: Final = 1e-5
+"""The search for the factors ends when their logarithms change by less than this share."""
 _NOISE_ROUNDS: Final = 3
 """How often the noise is estimated and the factors are found again with it."""
 
@@ -420,41 +415,36 @@ def _posterior(
         start: factors to begin with, found from more observations; the noise is then estimated only
             once. None to begin with the factors 1.
     """
+    from scipy.optimize import least_squares
+
     kept = np.array([o in observations for o in predictor.observations])
     measured = np.log([o.measured_s for o in predictor.observations])[kept]
     doubts = np.array([_DOUBTS[o.kind] for o in predictor.observations])[kept]
     precision = np.linalg.inv(prior)
+    root = np.linalg.cholesky(precision).T
     noise = NOISE_SIGMA
     logs = np.zeros(len(prior)) if start is None else start.logs
+
+    def misses(logs: FloatArray, noise: float) -> FloatArray:
+        off = (predictor.log_times(logs)[kept] - measured) / (doubts * noise)
+        return np.concatenate([off, root @ logs])
+
     for _ in range(_NOISE_ROUNDS if start is None else 1):
-        for _ in range(_ROUNDS):
-            now, slopes = _slopes(predictor, logs)
-            slopes = slopes[kept] / doubts[:, None]
-            rest = (measured - now[kept]) / doubts
-            curvature = slopes.T @ slopes / noise**2 + precision
-            step = np.linalg.solve(curvature, slopes.T @ rest / noise**2 - precision @ logs)
-            step *= min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), _STEP))
-            logs, rest = logs + step, rest - slopes @ step
-            if float(np.abs(step).max()) < _ENOUGH:
-                break
-        covariance = np.linalg.inv(curvature)
-        free = len(rest) - float(np.trace(slopes @ covariance @ slopes.T) / noise**2)
-        squares = NOISE_RUNS * NOISE_SIGMA**2 + float(rest @ rest)
+        found = least_squares(misses, logs, xtol=_ENOUGH, args=(noise,))
+        logs, slopes = found.x, found.jac[: len(measured)]
+        covariance, rest = np.linalg.inv(slopes.T @ slopes + precision), found.fun[: len(measured)]
+        free = len(measured) - float(np.trace(slopes @ covariance @ slopes.T))
+        squares = NOISE_RUNS * NOISE_SIGMA**2 + noise**2 * float(rest @ rest)
         noise = math.sqrt(squares / (NOISE_RUNS + max(free, 0.0)))
     return _Posterior(logs=logs, covariance=covariance, noise_ratio=noise)
 
 
-def _slopes(predictor: Predictor, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Logarithms of all predicted times, and ``[observations, 4]`` slopes by ln(factor)."""
-    now = predictor.log_times(logs)
-    moved = [predictor.log_times(logs + h) for h in _STEP * np.eye(len(logs))]
-    return now, (np.stack(moved, axis=-1) - now[:, None]) / _STEP
-
-
 def _iteration_sigma(predictor: Predictor, known: _Posterior, run: int) -> float:
     """Log-standard deviation of one run's predicted iteration, including the noise of one plan."""
-    at = next(
-        i for i, o in enumerate(predictor.observations) if o.run == run and o.kind == ITERATION
-    )
-    slope = _slopes(predictor, known.logs)[1][at]
+    from scipy.optimize import approx_fprime
+
+    def log_s(logs: FloatArray) -> float:
+        return math.log(predictor.iterations_s(logs)[run])
+
+    slope = approx_fprime(known.logs, log_s, _STEP)
     return math.sqrt(float(slope @ known.covariance @ slope) + known.noise_ratio**2)

@@ -451,9 +451,7 @@ def emptier(
             evaluate, most = _Fullness(space, start, most_s), _MOST_LOOKING_S
             if math.isfinite(evaluate.least):
                 can_run = partial(_can_run, space)
-                start = single_changes(
-                    space, evaluate, start, lambda: False, most_s=most, runs=can_run
-                )
+                start = single_changes(evaluate, start, lambda: False, most_s=most, runs=can_run)
             return space.plan(start)
     return plan
 

@@ -141,7 +141,8 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
         pipeline = self.pipeline(sharding_options, sharder_data_map)
         names = names_of(sharding_options)
         for option in sharding_options:
-            work = pipeline.option_work(_without_ranks(option, names[key_of(option)]))
+            placed = _without_ranks(option, names[key_of(option)])
+            work = pipeline.options_work((placed,))[0].full
             rows = work.reshape(-1, pipeline.num_features)
             for shard, perf in zip(option.shards, _perfs(pipeline, rows), strict=True):
                 shard.perf = perf

@@ -163,32 +163,23 @@ class IterationTime(AbstractNamedObjective):
         return Cut(base=base, slopes=slopes)
 
     def box(
-        self,
-        types: frozenset[ShardingType],
-        low: FloatArray | None = None,
-        high: FloatArray | None = None,
-        *,
-        optional: frozenset[ShardingType] = frozenset(),
+        self, types: frozenset[ShardingType], *, optional: frozenset[ShardingType] = frozenset()
     ) -> Box | None:
-        """The plans with exactly these types whose largest phases lie between two limits.
+        """The plans with exactly these types, for parts whose phases lie between limits.
 
         None if the exchange of a rank depends on what other ranks send, because its time is then
         not a function of the largest phases.
 
         Args:
             types: the sharding types that the tables of these plans have.
-            low: ``[K]`` least value of each largest phase; 0 if not given.
-            high: ``[K]`` greatest value of each largest phase; one second more if not given.
             optional: further types that each of the plans may have or not.
         """
         models = self._pipeline.models
         if not types or models.exchange is not None or not models.collective.full_duplex:
             return None
         floor = self._floor(types, optional)
-        start = np.zeros(len(floor.phases)) if low is None else np.maximum(low[floor.phases], 0.0)
-        end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
-        launches = self._launches(types, floor)
-        return Box(floor, len(self.weights), start, end, launches)
+        low, launches = np.zeros(len(floor.phases)), self._launches(types, floor)
+        return Box(floor, len(self.weights), low, low + 1.0, launches)
 
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()

@@ -23,14 +23,10 @@ from typing import Final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import (
-    Plan,
-    ShardingOption,
-    ShardingType,
-)
+from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Workload
-from planner.errors import InvalidInputError, StoppedError
+from planner.errors import StoppedError, refuse
 from planner.options.table_limits import TableLimits, table_limits
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
@@ -182,8 +178,7 @@ def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
         ranks = f"{num_ranks} ranks"
         if workload.tensor_parallel > 1:
             ranks += f" over {workload.tensor_parallel} (tensor_parallel)"
-        message = f"--global-batch-size {samples} is not a multiple of {ranks}{micro}"
-        raise InvalidInputError(message)
+        refuse(f"--global-batch-size {samples} is not a multiple of {ranks}{micro}")
     return samples / parts
 
 

@@ -27,14 +27,8 @@ from costmodels.sharding import (
     option_of,
 )
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
-from planner.options.cuts import (
-    ListingProgress,
-    Names,
-    names_to_list,
-    priced,
-    table_cuts,
-)
+from planner.errors import refuse_any
+from planner.options.cuts import ListingProgress, Names, names_to_list, priced, table_cuts
 from planner.options.memory import TableOptions, crowded
 from planner.options.table_limits import HOST_KERNELS, TableLimits, table_limits
 from planner.problem import PlanningProblem
@@ -213,8 +207,7 @@ def _require_options(
                 f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
                 f"to it ({', '.join(tried)}); allow table_wise for it, or drop it from the rule"
             )
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
 
 
 # ------------------------------------------------------------------ cuts

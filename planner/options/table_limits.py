@@ -26,7 +26,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table
-from planner.errors import InvalidInputError
+from planner.errors import refuse_any
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     column_multiple,
@@ -38,6 +38,8 @@ from planner.rules.placement_rules import PlacementRules, count_words, memory_wo
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
 """Shares of a table that a cache may keep on the device, if no constraint names others."""
+
+Places = tuple[tuple[int, ...], ...]
 
 HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
@@ -89,8 +91,7 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
         for row, limit in zip(allowed, limits, strict=True):
             row[list(limit.ranks)] = True
         problems = contradictions(rules, names, allowed)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return tuple(limits)
 
 
@@ -101,9 +102,7 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
 
 
 def _limit(
-    problem: PlanningProblem,
-    table: Table,
-    obstacle: Callable[[ShardingOption], str | None],
+    problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
 ) -> tuple[TableLimits, str]:
     """The limits of a table, and why they leave it no option; empty if they leave some."""
     topology, constraints = problem.topology, problem.constraints
@@ -175,11 +174,8 @@ def _no_option(
 
 @lru_cache(maxsize=256)
 def _places(
-    num_hosts: int,
-    local_world_size: int,
-    rank_limits: tuple[tuple[int, ...], ...],
-    host_limits: tuple[tuple[int, ...], ...],
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    num_hosts: int, local_world_size: int, rank_limits: Places, host_limits: Places
+) -> Places:
     """The ranks that all limits leave, and the hosts of which they leave every rank."""
     hosts = set(range(num_hosts)).intersection(*host_limits)
     ranks = set(range(num_hosts * local_world_size)).intersection(*rank_limits)

@@ -143,26 +143,22 @@ def _options(
         ShardingType.TABLE_ROW_WISE: topology.local_world_size,
     }
     read = TorchrecTable.of(table, problem.workload)
-    for kind in DEFAULT_TYPES:
-        named = all(not r.sharding_types or kind in r.sharding_types for r in rules)
-        if kind not in legal or kind not in constraints.sharding_types or not named:
-            continue
+    named = (r.sharding_types for r in rules if r.sharding_types)
+    types = set(legal).intersection(constraints.sharding_types, *named)
+    kernels = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
+    for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
         blocks = _row_runs(table.num_embeddings, parts.get(kind, 1))
         if kind is ShardingType.DATA_PARALLEL:
             blocks = ((table.num_embeddings, topology.world_size),)
-        for kernel in legal[kind]:
-            allowed = all(not r.kernels or kernel in r.kernels for r in rules)
-            if not allowed or kernel not in constraints.kernels:
-                continue
-            known = {}
-            for width, (rows, _) in itertools.product(set(widths), blocks):
-                perf = shard_perf(read, machine, kind, kernel, num_cols=width)
-                sizes = {"num_rows": rows, "num_cols": width}
+        for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
+            perf = shard_perf(read, machine, kind, kernel, num_cols=widths[0])
+            runs = []
+            for rows, count in blocks:
+                sizes = {"num_rows": rows, "num_cols": widths[0]}
                 held = shard_storage(read, machine, kind, kernel, **sizes)
-                shard = DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
-                known[width, rows] = shard
+                runs.append((DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes), count))
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
                 table=table.name,
@@ -171,8 +167,7 @@ def _options(
                 column_widths=widths,
                 cache_load_factor_ratio=CACHE_LOAD_FACTOR if cached else None,
             )
-            runs = tuple((known[w, rows], count) for w in widths for rows, count in blocks)
-            yield DefaultOption(table=index, option=option, runs=runs)
+            yield DefaultOption(table=index, option=option, runs=tuple(runs) * len(widths))
 
 
 def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
@@ -412,7 +407,8 @@ class _Placing:
         for host in sorted(hosts, key=lambda h: loads[h]):
             first = host * self._local
             ranks = range(first, first + self._local)
-            if not self._host_has_room(option, ranks):
+            room, host_room = (sum(r[first : ranks.stop]) for r in (self._room, self._host_room))
+            if option.size[1] > room or option.size[3] > host_room:
                 continue
             kept = self._room[:], self._host_room[:], self.seconds[:]
             try:
@@ -423,7 +419,3 @@ class _Placing:
             except _NoRoomError:
                 self._room, self._host_room, self.seconds = kept
         raise _NoRoomError
-
-    def _host_has_room(self, option: DefaultOption, ranks: range) -> bool:
-        device = sum(self._room[r] for r in ranks)
-        return option.size[1] <= device and option.size[3] <= sum(self._host_room[r] for r in ranks)

@@ -13,7 +13,7 @@ torchrec#1612). HugeCTR has no such rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -33,7 +33,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support.text import counted
 
 COLUMN_MULTIPLE: Final = 4
@@ -150,9 +150,7 @@ def unsummed_words(table: Table) -> str:
 
 def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
     if device not in KERNELS_BY_DEVICE:
-        known = ", ".join(KERNELS_BY_DEVICE)
-        msg = f"device {device!r} is not supported; use one of {known}"
-        raise InvalidInputError(msg)
+        refuse(f"device {device!r} is not supported; use one of {', '.join(KERNELS_BY_DEVICE)}")
     return KERNELS_BY_DEVICE[device]
 
 
@@ -373,19 +371,14 @@ def rows_change(tables: Iterable[Table]) -> str:
         return "and have weights: TorchRec then divides by the sum of the weights"
     if any(t.dtype is DataType.INT8 for t in means):
         return "and quantized: TorchRec then adds the means of the blocks"
-    if shared := _shared_with_sums(chosen):
+    readers = Counter(feature.name for table in chosen for feature in table.features)
+    summed = {f.name for t in chosen if t.pooling is Pooling.SUM for f in t.features}
+    if shared := [name for name, count in readers.items() if count > 1 and name in summed]:
         return (
             f"and sum-pooled tables of the same module share features {shared[:5]} with others: "
             "TorchRec then divides these sums as well, or does not divide these means"
         )
     return ""
-
-
-def _shared_with_sums(tables: Sequence[Table]) -> list[str]:
-    """Features that several tables of a module read, of which at least one pools by sum."""
-    readers = Counter(feature.name for table in tables for feature in table.features)
-    summed = {f.name for t in tables if t.pooling is Pooling.SUM for f in t.features}
-    return [name for name, count in readers.items() if count > 1 and name in summed]
 
 
 def tables_by_module(workload: Workload) -> dict[str, list[Table]]:

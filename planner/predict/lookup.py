@@ -6,19 +6,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final, final
 
 import numpy as np
 
-from costmodels.calibration.fit_fbgemm import LOCATIONS
+from costmodels.calibration.fit_fbgemm import LOCATIONS, call_seconds
 from costmodels.collective.base import Basis
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
-from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
+from costmodels.lookup.base import AbstractLookupModel, LookupShards, TableColumns
 from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import default_models
@@ -76,11 +75,17 @@ _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCall:
-    """One fused call on ``num_tables`` equal tables, each of which is ``shard``."""
+    """One fused call of ``kernel`` on ``num_tables`` equal tables, one of which is ``shards``."""
 
-    shard: LookupShard
+    kernel: ComputeKernel
+    shards: LookupShards
     num_tables: float
     phase: str
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self.shards.tables.tables[0]
 
 
 @final
@@ -131,13 +136,13 @@ def predict_calls(
     calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology
 ) -> cells.Predicted:
     """Predict one fused call on the tables of all ``calls``, which share a phase and a kernel."""
-    indices = sum(call.num_tables * call.shard.num_indices for call in calls)
+    indices = sum(call.num_tables * float(call.shards.num_indices[0]) for call in calls)
     return cells.interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
 
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
-    kernel, table = call.shard.kernel, call.shard.table
+    kernel, table = call.kernel, call.table
     known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
     is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
     sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
@@ -166,7 +171,7 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
 
 def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> cells.Answer:
     """A call on one core, by the constants of a calibrated machine."""
-    if call.shard.kernel is not ComputeKernel.FUSED:
+    if call.kernel is not ComputeKernel.FUSED:
         return cells.Unmodelled(reason="a CPU has no device memory apart from its own")
     forward, backward, _ = _PHASES[call.phase]
     phases = ["forward"] * forward + ["backward"] * backward
@@ -178,29 +183,11 @@ def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) ->
     return cells.interval(seconds, spread, Basis.CALIBRATED)
 
 
-def call_time(
-    calls: Sequence[LookupCall],
-    model: AbstractLookupModel,
-    topology: Topology,
-) -> float:
-    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
-
-    Of a kernel alone, without the sort that belongs to a call, the least time of a kernel and the
-    time of its work are joined as the square root of the sum of their squares.
-    """
-    call = calls[0]
-    model = model.for_calls(LookupShards.of(call.shard), topology)
-    work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
-    floor = model.call_floor(call.shard.kernel, topology)
-    forward, backward, idle = _PHASES[call.phase]
-    forward_s = float(model.forward_time(work, topology))
-    backward_s = float(model.backward_time(work, topology))
-    if call.shard.table.row_update.sorts:
-        forward_s += floor.fetch_s + floor.forward_s
-        backward_s += floor.backward_s
-    else:
-        forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
-        backward_s = math.hypot(backward_s, floor.forward_s)
+def call_time(calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology) -> float:
+    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs."""
+    tables = [(call.shards, call.num_tables) for call in calls]
+    forward_s, backward_s = call_seconds(calls[0].kernel, tables, topology, model)
+    forward, backward, idle = _PHASES[calls[0].phase]
     idle_s = _IDLE_CALLS * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
@@ -218,7 +205,7 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | cells.Unmodelled:
     missing = [c for c in LOOKUP_COLUMNS if c not in given]
     if "lookups_total" not in given and "batch_per_table" not in given:
         missing.append("lookups_total")
-    if given.get("location") == "uvm_caching" and "cache_load_factor" not in given:
+    if given.get("location", "").lower() == "uvm_caching" and "cache_load_factor" not in given:
         missing.append("cache_load_factor")
     if missing:
         return cells.Unmodelled(reason=f"{', '.join(missing)} not given")
@@ -231,37 +218,35 @@ def _shaped(given: dict[str, str]) -> LookupCall | cells.Unmodelled:
     dim = int(cells.number(given, "dim", low=1, high=16384, whole=True))
     num_tables = cells.number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
     pooling_factor = cells.number(given, "pooling_factor", 1.0, low=0, high=1e6)
-    indices, bags = _counts(given, num_tables, pooling_factor)
-    law = _law(given, rows, indices, num_tables)
+    counts = _counts(given, num_tables, pooling_factor)
+    law = _law(given, rows, counts[0], num_tables)
     if isinstance(law, cells.Unmodelled):
         return law
-    pooling = cells.word(given, "pooling", "sum", Pooling)
-    shard = LookupShard(
-        table=Table(
-            name="table",
-            num_embeddings=rows,
-            embedding_dim=dim,
-            features=(Feature(name="feature", pooling_factor=pooling_factor),),
-            distribution=law,
-            dtype=cells.word(given, "weight_dtype", "fp32", DataType),
-            pooling=pooling,
-            row_update=cells.word(given, "update", "deduplicated", RowUpdate),
-        ),
-        kernel=cells.word(given, "location", "hbm", LOCATIONS.__getitem__),
-        row_offset=0,
-        num_rows=rows,
-        num_cols=dim,
-        num_indices=indices,
-        num_table_indices=indices,
-        num_bags=indices if pooling is Pooling.NONE else bags,
-        output_element_bytes=int(cells.word(given, "output_dtype", "fp32", DataType).num_bytes),
-        index_bytes=8,
-        optimizer=cells.word(given, "optimizer", "sgd", _optimizer),
-        cache_load_factor_ratio=cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
-        if given.get("location") == "uvm_caching"
-        else None,
+    table = Table(
+        name="table",
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name="feature", pooling_factor=pooling_factor),),
+        distribution=law,
+        dtype=cells.word(given, "weight_dtype", "fp32", DataType),
+        pooling=cells.word(given, "pooling", "sum", Pooling),
+        row_update=cells.word(given, "update", "deduplicated", RowUpdate),
     )
-    return LookupCall(shard=shard, num_tables=num_tables, phase=phase)
+    kernel, ratio = cells.word(given, "location", "hbm", LOCATIONS.__getitem__), 0.0
+    output = cells.word(given, "output_dtype", "fp32", DataType)
+    optimizer = cells.word(given, "optimizer", "sgd", _optimizer)
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
+        ratio = cells.number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+    shards = LookupShards.whole(
+        TableColumns((table,)),
+        np.array(counts[:1]),
+        np.array(counts[1:]),
+        kernel,
+        ratio,
+        output_element_bytes=int(output.num_bytes),
+        optimizer=optimizer,
+    )
+    return LookupCall(kernel=kernel, shards=shards, num_tables=num_tables, phase=phase)
 
 
 def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> tuple[float, float]:
@@ -329,7 +314,6 @@ def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) ->
     return high
 
 
-@cache
 def _optimizer(text: str) -> Optimizer:
     name = text.replace("-", "_").replace("row_wise", "rowwise").removeprefix("exact_")
     return Optimizer(name)

@@ -83,8 +83,8 @@ Answer = Predicted | Unmodelled
 
 def predict_collectives(
     table: CsvRows, system: Callable[[int, int], Topology]
-) -> tuple[Predicted, ...]:
-    """Predict the collective of every row.
+) -> tuple[tuple[Predicted, ...], tuple[str, ...]]:
+    """Predict the collective of every row; returns the times, and remarks on them.
 
     Args:
         table: columns ``collective``, ``size_bytes`` and two of ``nodes``, ``gpus_per_node`` and
@@ -103,15 +103,8 @@ def predict_collectives(
         time_s = float(balanced_s(model, collective, np.array(size_bytes), topology))
         trust = _trust(model, collective, size_bytes, topology)
         found.append(interval(time_s, trust.spread_ratio, trust.basis))
-    return tuple(found)
-
-
-def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
-    """Remarks on the times of :func:`predict_collectives`, from the same arguments."""
-    shapes = {shape for _, shape, _ in parsed(table, _collective_row)}
-    systems = [system(*shape) for shape in sorted(shapes)]
-    told = (text for t in systems for text in collective_model_of_device(t).remarks(t))
-    return tuple(dict.fromkeys(told))
+    told = (text for shape in sorted(made) for text in models[shape].remarks(made[shape]))
+    return tuple(found), tuple(dict.fromkeys(told))
 
 
 def _trust(

@@ -135,14 +135,12 @@ class MoveBudget:
         table = self._table_of[option.table]
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
-        if option.is_uniform:
-            shards = place(option, rows, (), world_size=world, local_world_size=local).shards
-            ranks = np.array([s.rank for s in shards])
-            missing = self._missing(table, shards)[np.arange(len(shards)), ranks]
-            return np.asarray(missing.sum(keepdims=True))
         where = (0,) * option.num_pieces
         shards = place(option, rows, where, world_size=world, local_world_size=local).shards
         missing = self._missing(table, shards)
+        if option.is_uniform:
+            ranks = np.array([s.rank for s in shards])
+            return np.asarray(missing[np.arange(len(shards)), ranks].sum(keepdims=True))
         if option.spread is Spread.RANKS:
             return missing
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
@@ -163,8 +161,6 @@ def _held(plan: Plan, table: str) -> tuple[IntArray, IntArray]:
     shards = plan.placement(table).shards
     return rectangles(shards), np.array([s.rank for s in shards], dtype=np.int64)
 
-
-# ------------------ rules on groups and counts of tables, as arrays that every search uses
 
 # ------------------ words
 #
@@ -309,7 +305,14 @@ class PlacementRules:
         self.world_size = topology.world_size
         self.local_world_size = topology.local_world_size
         self.num_hosts = topology.num_hosts
-        self.caps = tuple(_caps(constraints, names))
+        limits: list[tuple[TableGroup | CountLimit, bool, int, str]] = [
+            *((g, True, 1, apart_words(g)) for g in constraints.apart),
+            *((c, not c.counts_shards, c.most, count_words(c)) for c in constraints.counts),
+        ]
+        self.caps = tuple(
+            Cap(members=_members(r, names), level=r.level, distinct=distinct, most=most, text=text)
+            for r, distinct, most, text in limits
+        )
         self.unions = tuple(
             Union(members=_members(g, names), level=g.level, text=together_words(g))
             for g in constraints.together
@@ -344,14 +347,13 @@ class PlacementRules:
             groups.append(np.logical_or.reduce([union.members, *met]))
         return [g for g in groups if g.sum() > 1]
 
-    def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
+    def table_counts(self, spread: Spread, places: Sequence[int]) -> IntArray:
         """``[W]`` how many shards of one placed table each rank has."""
-        if option.is_uniform:
+        if spread is Spread.UNIFORM:
             return np.ones(self.world_size, dtype=np.int64)
-        if option.spread is Spread.RANKS:
-            return np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size)
-        blocks = np.bincount(np.array(places, dtype=np.int64), minlength=self.num_hosts)
-        return np.repeat(blocks, self.local_world_size)
+        step = self.local_world_size if spread is Spread.HOSTS else 1
+        pieces = np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size // step)
+        return np.repeat(pieces, step)
 
     def at(self, level: Level, counts: IntArray) -> IntArray:
         """Counts ``[..., W]`` as they are for ranks; for hosts summed over their ranks."""
@@ -362,13 +364,13 @@ class PlacementRules:
     def excess(self, counts: IntArray) -> IntArray:
         """``[...]`` shards or tables beyond the rules, summed over places; from ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
-        for rule in self._rules:
+        for rule in self.every:
             total = total + self._excess_of(rule, counts)
         return total
 
     def broken(self, counts: IntArray) -> tuple[str, ...]:
         """The rules, in words, that a plan with counts ``[T, W]`` breaks."""
-        over = (rule.text for rule in self._rules if self._excess_of(rule, counts).item() > 0)
+        over = (rule.text for rule in self.every if self._excess_of(rule, counts).item() > 0)
         return tuple(over)
 
     def possible(self, table: int, option: ShardingOption) -> bool:
@@ -404,7 +406,8 @@ class PlacementRules:
         return None
 
     @property
-    def _rules(self) -> list[Cap | Union]:
+    def every(self) -> list[Cap | Union]:
+        """The caps, then the unions."""
         return [*self.caps, *self.unions]
 
     def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
@@ -440,7 +443,8 @@ class Usage:
         self.placed: list[Placed | None] = [None] * rules.num_tables
         self.counts: IntArray = np.zeros((rules.num_tables, rules.world_size), dtype=np.int64)
         self.moved: FloatArray = np.zeros(rules.num_tables)
-        self._loads = [self._load(cap) for cap in rules.caps]
+        ranks = np.zeros(rules.world_size, dtype=np.int64)
+        self._loads = [rules.at(cap.level, ranks).copy() for cap in rules.caps]
         for table, item in enumerate(placed):
             if item is not None:
                 self.put(table, item)
@@ -448,17 +452,24 @@ class Usage:
     def put(self, table: int, placed: Placed | None) -> None:
         """Place a table anew, or take it out of the plan (None)."""
         self.placed[table] = placed
-        self._set(table, 0 if placed is None else self.rules.table_counts(*placed))
-        if self.rules.budget is not None:
-            received = 0.0 if placed is None else self.rules.budget.table_bytes(*placed)
-            self.moved[table] = received
+        rules, counts, received = self.rules, np.zeros(self.rules.world_size, dtype=np.int64), 0.0
+        if placed is not None:
+            counts = rules.table_counts(placed[0].spread, placed[1])
+            received = 0.0 if rules.budget is None else rules.budget.table_bytes(*placed)
+        self.hold(table, counts)
+        self.moved[table] = received
 
     def hold(self, table: int, counts: IntArray) -> None:
         """Set the shards ``[W]`` of a table on each rank, which need not be those of an option.
 
         The bytes received for the table stay as they are.
         """
-        self._set(table, counts)
+        for cap, load in zip(self.rules.caps, self._loads, strict=True):
+            if cap.members[table]:
+                old = self.rules.at(cap.level, self.counts[table])
+                new = self.rules.at(cap.level, counts)
+                load += (new > 0).astype(np.int64) - (old > 0) if cap.distinct else new - old
+        self.counts[table] = counts
 
     @property
     def kept(self) -> bool:
@@ -483,60 +494,49 @@ class Usage:
             self.put(table, item)
         return kept
 
-    def ranks_for(self, table: int) -> BoolArray:
-        """``[W]`` ranks that may take one more shard of a table; the limit on moves is ignored."""
+    def free_for(self, table: int, spread: Spread, taken: Sequence[int] = ()) -> BoolArray:
+        """``[W]`` ranks (or hosts) that may take one more piece; the limit on moves is ignored.
+
+        A piece on a host is a shard on each of its ranks.
+
+        Args:
+            table: whose piece it is.
+            spread: what the pieces are on.
+            taken: the places of its other pieces.
+        """
+        before = self.counts[table].copy()
+        self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
+        free = self._free_hosts(table) if spread is Spread.HOSTS else self._free_ranks(table)
+        self.hold(table, before)
+        return free
+
+    def _free_ranks(self, table: int) -> BoolArray:
         rules = self.rules
         allowed = np.ones(rules.world_size, dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
             if cap.members[table]:
                 own = rules.at(cap.level, self.counts[table])
                 more = (own == 0) if cap.distinct else 1
-                allowed &= self._spread(cap.level, load + more <= cap.most)
+                allowed &= self._spread(load + more <= cap.most)
         for union in rules.unions:
             if union.members[table]:
                 used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
                 if used.any():
-                    allowed &= self._spread(union.level, used)
+                    allowed &= self._spread(used)
         return allowed
 
-    def hosts_for(self, table: int) -> BoolArray:
-        """``[H]`` hosts that may take one more block of a table, which is a shard on each rank."""
+    def _free_hosts(self, table: int) -> BoolArray:
         rules, local = self.rules, self.rules.local_world_size
-        ranks = self.ranks_for(table).reshape(rules.num_hosts, local)
+        ranks = self._free_ranks(table).reshape(rules.num_hosts, local)
         allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
             if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
                 allowed &= load + local <= cap.most
         return allowed
 
-    def _set(self, table: int, counts: IntArray | int) -> None:
-        for cap, load in zip(self.rules.caps, self._loads, strict=True):
-            if cap.members[table]:
-                old = self.rules.at(cap.level, self.counts[table])
-                new = self.rules.at(cap.level, np.zeros_like(self.counts[table]) + counts)
-                load += (new > 0).astype(np.int64) - (old > 0) if cap.distinct else new - old
-        self.counts[table] = counts
-
-    def _load(self, cap: Cap) -> IntArray:
-        return np.zeros_like(self.rules.at(cap.level, self.counts[0]))
-
-    def _step(self, level: Level) -> int:
-        return 1 if level is Level.RANK else self.rules.local_world_size
-
-    def _spread(self, level: Level, places: BoolArray) -> BoolArray:
+    def _spread(self, places: BoolArray) -> BoolArray:
         """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""
-        return np.repeat(places, self._step(level))
-
-
-def _caps(constraints: Constraints, names: Sequence[str]) -> list[Cap]:
-    rules: list[tuple[TableGroup | CountLimit, bool, int, str]] = [
-        *((g, True, 1, apart_words(g)) for g in constraints.apart),
-        *((c, not c.counts_shards, c.most, count_words(c)) for c in constraints.counts),
-    ]
-    return [
-        Cap(members=_members(r, names), level=r.level, distinct=distinct, most=most, text=text)
-        for r, distinct, most, text in rules
-    ]
+        return np.repeat(places, self.rules.world_size // len(places))
 
 
 def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:

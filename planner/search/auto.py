@@ -7,12 +7,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.sharding import Plan, ShardingType
-from planner.search.base import (
-    OPTIMALITY_GAP,
-    AbstractStrategy,
-    Record,
-    SearchOutcome,
-)
+from planner.search.base import OPTIMALITY_GAP, AbstractStrategy, Record, SearchOutcome
 from planner.search.bounds.proofs import Proofs, price_all_above_floor
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
@@ -23,7 +18,6 @@ from planner.search.construct.walk import can_price_all
 from planner.search.improve.ruin import Improver
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.single_changes import follow_chain, kernel_changes
-from planner.space.evaluation import Assignment, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
 """Whole tables (columns in one piece) and tables cut by columns. These plans need the fewest
@@ -52,33 +46,29 @@ class Auto(AbstractStrategy):
         evaluate, space = record.evaluate, record.evaluate.space
         has_all = space.listing.has_every_kernel
         if has_all and can_price_all(space, evaluate.meter.left_s):
-            price_all_above_floor(space, record)
+            price_all_above_floor(record)
         else:
-            _start_under_rules(space, record)
-            offer_first(space, record)
+            _start_under_rules(record)
+            offer_first(record)
             if record.best is not None and not record.stopped:
-                better = kernel_changes(space, evaluate, record.best, lambda: record.stopped)
+                better = kernel_changes(evaluate, record.best, lambda: record.stopped)
                 record.consider(better, "kernels")
-            _Run(space, record, seed, self._near, is_second=self._is_second).search()
-            _finish_under_rules(space, record, seed=seed)
+            _Run(record, seed, self._near, is_second=self._is_second).search()
+            _finish_under_rules(record, seed=seed)
         return record.outcome(proves=True)
 
 
 class _Run:
     """One search: its parts, and the phases in which they take turns."""
 
-    def __init__(
-        self, space: SearchSpace, record: Record, seed: int, near: Plan | None, *, is_second: bool
-    ) -> None:
-        self.space, self.record, self.seed = space, record, seed
+    def __init__(self, record: Record, seed: int, near: Plan | None, *, is_second: bool) -> None:
+        self.space, self.record, self.seed = record.evaluate.space, record, seed
         self.near, self.is_second = near, is_second
         self.meter = record.evaluate.meter
-        model = LinearModel(space, record.evaluate.objective)
+        model = LinearModel(self.space, record.evaluate.objective)
         self.proofs = Proofs(model, record, proves=not is_second)
         self.starts = self.proofs.starts
-        self.improver = Improver(
-            space, record, self.proofs.bounds, self.proofs.relaxed, rng=np.random.default_rng(seed)
-        )
+        self.improver = Improver(record, self.proofs, np.random.default_rng(seed))
         self.second: SecondSearch | None = None
 
     def search(self) -> None:
@@ -147,7 +137,7 @@ class _Run:
                 self.starts.round(columns)
         if self.record.best is not None:
             most_s = USUAL.start_share * self.meter.planned_s
-            self.improver.short_cycle(self.record.best, most_s)
+            self.improver.cycle(self.record.best, USUAL.least_effort, late=True, most_s=most_s)
 
     # -- plans and bounds in turn -----------------------------------------------------------------
 
@@ -216,42 +206,35 @@ class _Run:
             self._refine()
 
 
-def _start_under_rules(space: SearchSpace, record: Record) -> None:
+def _start_under_rules(record: Record) -> None:
     """Look for plans that keep the rules, before the search proper.
 
     The plan in use is offered, also if nothing limits moves away from it. Under a limit on moves,
     a chain of moves from it follows. If there are rules, or memory is tight, packings follow.
 
     Args:
-        space: options, places and rules.
         record: is offered every plan.
     """
-    home = space.in_use
-    if home is not None:
-        known = [c for c in home if c is not None]
-        if len(known) == space.num_tables:
-            start = Assignment(
-                options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
-            )
-            record.consider(start, "plan in use")
-            if space.rules.budget is not None:
-                meter = record.evaluate.meter
-                until_s = meter.spent_s + USUAL.turn_share * meter.planned_s
-                follow_chain(space, record, start, until_s=until_s)
+    space = record.evaluate.space
+    if space.start is not None:
+        record.consider(space.start, "plan in use")
+        if space.rules.budget is not None:
+            meter = record.evaluate.meter
+            until_s = meter.spent_s + USUAL.turn_share * meter.planned_s
+            follow_chain(record, space.start, until_s=until_s)
     if not (space.rules or is_tight(space)):
         return
-    offer_packings(space, record, share=USUAL.start_share, first_only=not space.rules)
+    offer_packings(record, share=USUAL.start_share, first_only=not space.rules)
 
 
-def _finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
+def _finish_under_rules(record: Record, *, seed: int) -> None:
     """If the search has found no plan, look for packings, and ask CP-SAT if there are none either.
 
     Args:
-        space: options, places and rules.
         record: is offered every plan.
         seed: of the random numbers.
     """
     if record.best is None and not (record.bound is not None and np.isinf(record.bound)):
-        offer_packings(space, record)
+        offer_packings(record)
         if record.best is None:
-            offer_exact_packing(space, record, seed=seed)
+            offer_exact_packing(record, seed=seed)

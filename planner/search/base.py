@@ -11,10 +11,8 @@ from typing import Final
 import numpy as np
 
 from costmodels import units
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.support.status import Status
-
-__all__ = ["AbstractStrategy", "Budget", "Record", "SearchOutcome", "SearchProgress"]
 
 OPTIMALITY_GAP: Final = 1e-4
 """A plan counts as optimal if (its value - the bound) / its value is at most this. A smaller number

@@ -32,5 +32,5 @@ class Exhaustive(AbstractStrategy):
             refuse(
                 f"exhaustive prices up to {MOST_ASSIGNMENTS} plans; use auto for a larger problem"
             )
-        price_all_above_floor(space, record)
+        price_all_above_floor(record)
         return record.outcome(proves=space.listing.has_every_kernel)

@@ -7,7 +7,6 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels.sharding import Spread
 from planner.search.base import AbstractProposals, Record
 from planner.space.evaluation import Assignment, SearchSpace
 
@@ -40,15 +39,13 @@ def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignmen
     for t, table in enumerate(space.tables):
         index = int(rng.integers(len(table.options)))
         option = table.options[index]
-        hosts = option.spread is Spread.HOSTS
-        allowed = np.flatnonzero(space.may_use_host[t] if hosts else space.may_use_rank[t])
+        allowed = np.flatnonzero(space.allowed(t, option.spread))
         if option.keeps_pieces_on_host:
             near = allowed // space.local_world_size
             allowed = allowed[near == rng.choice(near)]
         options.append(index)
         drawn = rng.choice(allowed, option.num_pieces)
-        unequal = option.keeps_pieces_apart
-        if unequal and len(allowed) >= len(drawn):
+        if option.keeps_pieces_apart and len(allowed) >= len(drawn):
             drawn = rng.permutation(allowed)[: option.num_pieces]
         places.append(tuple(int(p) for p in drawn))
     return Assignment(options=tuple(options), places=tuple(places))

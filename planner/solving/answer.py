@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Plan, ShardingType
+from costmodels.sharding import Plan
 from costmodels.topology import batch_ratios
 from costmodels.units import format_bytes, format_time
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, refuse, refuse_any
+from planner.errors import InfeasibleError, NoPlanFoundError, refuse, refuse_any
 from planner.models import pipeline_of
 from planner.options.memory import refuse_hopeless
 from planner.options.table_limits import constraint_problems
 from planner.options.torchrec_default import torchrec_default
 from planner.options.torchrec_rules import odd_tables, runtime_warnings, width_remarks
 from planner.problem import PlanningProblem
-from planner.result import (
-    TORCHREC_BASELINE,
-    Candidate,
-    PlanningResult,
-    SolverReport,
-)
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
 from planner.rules.placement_rules import received_bytes, rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
@@ -53,7 +49,7 @@ def guarded(
     Args:
         outcome: the outcome of the search.
         others: objectives of plans that other strategies found.
-        evaluate: prices the plan in use, if there is one.
+        evaluate: prices the plan in use, which is known as well if moves from it are limited.
 
     Returns:
         The outcome, without a bound if that was withdrawn; and sentences for the user about it,
@@ -61,7 +57,9 @@ def guarded(
     """
     if outcome.bound is None:
         return outcome, ()
-    least = min([*outcome.values, *others, *_value_in_use(evaluate)])
+    start = evaluate.space.start
+    in_use = math.inf if start is None else evaluate.value(start)
+    least = min([*outcome.values, *others, in_use])
     if outcome.bound <= least + _PROOF_ROUNDING * abs(least):
         return replace(outcome, bound=min(outcome.bound, least)), ()
     text = (
@@ -69,22 +67,6 @@ def guarded(
         "is wrong and was withdrawn; please report this with the workload, the system and the flags"
     )
     return replace(outcome, bound=None, termination=Status.NO_PROOF), (text,)
-
-
-def _value_in_use(evaluate: Evaluator) -> list[float]:
-    """The objective of the plan in use, if that plan could be the answer; otherwise nothing.
-
-    It could be if there is a limit on moves, and it fits into memory and keeps the constraints.
-    """
-    space = evaluate.space
-    if space.problem.move_limit is None:
-        return []
-    try:
-        assignment = space.assignment(space.problem.move_limit.start)
-    except InvalidInputError:
-        return []
-    value = evaluate.value(assignment)
-    return [value] if np.isfinite(value) else []
 
 
 # ------------------ from what a search found to the result: the plan, its price, its proof
@@ -132,13 +114,13 @@ def answer(
     if strategy == "auto":
         outcome = _descended(_no_worse(outcome, known), evaluate, deadline)
     _check_found(space, outcome)
-    best = outcome.assignments[0]
-    if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
-        outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
-    stayed = best
-    if strategy == "auto" and space.problem.move_limit is not None:
-        stayed = staying(space, evaluate, best, space.problem.move_limit)
-        outcome = _with_best(outcome, evaluate, stayed)
+    best = first = outcome.assignments[0]
+    if strategy == "auto":
+        if space.problem.move_limit is not None:
+            best = staying(evaluate, first, space.problem.move_limit)
+        elif not evaluate.late:
+            best = simplified(evaluate, first)
+        outcome = _with_best(outcome, evaluate, best)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, outcome.assignments[0], name)]
@@ -156,7 +138,7 @@ def answer(
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
             warnings=(
                 *remarks,
-                *_left_out(space, best, stayed, evaluate),
+                *_left_out(space, first, best, evaluate),
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, baselines),
                 *_without_time(settings, baselines, deadline),
@@ -208,7 +190,7 @@ def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) 
     if moves or not outcome.assignments or outcome.termination is Status.OPTIMAL:
         return outcome
     best = outcome.assignments[0]
-    better = single_changes(space, evaluate, best, lambda: not deadline.can_price)
+    better = single_changes(evaluate, best, lambda: not deadline.can_price)
     return _with_best(outcome, evaluate, better)
 
 
@@ -318,10 +300,9 @@ def answer_without_tables(
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
     status, best = outcome.termination, outcome.assignments[0]
-    seen = evaluate.objective.separable_value(
-        evaluate.space.work(best), _types(evaluate.space, best)
-    )
-    if status is Status.OPTIMAL and odd_tables(evaluate.space.problem.workload):
+    space = evaluate.space
+    seen = evaluate.objective.separable_value(space.work(best), space.types(best))
+    if status is Status.OPTIMAL and odd_tables(space.problem.workload):
         status = Status.OPTIMAL_FOR_WIDTHS
     return SolverReport(
         strategy=name,
@@ -352,14 +333,9 @@ def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None
         return None
     work = space.work(best)
     even = np.tile(work.mean(axis=0), (len(work), 1))
-    found = objective.separable_value(even, _types(space, best))
+    found = objective.separable_value(even, space.types(best))
     value = float(objective.values(even)) if found is None else found
     return value if np.isfinite(value) else None
-
-
-def _types(space: SearchSpace, assignment: Assignment) -> frozenset[ShardingType]:
-    chosen = (space.option(t, i) for t, i in enumerate(assignment.options))
-    return frozenset(option.sharding_type for option in chosen)
 
 
 def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:

@@ -7,7 +7,7 @@ plan is priced again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from costmodels import units
@@ -29,13 +29,12 @@ _MOST_SHARES: Final = 20_000
 """Tables times ranks up to which other values are priced: a plan of more takes long to price."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """How an assumed value is told, and the value at the other end of its range."""
-
-    what: str
-    value: Callable[[Workload], str]
-    other: Callable[[Workload, frozenset[str]], tuple[str, Workload | None]]
+_Range = tuple[
+    str,
+    Callable[[Workload], str],
+    Callable[[Workload, frozenset[str]], tuple[str, Workload | None]],
+]
+"""How an assumed value is told, the value, and what is at the other end of its range."""
 
 
 def _one(key: str, what: str, value: object) -> _Range:
@@ -45,11 +44,10 @@ def _one(key: str, what: str, value: object) -> _Range:
     def told(found: object) -> str:
         return str(getattr(found, "value", found))
 
-    return _Range(
-        what,
-        lambda workload: told(getattr(workload, key)),
-        lambda workload, _: (told(value), replace(workload, **changes)),
-    )
+    def other(workload: Workload, _: frozenset[str]) -> tuple[str, Workload]:
+        return told(value), replace(workload, **changes)
+
+    return what, lambda workload: told(getattr(workload, key)), other
 
 
 def _mean_pooling(workload: Workload, names: frozenset[str]) -> tuple[str, Workload]:
@@ -85,10 +83,10 @@ def _larger(workload: Workload, _: frozenset[str]) -> tuple[str, Workload]:
     return f"{batch:,}", replace(workload, batch_size_per_rank=batch)
 
 
-_RANGES: Final = {
-    "tables.pooling_factor": _Range("pooling factor", lambda _: "1", _mean_pooling),
-    "tables.distribution": _Range("index distribution", lambda _: "uniform", _zipf),
-    "dense": _Range(
+_RANGES: Final[dict[str, _Range]] = {
+    "tables.pooling_factor": ("pooling factor", lambda _: "1", _mean_pooling),
+    "tables.distribution": ("index distribution", lambda _: "uniform", _zipf),
+    "dense": (
         "dense part",
         lambda w: (
             "MLPs of " + " and ".join(map(str, (list(w.dense.bottom_mlp), list(w.dense.top_mlp))))
@@ -100,10 +98,12 @@ _RANGES: Final = {
     "training.pipeline": _one("pipeline", "pipeline", Pipeline.NONE),
     "training.gradient_dtype": _one("gradient_dtype", "type of dense gradients", DataType.BF16),
     "training.index_bytes": _one("index_bytes", "bytes per index", 4),
-    "training.batch_size_per_rank": _Range(
-        "batch per rank", lambda w: f"{w.batch_size_per_rank:,}", _larger
+    "training.batch_size_per_rank": (
+        "batch per rank",
+        lambda w: f"{w.batch_size_per_rank:,}",
+        _larger,
     ),
-    "memory.reserve": _Range(
+    "memory.reserve": (
         "memory reserve",
         lambda w: units.format_bytes(w.reserved_bytes),
         lambda _, __: ("any: it changes memory alone", None),
@@ -147,16 +147,16 @@ def assumptions(
         price: the seconds of a step of the workload with another value.
     """
     found = []
-    for key, known in _RANGES.items():
+    for key, (what, value, change) in _RANGES.items():
         names = frozenset(assumed.get(key, ())) & _unchanged(workload, key)
         if key not in assumed or (key.startswith("tables.") and not names):
             continue
-        told, other = known.other(workload, names)
+        told, other = change(workload, names)
         found.append(
             Assumed(
                 key=key,
-                what=known.what,
-                value=known.value(workload),
+                what=what,
+                value=value(workload),
                 num_tables=len(names),
                 other=told,
                 time_s=None if other is None else price(other),

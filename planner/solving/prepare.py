@@ -208,8 +208,7 @@ def objective_value(
     objective: str = "iteration",
     *,
     robust: ScenarioRule = ScenarioRule.WORST,
-    torchrec_figures: bool = False,
-    make_pipeline: MakePipeline | None = None,
+    make_pipeline: MakePipeline = CostPipeline,
 ) -> float:
     """The value that a search for ``objective`` would give a plan.
 
@@ -219,9 +218,7 @@ def objective_value(
         plan: a plan of this workload on these ranks.
         objective: as in :class:`planner.SearchSettings`.
         robust: whether the worst or the mean over workload and scenarios counts.
-        torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
-            system's.
-        make_pipeline: makes what prices plans; it takes the place of ``torchrec_figures``.
+        make_pipeline: makes what prices plans.
 
     Returns:
         In the unit of the objective: seconds, bytes, or US dollars per billion samples.
@@ -230,8 +227,7 @@ def objective_value(
         InvalidInputError: the plan is not one of this problem, there is no such objective, or the
             system lacks what the objective needs.
     """
-    asked = make_pipeline or pricing_of(torchrec_figures=torchrec_figures)
-    own = objective_class(objective).priced_by(asked)
+    own = objective_class(objective).priced_by(make_pipeline)
     pipeline = search_pipeline(problem, own)
     try:
         check_plan(plan, problem.workload, problem.topology.world_size)

@@ -168,12 +168,20 @@ class SolvingRun:
         Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
         has no option at all, all kernels are listed after all.
         """
+        started = time.perf_counter()
+
+        def tell(done: int, total: int) -> None:
+            if self.progress is not None:
+                phase = f"options of {done:,} of {total:,} tables listed"
+                seconds = time.perf_counter() - started
+                self.progress(SearchProgress(seconds=seconds, phase=phase))
+
         with collector_paused():
             space = search_space(
                 self.problem,
                 self.make_pipeline,
                 every_kernel=every_kernel,
-                progress=_listing_progress(self.progress),
+                progress=tell,
                 should_stop=self.should_stop,
             )
             if space.listing.has_every_kernel:
@@ -191,21 +199,6 @@ class SolvingRun:
             search_objective(settings.objective, space, settings.robust),
             Budget(time_limit_s=limit_s, max_evaluations=most),
         )
-
-
-def _listing_progress(
-    progress: Callable[[SearchProgress], None] | None,
-) -> cuts.ListingProgress | None:
-    """A callback that reports how many tables have their options listed; no plan exists then."""
-    if progress is None:
-        return None
-    started = time.perf_counter()
-
-    def tell(done: int, total: int) -> None:
-        phase = f"options of {done:,} of {total:,} tables listed"
-        progress(SearchProgress(seconds=time.perf_counter() - started, phase=phase))
-
-    return tell
 
 
 # ------------------ a plan that TorchRec runs correctly
@@ -252,7 +245,8 @@ def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) ->
     if not found:
         return first
     best = _with_runners_up_that_run(min(found, key=lambda result: result.solver.value))
-    solver = replace(best.solver, bound=first.solver.bound, seconds=_seconds(first, results))
+    seconds = sum(result.solver.seconds for result in (first, *results))
+    solver = replace(best.solver, bound=first.solver.bound, seconds=seconds)
     gap = solver.gap_ratio
     if solver.status in (Status.OPTIMAL, Status.OPTIMAL_FOR_WIDTHS) and (
         gap is None or gap > OPTIMALITY_GAP
@@ -318,9 +312,3 @@ def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
         for i in range(_WIDTHS):
             each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
             yield cuts.pieces_of_one_width(workload, rules, found.plan, each)
-
-
-def _seconds(first: PlanningResult, others: list[PlanningResult]) -> float:
-    """The seconds of all searches together."""
-    anew = sum(other.solver.seconds for other in others)
-    return first.solver.seconds + anew

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -29,7 +29,7 @@ from costmodels.sharding import (
     option_of,
     place,
 )
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.options.cuts import PLAIN_NAMES
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
@@ -48,12 +48,33 @@ _MOST_ENTRIES: Final = 400_000
 """Numbers of work priced in one call; more do not fit into processor caches, and take gigabytes."""
 
 
+Choice = tuple[int, tuple[int, ...]]
+"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """For each table in order: index of its option, and places (ranks or hosts) of its pieces."""
 
     options: tuple[int, ...]
     places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, choices: Iterable[Choice]) -> Assignment:
+        """The assignment of one choice for each table, in order."""
+        pairs = list(choices)
+        return cls(options=tuple(o for o, _ in pairs), places=tuple(p for _, p in pairs))
+
+    def choice(self, table: int) -> Choice:
+        """Option and places of a table."""
+        return self.options[table], self.places[table]
+
+    def changed(self, choices: Mapping[int, Choice]) -> Assignment:
+        """The assignment with other options and places of some tables."""
+        options, places = list(self.options), list(self.places)
+        for table, own in choices.items():
+            options[table], places[table] = own
+        return Assignment(options=tuple(options), places=tuple(places))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +121,7 @@ class SearchSpace:
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size
         self.num_hosts = problem.topology.num_hosts
+        self._sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         counts = [len(t.options) for t in self.tables]
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.options: tuple[ShardingOption, ...] = tuple(o for t in self.tables for o in t.options)
@@ -107,11 +129,9 @@ class SearchSpace:
         pool = WorkPool.of([w for t in self.tables for w in t.works], pipeline.num_features)
         self.pool, self.rows, self.pool_first = pool.rows, pool.index, pool.first
         self.pool_device, self.pool_host = self.pool @ self.device, self.pool @ self.host
-        self.largest_device: FloatArray = (
-            np.maximum.reduceat(self.pool_device, self.pool_first)
-            if len(self.pool_first)
-            else np.zeros(0)
-        )
+        self.largest_device: FloatArray = np.zeros(0)
+        if len(self.pool_first):
+            self.largest_device = np.maximum.reduceat(self.pool_device, self.pool_first)
         self.mean_work: FloatArray = pool.summed() / self.world_size
         self.rules = PlacementRules.of(problem)
         spreads = [o.spread for o in self.options]
@@ -119,11 +139,9 @@ class SearchSpace:
         self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
         self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
         self.pieces[self.is_uniform] = 0
-        bound = [
-            o.keeps_pieces_apart or (o.keeps_pieces_on_host and o.num_pieces > 1)
-            for o in self.options
-        ]
-        self._is_bound: BoolArray = np.array(bound, dtype=bool)
+        apart = [o.keeps_pieces_apart for o in self.options]
+        near = [o.keeps_pieces_on_host and o.num_pieces > 1 for o in self.options]
+        self._is_bound: BoolArray = np.array(apart, dtype=bool) | np.array(near, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
         self._runs: dict[int, list[tuple[IntArray, int]]] = {}
@@ -139,9 +157,24 @@ class SearchSpace:
         """The different sets of sharding types that tables may choose from."""
         return frozenset(frozenset(o.sharding_type for o in t.options) for t in self.tables)
 
+    def least_options(self, values: FloatArray) -> IntArray:
+        """``[T]`` number of each table's option of least value, ``[n]``; the first in a tie."""
+        least = np.minimum.reduceat(values, self.first[:-1])
+        at = np.flatnonzero(values == least[self.table_of])
+        return np.asarray(at[np.unique(self.table_of[at], return_index=True)[1]])
+
+    def types(self, assignment: Assignment) -> frozenset[ShardingType]:
+        """The sharding types of an assignment."""
+        return frozenset(self.option(t, i).sharding_type for t, i in enumerate(assignment.options))
+
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""
         return self.tables[table].options[index]
+
+    def allowed(self, table: int, spread: Spread) -> BoolArray:
+        """``[W]`` ranks (or ``[H]`` hosts) that constraints leave to the pieces of a table."""
+        masks = self.may_use_host if spread is Spread.HOSTS else self.may_use_rank
+        return np.asarray(masks[table])
 
     def with_kernel(
         self, table: int, index: int, kernel: ComputeKernel, cache_ratio: float | None = None
@@ -160,17 +193,14 @@ class SearchSpace:
         Args:
             flat: position of the option among those of all tables.
         """
+        rows = self.rows[flat]
+        if self.is_uniform[flat]:
+            return [(rows, 1)]
         if flat not in self._runs:
-            rows = self.rows[flat]
-            differ = np.zeros(0, dtype=np.int64)
-            if not self.is_uniform[flat]:
-                work = self.pool[rows].reshape(len(rows), -1)
-                differ = np.flatnonzero((work[1:] != work[:-1]).any(axis=1)) + 1
-            ends = [*differ.tolist(), 1 if self.is_uniform[flat] else len(rows)]
-            starts = [0, *differ.tolist()]
-            shown = [rows] if self.is_uniform[flat] else [rows[a] for a in starts]
-            counts = [b - a for a, b in zip(starts, ends, strict=True)]
-            self._runs[flat] = list(zip(shown, counts, strict=True))
+            work = self.pool[rows].reshape(len(rows), -1)
+            starts = np.flatnonzero(np.append(True, (work[1:] != work[:-1]).any(axis=1)))
+            counts = np.diff(np.append(starts, len(rows))).tolist()
+            self._runs[flat] = [(rows[a], n) for a, n in zip(starts, counts, strict=True)]
         return self._runs[flat]
 
     def placed_rows(
@@ -226,24 +256,15 @@ class SearchSpace:
 
     def keeps_rules(self, assignment: Assignment) -> bool:
         """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's."""
-        if self._is_tied and not self._may_be_there(assignment):
-            return False
+        for table, index in enumerate(assignment.options if self._is_tied else ()):
+            mask = self.allowed(table, self.option(table, index).spread)
+            if not mask[list(assignment.places[table])].all():
+                return False
         for t in np.flatnonzero(self._is_bound[self.first[:-1] + assignment.options]):
             option = self.option(int(t), assignment.options[t])
             if not option.may_be_at(assignment.places[t], self.local_world_size):
                 return False
         return not self.rules or self.usage(assignment).kept
-
-    def _may_be_there(self, assignment: Assignment) -> bool:
-        """Whether every piece is on a rank (or host) that constraints leave to its table."""
-        for t, (index, places) in enumerate(
-            zip(assignment.options, assignment.places, strict=True)
-        ):
-            hosts = self.option(t, index).spread is Spread.HOSTS
-            mask = self.may_use_host[t] if hosts else self.may_use_rank[t]
-            if not mask[list(places)].all():
-                return False
-        return True
 
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
         """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
@@ -260,12 +281,11 @@ class SearchSpace:
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = self._names(options)
         rows = (table.num_embeddings for table in self.problem.workload.tables)
-        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         named = [
             replace(o, sharding_type=names.get(o.sharding_type, o.sharding_type)) for o in options
         ]
         placed = zip(named, rows, assignment.places, strict=True)
-        return Plan(placements=tuple(place(o, n, where, **sizes) for o, n, where in placed))
+        return Plan(placements=tuple(place(o, n, at, **self._sizes) for o, n, at in placed))
 
     def assignment(self, plan: Plan) -> Assignment:
         """The assignment that gives a plan; the inverse of :meth:`plan`.
@@ -273,18 +293,16 @@ class SearchSpace:
         Raises:
             InvalidInputError: the plan cuts a table in a way that is not in the space.
         """
-        options, places = [], []
+        found = []
         for t, table in enumerate(self.tables):
-            found = self.located(t, plan.placement(table.table))
-            if found is None:
-                msg = f"table {table.table!r}: no option of the search space is cut like the plan"
-                raise InvalidInputError(msg)
-            options.append(found[0])
-            places.append(found[1])
-        return Assignment(options=tuple(options), places=tuple(places))
+            choice = self.located(t, plan.placement(table.table))
+            if choice is None:
+                refuse(f"table {table.table!r}: no option of the search space is cut like the plan")
+            found.append(choice)
+        return Assignment.of(found)
 
     @cached_property
-    def in_use(self) -> list[tuple[int, tuple[int, ...]] | None] | None:
+    def in_use(self) -> list[Choice | None] | None:
         """How the plan in use has each table: index of the option and places.
 
         None for a table that is cut as no listed option cuts it; None instead of the list if there
@@ -295,19 +313,22 @@ class SearchSpace:
             return None
         return [self.located(t, limit.start.placement(o.table)) for t, o in enumerate(self.tables)]
 
-    def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
+    @cached_property
+    def start(self) -> Assignment | None:
+        """The plan in use; None if there is none, or if no listed option cuts a table like it."""
+        found = [choice for choice in self.in_use or () if choice is not None]
+        return Assignment.of(found) if self.in_use and len(found) == self.num_tables else None
+
+    def located(self, table: int, placement: TablePlacement) -> Choice | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
-        sizes = {"world_size": self.world_size, "local_world_size": self.local_world_size}
         item, options = self.problem.workload.tables[table], self.tables[table].options
-        kind, found = placement.sharding_type, []
-        for name in {kind, self.listing.names.get(kind, kind)}:
-            option = option_of(replace(placement, sharding_type=name), item, **sizes)
-            if option in options:
-                found.append((options.index(option), option))
-        if not found:
+        kind = placement.sharding_type
+        names = {kind, self.listing.names.get(kind, kind)}
+        cut = (option_of(replace(placement, sharding_type=n), item, **self._sizes) for n in names)
+        index = min((options.index(o) for o in cut if o and o in options), default=None)
+        if index is None:
             return None
-        index, option = min(found, key=lambda both: both[0])
-        return index, option.places_of(placement.ranks, self.local_world_size)
+        return index, options[index].places_of(placement.ranks, self.local_world_size)
 
     def _names(self, options: Sequence[ShardingOption]) -> dict[ShardingType, ShardingType]:
         """The sharding types that get another name in the plan, and this name; see :meth:`plan`."""
@@ -325,25 +346,16 @@ class SearchSpace:
 
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
     """``[T, size]`` True for allowed places; tables often share a tuple, which is read once."""
-    rows: dict[int, BoolArray] = {}
-    for places in allowed:
-        if id(places) not in rows:
-            row = np.zeros(size, dtype=bool)
-            row[list(places)] = True
-            rows[id(places)] = row
-    return np.array([rows[id(places)] for places in allowed], dtype=bool).reshape(-1, size)
+    rows = {places: np.zeros(size, dtype=bool) for places in set(allowed)}
+    for places, row in rows.items():
+        row[list(places)] = True
+    return np.array([rows[places] for places in allowed], dtype=bool).reshape(-1, size)
 
 
 class Evaluator:
     """Prices work and assignments, counts the work of a search, and ends it with its budget."""
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        objective: AbstractObjective,
-        budget: Budget,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, space: SearchSpace, objective: AbstractObjective, budget: Budget) -> None:
         """Start the clock."""
         self.space = space
         self.objective = objective
@@ -354,20 +366,24 @@ class Evaluator:
         most = budget.max_evaluations
         most_s = math.inf if most is None else most * self._plan_s
         self.meter = Meter(most_s, budget.time_limit_s)
-        self._clock = clock
-        self._started = clock()
+        self._started = time.perf_counter()
         self._known: dict[Assignment, float] = {}
 
     @property
     def seconds(self) -> float:
         """Seconds since the search began."""
-        return self._clock() - self._started
+        return time.perf_counter() - self._started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds by the clock that are left; infinite without a time limit."""
+        limit_s = self.budget.time_limit_s
+        return math.inf if limit_s is None else limit_s - self.seconds
 
     @property
     def late(self) -> bool:
         """Whether the time limit has passed."""
-        limit = self.budget.time_limit_s
-        return limit is not None and self.seconds >= limit
+        return self.left_s <= 0
 
     @property
     def exhausted(self) -> bool:

@@ -8,7 +8,6 @@ import gc
 import importlib
 import os
 import pickle
-import runpy
 import signal
 import sys
 import threading
@@ -20,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, current_process
+from types import ModuleType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
@@ -75,27 +75,11 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def command(module: str) -> list[str]:
-    """The command line that runs a module as a child of this process, which ends with it."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), module]
-
-
 def _watch(parent: int) -> None:
     """Check from time to time whether the parent still runs; end this process if not."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os._exit(1)
-
-
-def main() -> None:
-    """Run a module as a child: the command line has the process id of the parent and its name."""
-    _, parent, module = sys.argv
-    end_with(int(parent))
-    runpy.run_module(module, run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()
 
 
 # ------------------ worker pool
@@ -111,6 +95,9 @@ Result = TypeVar("Result")
 
 _POLL_S: Final = 0.2
 """Seconds between two checks of ``should_stop``."""
+_QUIT_S: Final = 1.0
+"""Most seconds to wait until the system has ended a process after it was killed."""
+_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class ProcessDiedError(Exception):
@@ -143,23 +130,25 @@ class _Worker(NamedTuple):
 
     def end(self) -> None:
         self.process.kill()
+        self.process.join(_QUIT_S)
         self.pipe.close()
-        self.process.join()
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Processes that are started when they are needed; :meth:`close` ends all of them.
 
     A pool belongs to the thread that made it: its processes end with that thread
-    (:mod:`planner.support.lifeline`).
+    (:func:`end_with`).
 
     Args:
         workers: the largest number of processes at a time.
+        quiet: whether they compute on one thread, print nothing, and do not import the main module
+            of the caller, so that calls from scripts and notebooks work.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, quiet: bool = False) -> None:
         """Start no process yet."""
-        self._most = workers
+        self._most, self._quiet = workers, quiet
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, int]] = {}
 
@@ -198,17 +187,18 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
                 return
             while waiting and len(self._busy) < self._most:
                 index, item = waiting.popleft()
-                self._begin(function, index, item)
+                self.begin(function, item, index)
             for ready in wait(list(self._busy), timeout=_POLL_S):
                 if isinstance(ready, Connection):
                     yield self._end(ready)
 
-    def _begin(self, function: Callable[[Item], Result], index: int, item: Item) -> None:
-        worker = self._idle.pop() if self._idle else _started()
+    def begin(self, function: Callable[[Item], Result], item: Item, index: int = 0) -> None:
+        """Begin a call, whose result :meth:`run` gives later; at most as many as processes."""
+        request = pickle.dumps((function, item))
+        worker = self._idle.pop() if self._idle else _started(quiet=self._quiet)
         self._busy[worker.pipe] = (worker, index)
-        # If the process has died, reading from its pipe will tell.
-        with contextlib.suppress(ConnectionError):
-            worker.pipe.send_bytes(pickle.dumps((function, item)))
+        # A thread sends it, because a new process reads only after its imports.
+        threading.Thread(target=_send, args=(worker.pipe, request), daemon=True).start()
 
     def _end(self, pipe: Connection) -> Finished[Result]:
         worker, index = self._busy.pop(pipe)
@@ -222,14 +212,30 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         return Finished(index=index, result=result, error=error)
 
 
-def _started() -> _Worker:
+def _send(pipe: Connection, request: bytes) -> None:
+    with contextlib.suppress(OSError):  # if the process has died, reading from its pipe will tell
+        pipe.send_bytes(request)
+
+
+def _started(*, quiet: bool) -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-    with interrupts_blocked():
+    asked = {"pipe": theirs, "parent": os.getpid(), "quiet": quiet}
+    process = context.Process(target=_work, kwargs=asked, daemon=True)
+    with interrupts_blocked(), _main_hidden() if quiet else contextlib.nullcontext():
         process.start()
     theirs.close()
     return _Worker(process=process, pipe=ours)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """A context for starting processes that do not import the main module."""
+    before, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 @contextmanager
@@ -244,10 +250,15 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(pipe: Connection, parent: int) -> None:
+def _work(*, pipe: Connection, parent: int, quiet: bool) -> None:
     """The loop of a process: answer calls until the pool closes the pipe."""
     end_with(parent)
+    current_process().daemon = False  # so that it may start processes, which end with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if quiet:
+        os.environ.update(_ONE_THREAD)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     while True:
         try:
             request = pipe.recv_bytes()

@@ -20,7 +20,8 @@ import numpy as np
 
 import costmodels
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Stream
+from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
+from costmodels.iteration.timing import Simulation
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology

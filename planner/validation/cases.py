@@ -14,18 +14,19 @@ import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from costmodels.estimates import Z90, Estimate, Source
-from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
+from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
+from planner.io.importers.base import placed
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 
@@ -146,10 +147,7 @@ def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
 
 
 def with_left_out(
-    case: Case,
-    kind: str,
-    ways: Mapping[str, tuple[str, ...]],
-    price: Callable[[Any], Estimate],
+    case: Case, kind: str, ways: Mapping[str, tuple[str, ...]], price: Callable[[Any], Estimate]
 ) -> Prediction:
     """A case priced with the shipped constants, and with those that were fitted without it.
 
@@ -184,18 +182,7 @@ def published_workload(name: str, **overrides: object) -> Workload:
 
 def whole_tables(workload: Workload) -> Plan:
     """The plan with every table whole on the only rank."""
-    place = partial(Shard, rank=0, row_offset=0, col_offset=0)
-    return Plan(
-        placements=tuple(
-            TablePlacement(
-                table=t.name,
-                sharding_type=ShardingType.TABLE_WISE,
-                kernel=ComputeKernel.FUSED,
-                shards=(place(num_rows=t.num_embeddings, num_cols=t.embedding_dim),),
-            )
-            for t in workload.tables
-        )
-    )
+    return Plan(placements=tuple(placed(t, ShardingType.TABLE_WISE, (0,)) for t in workload.tables))
 
 
 def csv_rows(name: str) -> list[dict[str, str]]:

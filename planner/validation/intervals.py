@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, balanced_s
 from costmodels.collective.measured import Measured
+from costmodels.estimates import Z90
 from costmodels.fabrics import fabric_link
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.system_models import collective_model
@@ -25,7 +26,7 @@ from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
-from planner.validation.cases import Prediction, grouped
+from planner.validation.cases import UNSEEN, Case, Prediction, grouped, within
 from planner.validation.kernels import other_lookups
 from planner.validation.published import load_cases, predict
 
@@ -56,33 +57,14 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class HeldOut(Prediction):
     """One point of a curve, and its prediction, which has not seen it.
 
     Attributes:
-        name: name of the group that the point belongs to, for tables.
         size_bytes: size as nccl-tests counts it.
-        predicted_s: predicted seconds.
-        measured_s: measured seconds.
-        spread_ratio: the 90 % interval is the prediction divided and multiplied by 1 + this.
     """
 
-    name: str
     size_bytes: float
-    predicted_s: float
-    measured_s: float
-    spread_ratio: float
-
-    @property
-    def error_ratio(self) -> float:
-        """Absolute value of the relative error of the prediction."""
-        return abs(self.predicted_s / self.measured_s - 1.0)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the measurement lies inside the interval."""
-        apart = max(self.predicted_s / self.measured_s, self.measured_s / self.predicted_s)
-        return apart <= 1.0 + self.spread_ratio
 
 
 def predicting_records() -> tuple[CurveRecord, ...]:
@@ -133,16 +115,13 @@ def points(
     wanted = np.array(curve.size_bytes if sizes is None else sizes)
     measured = dict(zip(curve.size_bytes, curve.time_s, strict=True))
     predicted = balanced_s(model, curve.collective, wanted, topology)
-    return [
-        HeldOut(
-            name=name or record.set_name,
-            size_bytes=float(size),
-            predicted_s=float(seconds),
-            measured_s=measured[size],
-            spread_ratio=model.confidence(curve.collective, size, topology).spread_ratio,
-        )
-        for size, seconds in zip(wanted, predicted, strict=True)
-    ]
+    found = []
+    for size, seconds in zip(wanted, predicted, strict=True):
+        spread = model.confidence(curve.collective, size, topology).spread_ratio
+        case = Case(name=name or record.set_name, topology=topology, measured_s=measured[size])
+        time = within(float(seconds), math.log1p(spread) / Z90)
+        found.append(HeldOut(case=case, predicted={UNSEEN: time}, size_bytes=float(size)))
+    return found
 
 
 def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
@@ -195,19 +174,13 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
     for record in shipped_curves():
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
             continue
-        topology = _cluster(record)
-        name = f"{record.set_name} {record.curve.collective} over {record.curve.domains}"
+        curve, local = record.curve, record.curve.ranks // record.nodes
+        system = load_system(_OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=local)
+        rate = curve.network_bytes_per_s
+        link = fabric_link(curve.fabric, nic_bytes_per_s=rate, nics_per_gpu=1.0)
+        topology = replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
+        name = f"{record.set_name} {curve.collective} over {curve.domains}"
         yield from points(collective_model(topology), record, name=name, topology=topology)
-
-
-def _cluster(record: CurveRecord) -> Topology:
-    """The shipped system of a curve's device, with the network that its source names."""
-    curve = record.curve
-    system = load_system(
-        _OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=curve.ranks // record.nodes
-    )
-    link = fabric_link(curve.fabric, nic_bytes_per_s=curve.network_bytes_per_s, nics_per_gpu=1.0)
-    return replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
 
 
 def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
@@ -246,8 +219,8 @@ class Coverage:
     Attributes:
         family: what was measured.
         rows: number of measurements.
-        coverage_ratio: share of measurements inside their intervals; NaN without rows.
-        width_ratio: median of high / low - 1 over all intervals; NaN without rows.
+        coverage_ratio: share of measurements inside their intervals.
+        width_ratio: median of high / low - 1 over all intervals.
         chance_ratio: probability that the coverage of true 90 % intervals is at least as far from
             0.9. It takes rows as independent; rows of one system are not, so that it is too small
             if few systems were measured.
@@ -264,17 +237,15 @@ class Coverage:
     @property
     def coverage_ok(self) -> bool:
         """Whether the coverage is within 80 to 97 %, or there are too few rows to tell."""
-        low, high = WANTED
-        return low <= self.coverage_ratio <= high or self.chance_ratio > _CONSISTENT
+        return self.verdict != "no"
 
     @property
     def verdict(self) -> str:
         """The same in words."""
-        if not self.coverage_ok:
-            return "no"
-        low, high = WANTED
-        too_few = f"too few to tell (p = {self.chance_ratio:.2f})"
-        return "yes" if low <= self.coverage_ratio <= high else too_few
+        if WANTED[0] <= self.coverage_ratio <= WANTED[1]:
+            return "yes"
+        is_chance = self.chance_ratio > _CONSISTENT
+        return f"too few to tell (p = {self.chance_ratio:.2f})" if is_chance else "no"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,18 +273,22 @@ class PlanPair:
 def coverages() -> tuple[Coverage, ...]:
     """The coverage of each family, and last that of all counted families together."""
     records = predicting_records()
-    large = (p for p in never_fitted(records) if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
+    others = (p for p in never_fitted(records) if " 1x" in p.case.name)
+    large = (p for p in others if p.size_bytes >= _LARGE_BYTES)
     lookups = (p for p in other_lookups() if p.case.groups["role"] == "validate")
-    families = (
-        ("iteration: published systems", _of_steps(_published()), True),
-        ("lookup: H100", _of_steps(lookups), True),
-        ("collective: sizes left out", _of_curves(every_other_size(records)), True),
-        ("collective: other versions", _of_curves(older_versions(records)), True),
-        ("collective: other harness, >= 1 MiB", _of_curves(large), False),
-        ("collective: other clusters", _of_curves(clusters_never_fitted()), False),
+    families: tuple[tuple[str, Iterable[Prediction], bool], ...] = (
+        ("iteration: published systems", _published(), True),
+        ("lookup: H100", lookups, True),
+        ("collective: sizes left out", every_other_size(records), True),
+        ("collective: other versions", older_versions(records), True),
+        ("collective: other harness, >= 1 MiB", large, False),
+        ("collective: other clusters", clusters_never_fitted(), False),
     )
-    found = [_coverage(name, rows, counted=counted) for name, rows, counted in families]
-    together = [row for _, rows, counted in families if counted for row in rows]
+    found, together = [], []
+    for name, predictions, counted in families:
+        rows = list(predictions)
+        found.append(_coverage(name, rows, counted=counted))
+        together += rows if counted else []
     return (*found, _coverage("all but other harnesses and clusters", together, counted=False))
 
 
@@ -351,25 +326,15 @@ def _published() -> tuple[Prediction, ...]:
     return tuple(predict(case) for case in load_cases())
 
 
-def _of_steps(found: Iterable[Prediction]) -> list[tuple[bool, float]]:
-    """Whether each measurement is inside its interval, and high / low - 1 of the interval."""
-    return [(p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0) for p in found]
-
-
-def _of_curves(found: Iterable[HeldOut]) -> list[tuple[bool, float]]:
-    """The same of points of collective curves."""
-    return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in found]
-
-
-def _coverage(family: str, rows: list[tuple[bool, float]], *, counted: bool) -> Coverage:
-    """The coverage of a family with these rows: whether inside, and high / low - 1."""
-    held = sum(inside for inside, _ in rows)
+def _coverage(family: str, found: Sequence[Prediction], *, counted: bool) -> Coverage:
+    """The coverage of a family."""
+    held = sum(p.is_inside for p in found)
     return Coverage(
         family=family,
-        rows=len(rows),
-        coverage_ratio=held / len(rows) if rows else math.nan,
-        width_ratio=float(np.median([width for _, width in rows])) if rows else math.nan,
-        chance_ratio=_chance(held, len(rows)),
+        rows=len(found),
+        coverage_ratio=held / len(found),
+        width_ratio=float(np.median([p.shipped.high_s / p.shipped.low_s - 1.0 for p in found])),
+        chance_ratio=_chance(held, len(found)),
         counted=counted,
     )
 
@@ -385,8 +350,5 @@ def _chance(held: int, rows: int) -> float:
     """
     from scipy.special import bdtr
 
-    if rows == 0:
-        return 1.0
-    below = float(bdtr(held, rows, 0.9))
-    above = 1.0 - (float(bdtr(held - 1, rows, 0.9)) if held > 0 else 0.0)
-    return min(1.0, 2.0 * min(below, above))
+    below, fewer = (float(bdtr(k, rows, 0.9)) if k >= 0 else 0.0 for k in (held, held - 1))
+    return min(1.0, 2.0 * min(below, 1.0 - fewer))

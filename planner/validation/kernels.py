@@ -45,7 +45,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
 from costmodels.topology import Topology
 from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import Workload
 from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
@@ -151,6 +151,7 @@ _PUBLISHED_MS: Final = (
 )
 """Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
 (NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
+_NVIDIA: Final = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
 FAMILY_OUT: Final = "family left out"
 KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
 EAGER: Final = "eager interaction"
@@ -183,25 +184,15 @@ def dense_cases() -> tuple[KernelCase, ...]:
 def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
     found = [
-        cases.with_left_out(
-            case, "dense", {FAMILY_OUT: ("family",)}, partial(_with_constants, case)
-        )
+        cases.with_left_out(case, "dense", KERNELS_LEFT_OUT, partial(_with_constants, case))
         for case in dense_cases()
         if case.groups["family"] != PRODUCTS
     ]
-    families = cases.Part(
-        "families",
-        "GPU times on H200 and H100",
-        found,
-        by=("family",),
-        judged=FAMILY_OUT,
-        unit="us",
-    )
-    title = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
+    title = "GPU times on H200 and H100"
     return (
-        families,
-        replace(families, name="groups", by=("measurements",)),
-        cases.Part("published", title, published_steps()),
+        cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),
+        cases.Part("groups", title, found, by=("measurements",), judged=FAMILY_OUT, unit="us"),
+        cases.Part("published", _NVIDIA, published_steps()),
     )
 
 
@@ -314,32 +305,23 @@ def lookup_rows() -> tuple[LookupRow, ...]:
 
 def lookups() -> tuple[cases.Part, ...]:
     """A part for every way of fitting, and one of the calls to which nothing is fitted."""
-    rows, topology = lookup_rows(), cases.system("h200_sxm")
+    rows, topology, by = lookup_rows(), cases.system("h200_sxm"), ("calls", "direction")
     found = {
         way: _lookups(way, rows, left_out(rows, topology, groups), topology)
         for way, groups in ways(rows).items()
     }
-    found[_OTHERS] = [
-        p
-        for p in other_lookups()
-        if p.case.groups["calls"] in LOCATIONS and p.case.groups["direction"] in PASSES
-    ]
+    known = {*LOCATIONS, *PASSES}
+    found[_OTHERS] = [p for p in other_lookups() if known >= {p.case.groups[name] for name in by}]
     return tuple(
-        cases.Part(
-            way,
-            f"FBGEMM's lookups: {way}",
-            predictions,
-            by=("calls", "direction"),
-            unit="us",
-        )
+        cases.Part(way, f"FBGEMM's lookups: {way}", predictions, by=by, unit="us")
         for way, predictions in found.items()
     )
 
 
 def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
     """For each way of leaving rows out, the group of each row."""
-    columns = np.array([row.shard.num_cols for row in rows])
-    bags = np.array([row.shard.table.pooling_factor for row in rows])
+    columns = np.array([row.shards.num_cols[0] for row in rows])
+    bags = np.array([row.shards.tables.pooling_factor[0] for row in rows])
     return {
         "a tenth of the points left out": folds_of(rows),
         "wider or narrower rows left out": (columns > np.median(columns)).astype(np.int64),
@@ -353,19 +335,16 @@ def _lookups(
     """Both passes of every row, with the intervals that ``predict lookup`` gives."""
     found = []
     for row, time_s in zip(rows, predicted_s.tolist(), strict=True):
-        pooled = row.shard.table.pooling is not Pooling.NONE
-        sigma = call_sigma(topology, row.shard.kernel, is_pooled=pooled)
+        pooled = bool(row.shards.tables.is_pooled[0])
+        sigma = call_sigma(topology, row.kernel, is_pooled=pooled)
         sigma = math.hypot(sigma, rate_sigma(topology, "lookup"))
-        for i, direction in enumerate(PASSES):
+        for direction, measured_s, own_s in zip(PASSES, row.measured_s, time_s, strict=True):
+            groups = {"calls": row.block, "direction": direction}
             case = cases.Case(
-                name=row.point,
-                topology=topology,
-                measured_s=row.measured_s[i],
-                groups={"calls": row.block, "direction": direction},
+                name=row.point, topology=topology, measured_s=measured_s, groups=groups
             )
-            found.append(
-                cases.Prediction(case=case, predicted={way: cases.within(time_s[i], sigma)})
-            )
+            predicted = {way: cases.within(own_s, sigma)}
+            found.append(cases.Prediction(case=case, predicted=predicted))
     return found
 
 
@@ -375,16 +354,13 @@ def other_lookups() -> list[cases.Prediction]:
     topology, found = load_system("h100_sxm"), []
     for row, p in zip(table.rows, predict_lookups(table, topology), strict=True):
         if isinstance(p, Predicted) and row["device"] == "H100-SXM5-80GB":
+            groups = {"calls": row["location"], "direction": row["phase"].split("+")[0]}
             case = cases.Case(
                 name=row["point_id"],
                 topology=topology,
                 measured_s=float(row["time_us"]) * 1e-6,
                 reference=row["source"],
-                groups={
-                    "calls": row["location"],
-                    "direction": row["phase"].split("+")[0],
-                    "role": row["role"],
-                },
+                groups=groups | {"role": row["role"]},
             )
             ends = {"low_s": p.low_s, "high_s": p.high_s}
             time = Estimate(time_s=p.time_s, source=Source.DEFAULT, **ends)

@@ -14,21 +14,15 @@ from dataclasses import replace
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.dense.base import dense_parameters
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingType,
-    TablePlacement,
-    row_blocks,
-)
+from costmodels.sharding import Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GB
-from costmodels.workload import DataType, Pipeline, Table, Workload
+from costmodels.workload import DataType, Pipeline, Workload
 from planner import io
 from planner.errors import refuse
+from planner.io.importers.base import placed
 from planner.validation.cases import UNSEEN, Part, Prediction, StepCase, csv_rows, within
 
 _FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
@@ -148,33 +142,16 @@ def plan_from_matrix(
     for rank, tables in enumerate(tables_by_rank):
         for index in tables:
             ranks_of.setdefault(index, []).append(rank)
-    return Plan(
-        placements=tuple(
-            _placement(table, ranks_of[index], workload, topology, threshold_gb)
-            for index, table in enumerate(workload.tables)
-        )
-    )
-
-
-def _placement(
-    table: Table, ranks: list[int], workload: Workload, topology: Topology, threshold_gb: float
-) -> TablePlacement:
-    """The placement of a table on ``ranks``; see :func:`plan_from_matrix`."""
-    state = table.num_embeddings * workload.optimizer_of(table).state_bytes_per_row(
-        table.embedding_dim
-    )
-    size_gb = (table.num_embeddings * table.embedding_dim * DataType.FP32.num_bytes + state) / GB
-    rows, kernel = table.num_embeddings, ComputeKernel.FUSED
-    if len(ranks) == topology.world_size and size_gb <= threshold_gb * _REPLICATION_SLACK:
-        kind, kernel = ShardingType.DATA_PARALLEL, ComputeKernel.DENSE
-        blocks = [(0, rows)] * len(ranks)
-    else:
-        kind, blocks = _row_split(ranks, topology), list(row_blocks(rows, len(ranks)))
-    shards = (
-        Shard(rank=rank, row_offset=start, num_rows=n, col_offset=0, num_cols=table.embedding_dim)
-        for rank, (start, n) in zip(ranks, blocks, strict=True)
-    )
-    return TablePlacement(table=table.name, sharding_type=kind, kernel=kernel, shards=tuple(shards))
+    placements = []
+    for index, table in enumerate(workload.tables):
+        ranks, dim = ranks_of[index], table.embedding_dim
+        state_bytes = workload.optimizer_of(table).state_bytes_per_row(dim)
+        size_gb = table.num_embeddings * (dim * DataType.FP32.num_bytes + state_bytes) / GB
+        is_copy = size_gb <= threshold_gb * _REPLICATION_SLACK
+        is_copy &= len(ranks) == topology.world_size
+        kind = ShardingType.DATA_PARALLEL if is_copy else _row_split(ranks, topology)
+        placements.append(placed(table, kind, ranks))
+    return Plan(placements=tuple(placements))
 
 
 def _row_split(ranks: list[int], topology: Topology) -> ShardingType:

@@ -335,10 +335,7 @@ def _with_kernels(row: Row, topology: Topology, prefix: str) -> cases.Prediction
         plan=plan,
         topology=topology,
         measured_s=float(row["wall_us"]) * 1e-6,
-        groups={
-            "group": prefix + row["block"],
-            "family": str(row.get("kind", row["block"])),
-        },
+        groups={"group": prefix + row["block"], "family": str(row.get("kind", row["block"]))},
     )
     measured_s = float(pipeline.scheduled(times, (1, 1))[1].iteration_time_s.squeeze())
     predicted = {cases.UNSEEN: pipeline.estimate(plan).time, HOST_ONLY: cases.within(measured_s)}

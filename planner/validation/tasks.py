@@ -18,8 +18,6 @@ from planner.errors import PlannerError
 from planner.problem import Constraints
 from planner.result import TORCHREC_BASELINE
 
-_DIMS = (8, 16, 32, 64, 128)
-"""Numbers of columns that are drawn."""
 _MODEL_BYTES = 6e8
 """All tables of a model together have less than this many bytes of weights, so that a small machine
 can hold several models."""
@@ -61,7 +59,7 @@ def random_workload(seed: int) -> Workload:
     tables: list[Table] = []
     room = _MODEL_BYTES
     for i in range(int(rng.integers(6, 13))):
-        rows, dim = int(10 ** rng.uniform(2.5, 6.2)), int(rng.choice(_DIMS))
+        rows, dim = int(10 ** rng.uniform(2.5, 6.2)), int(rng.choice([8, 16, 32, 64, 128]))
         while rows * dim * 4 > room / 2:
             rows //= 2
         room -= rows * dim * 4
@@ -137,10 +135,6 @@ def random_plan(
     )
 
 
-_HEADS = (1, 2, 4)
-"""Numbers of heads that are drawn."""
-_HEAD_WIDTHS = (16, 24, 32)
-"""Elements of a head that are drawn."""
 _TABLE_BYTES = 1e8
 """A table has at most this many bytes of weights, so that a small machine can hold all tables."""
 _MOST_WORK = 5e8
@@ -201,8 +195,8 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
 
 def _widths(rng: np.random.Generator) -> tuple[int, int]:
     """A random width of all tables and blocks, and a number of heads that divides it."""
-    heads = int(rng.choice(_HEADS))
-    return heads * int(rng.choice(_HEAD_WIDTHS)), heads
+    heads = int(rng.choice([1, 2, 4]))
+    return heads * int(rng.choice([16, 24, 32])), heads
 
 
 def _random_table(number: int, width: int, length: float, rng: np.random.Generator) -> Table:

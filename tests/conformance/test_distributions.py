@@ -17,6 +17,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from tests.conformance.instances import laws
+from tests.index_laws import characteristic_draws, expected_misses, unique_rows_in_range
 
 
 def all_laws(rows: int, *, scattered: bool = True) -> list[AbstractIndexDistribution]:
@@ -127,7 +128,7 @@ def test_any_partition_shares_all_accesses(rows: int, scattered: bool, data: st.
         assert sum(shares) == pytest.approx(1, rel=1e-9)
         inside = sum(law.range_rows(*part) for part in parts)
         np.testing.assert_allclose(inside, law.frequency_bins()[0], rtol=1e-9, atol=1e-9)
-        unique = [law.unique_rows_in_range(draws, *part) for part in parts]
+        unique = [unique_rows_in_range(law, draws, *part) for part in parts]
         assert sum(unique) == pytest.approx(law.expected_unique_rows(draws), rel=1e-9)
         for u, (_, size) in zip(unique, parts, strict=True):
             assert 0 <= u <= size * (1 + 1e-9)
@@ -151,7 +152,7 @@ def test_ordered_ids_put_the_heat_first() -> None:
 @given(st.integers(1, 10**8), st.lists(st.floats(0, 1.5), min_size=2, max_size=8).map(sorted))
 def test_caches_forget_later_and_hit_more_when_larger(rows: int, places: list[float]) -> None:
     for law in all_laws(rows):
-        draws = [law.characteristic_draws(p * rows) for p in places]
+        draws = [characteristic_draws(law, p * rows) for p in places]
         hits = [law.hit_ratio(p * rows) for p in places]
         assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(draws))
         assert all(b >= a - 1e-12 for a, b in itertools.pairwise(hits))
@@ -161,13 +162,13 @@ def test_caches_forget_later_and_hit_more_when_larger(rows: int, places: list[fl
 @pytest.mark.parametrize("rows", SIZES)
 def test_caches_of_everything_and_of_nothing(rows: int) -> None:
     for law in all_laws(rows):
-        assert law.characteristic_draws(rows) == np.inf
+        assert characteristic_draws(law, rows) == np.inf
         assert law.hit_ratio(rows) == 1
         assert law.expected_unique_misses(1000, rows) == 0
-        assert law.expected_misses(1000, rows) == law.expected_unique_rows(1000)
-        assert law.characteristic_draws(0) == 0
+        assert expected_misses(law, 1000, rows) == law.expected_unique_rows(1000)
+        assert characteristic_draws(law, 0) == 0
         assert law.hit_ratio(0) == 0
-        assert law.expected_misses(1000, 0) == pytest.approx(1000)
+        assert expected_misses(law, 1000, 0) == pytest.approx(1000)
         unique = law.expected_unique_rows(1000)
         assert law.expected_unique_misses(1000, 0) == pytest.approx(unique, rel=1e-9)
 
@@ -176,10 +177,10 @@ def test_caches_of_everything_and_of_nothing(rows: int) -> None:
 def test_misses_lie_between_unique_rows_and_draws(rows: int, draws: float, place: float) -> None:
     for law in all_laws(rows):
         unique = law.expected_unique_rows(draws)
-        misses = law.expected_misses(draws, place * rows)
+        misses = expected_misses(law, draws, place * rows)
         assert unique * (1 - 1e-9) <= misses <= draws * (1 + 1e-9)
-        assert misses <= law.expected_misses(draws * 1.1, place * rows) * (1 + 1e-9)
-        assert law.expected_misses(draws, place * rows * 1.1) <= misses * (1 + 2e-2)
+        assert misses <= expected_misses(law, draws * 1.1, place * rows) * (1 + 1e-9)
+        assert expected_misses(law, draws, place * rows * 1.1) <= misses * (1 + 2e-2)
         held = law.expected_unique_misses(draws, place * rows)
         assert -1e-9 <= held <= unique * (1 + 1e-9)
 
@@ -207,14 +208,14 @@ def test_cold_misses_match_a_simulated_lru_cache(size: int) -> None:
         missed = lru_misses(rng.choice(rows, size=draws, p=exact(law)), size)
         for n in (draws // 10, draws):
             expected = missed[:n].sum()
-            assert law.expected_misses(n, size) == pytest.approx(expected, rel=0.05, abs=60)
+            assert expected_misses(law, n, size) == pytest.approx(expected, rel=0.05, abs=60)
 
 
 @pytest.mark.parametrize("size", [20, 200, 1_000])
 def test_unique_misses_of_a_batch_match_a_simulated_warm_cache(size: int) -> None:
     rng = np.random.default_rng(3)
     rows, batch, batches = 2_000, 1_500, 12
-    warm = [w for w in all_laws(rows) if w.characteristic_draws(size) < 10 * batch]
+    warm = [w for w in all_laws(rows) if characteristic_draws(w, size) < 10 * batch]
     assert len(warm) > 3
     for law in warm:
         ids = rng.choice(rows, size=(batches + 10, batch), p=exact(law))

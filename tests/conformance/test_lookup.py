@@ -15,7 +15,7 @@ from costmodels import discovery
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard, LookupWork
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
@@ -23,6 +23,7 @@ from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, Optimizer, Table
 from tests.conformance.instances import build
+from tests.lookups import OneShard, work_of_one
 from tests.strategies import make_device, make_host, make_table, make_topology
 
 MODELS = discovery.names(costmodels.lookup)
@@ -48,7 +49,7 @@ def shard_of(
     num_indices: float,
     kernel: ComputeKernel = ComputeKernel.FUSED,
     **changes: Any,
-) -> LookupShard:
+) -> OneShard:
     """The whole table on one rank, one bag per eight indices."""
     values: dict[str, Any] = {
         "table": table,
@@ -64,7 +65,7 @@ def shard_of(
         "optimizer": Optimizer.ROWWISE_ADAGRAD,
         "cache_load_factor_ratio": 0.2 if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
     }
-    return LookupShard(**{**values, **changes})
+    return OneShard(**{**values, **changes})
 
 
 def zipf_table(rows: int, dim: int, exponent: float = 1.05, **changes: Any) -> Table:
@@ -73,19 +74,19 @@ def zipf_table(rows: int, dim: int, exponent: float = 1.05, **changes: Any) -> T
 
 
 def seconds(
-    model: AbstractLookupModel, shard: LookupShard, topology: Topology = TOPOLOGY
+    model: AbstractLookupModel, shard: OneShard, topology: Topology = TOPOLOGY
 ) -> tuple[float, float]:
     """(forward, backward) of a shard alone in its call."""
-    work = model.shard_work(shard, topology)
+    work = work_of_one(model, shard, topology)
     return float(model.forward_time(work, topology)), float(model.backward_time(work, topology))
 
 
-def both(model: AbstractLookupModel, shard: LookupShard, topology: Topology = TOPOLOGY) -> float:
+def both(model: AbstractLookupModel, shard: OneShard, topology: Topology = TOPOLOGY) -> float:
     return sum(seconds(model, shard, topology))
 
 
 @st.composite
-def shards(draw: st.DrawFn) -> LookupShard:
+def shards(draw: st.DrawFn) -> OneShard:
     """A range of rows and columns of any table."""
     rows = draw(st.one_of(st.integers(1, 50), st.integers(1, 10**8)))
     dim = draw(st.sampled_from([4, 64, 128, 512]))
@@ -117,20 +118,20 @@ def shards(draw: st.DrawFn) -> LookupShard:
 
 
 @given(shard=shards())
-def test_work_is_finite_and_not_negative(model: AbstractLookupModel, shard: LookupShard) -> None:
-    work = model.shard_work(shard, TOPOLOGY)
+def test_work_is_finite_and_not_negative(model: AbstractLookupModel, shard: OneShard) -> None:
+    work = work_of_one(model, shard, TOPOLOGY)
     assert work.shape == (NUM_LOOKUP_WORK,)
     assert np.all(np.isfinite(work))
     assert np.all(work >= 0)
-    np.testing.assert_array_equal(work, model.shard_work(shard, TOPOLOGY))
+    np.testing.assert_array_equal(work, work_of_one(model, shard, TOPOLOGY))
 
 
 def test_no_indices_or_no_rows_is_no_work(model: AbstractLookupModel) -> None:
     table = zipf_table(1000, 64)
     for kernel in KERNELS:
-        assert not model.shard_work(shard_of(table, 0.0, kernel), TOPOLOGY).any()
+        assert not work_of_one(model, shard_of(table, 0.0, kernel), TOPOLOGY).any()
         empty = shard_of(table, 0.0, kernel, num_table_indices=100.0, num_rows=0, row_offset=1000)
-        assert not model.shard_work(empty, TOPOLOGY).any()
+        assert not work_of_one(model, empty, TOPOLOGY).any()
 
 
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k is not ComputeKernel.DENSE])
@@ -156,9 +157,9 @@ def test_a_batch_is_no_more_work_than_its_parts(
         links = [LookupWork.FORWARD_HOST_LINK, LookupWork.BACKWARD_HOST_LINK]
         shared[links] = kernel is not ComputeKernel.FUSED_UVM_CACHING
     table = zipf_table(rows, 64)
-    whole = model.shard_work(shard_of(table, indices, kernel), topology)
-    parts = model.shard_work(shard_of(table, indices * part, kernel), topology)
-    parts = parts + model.shard_work(shard_of(table, indices * (1 - part), kernel), topology)
+    whole = work_of_one(model, shard_of(table, indices, kernel), topology)
+    parts = work_of_one(model, shard_of(table, indices * part, kernel), topology)
+    parts = parts + work_of_one(model, shard_of(table, indices * (1 - part), kernel), topology)
     assert np.all((whole <= parts * (1 + 1e-9) + 1e-6)[shared])
     for column in (LookupWork.INDICES, LookupWork.STREAM_DRAM):
         assert whole[column] == pytest.approx(parts[column], rel=1e-9)
@@ -178,10 +179,12 @@ def test_row_shards_of_a_hashed_table_move_what_the_table_does(
     uncached = make_topology(device=make_device(l2_capacity_bytes=0.0))
     table = zipf_table(rows, 64)
     bags = {"num_table_indices": indices, "num_bags": 0.0}
-    whole = model.shard_work(shard_of(table, indices, kernel, **bags), uncached)
+    whole = work_of_one(model, shard_of(table, indices, kernel, **bags), uncached)
     parts = sum(
-        model.shard_work(
-            shard_of(table, indices * n / rows, kernel, row_offset=a, num_rows=n, **bags), uncached
+        work_of_one(
+            model,
+            shard_of(table, indices * n / rows, kernel, row_offset=a, num_rows=n, **bags),
+            uncached,
         )
         for a, n in ((0, cut), (cut, rows - cut))
     )
@@ -195,8 +198,8 @@ def test_two_half_columns_move_the_whole_plus_the_indices_again(
     table = zipf_table(rows, 128)
     plain = make_topology(device=make_device(l2_capacity_bytes=0.0, row_half_bytes=0.0))
     sgd = {"optimizer": Optimizer.SGD}
-    whole = model.shard_work(shard_of(table, indices, **sgd), plain)
-    halves = 2.0 * model.shard_work(shard_of(table, indices, num_cols=64, **sgd), plain)
+    whole = work_of_one(model, shard_of(table, indices, **sgd), plain)
+    halves = 2.0 * work_of_one(model, shard_of(table, indices, num_cols=64, **sgd), plain)
     again = np.zeros(NUM_LOOKUP_WORK)
     again[LookupWork.INDICES] = indices
     if isinstance(model, Fbgemm):  # each index and bag again; of the backward, each distinct row
@@ -215,7 +218,7 @@ def test_two_half_columns_move_the_whole_plus_the_indices_again(
 
 @given(shard=shards(), kernel=st.sampled_from(IN_HOST_MEMORY))
 def test_rows_in_device_memory_are_no_slower_where_a_model_says_so(
-    model: AbstractLookupModel, shard: LookupShard, kernel: ComputeKernel
+    model: AbstractLookupModel, shard: OneShard, kernel: ComputeKernel
 ) -> None:
     """However its rows are updated."""
     if not model.prefers_device(TOPOLOGY):

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from costmodels import memory
 from costmodels.dense.base import live_bytes
-from costmodels.memory import dense_bytes, device_limits
+from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
@@ -151,7 +151,7 @@ def test_the_dense_part_and_the_reserve_are_on_every_rank() -> None:
         assert r.dense_bytes == dense_bytes(workload, topology)
         assert r.reserved_bytes == 5e9
     left = topology.hbm_capacities() - 5e9 - dense_bytes(workload, topology)
-    assert device_limits(workload, topology) == pytest.approx(left, rel=1e-12)
+    assert CostPipeline(workload, topology).device_limits == pytest.approx(left, rel=1e-12)
 
 
 def test_a_block_that_is_repeated_is_gathered_as_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:

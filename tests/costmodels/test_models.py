@@ -11,20 +11,21 @@ import pytest
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, LinkLevel
 from costmodels.distribution.uniform import Uniform
-from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupShard, LookupWork
+from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Optimizer, Pooling
+from tests.lookups import OneShard, work_of_one
 from tests.strategies import make_device, make_table, make_topology
 
 ROWS, COLS, INDICES, BAGS = 1_000_000, 64, 1000.0, 100.0
 
 
-def shard(kernel: ComputeKernel) -> LookupShard:
+def shard(kernel: ComputeKernel) -> OneShard:
     """A thousand indices on a million rows of 256 bytes: nearly all of them distinct."""
     table = make_table(num_embeddings=ROWS, distribution=Uniform(num_embeddings=ROWS))
-    return LookupShard(
+    return OneShard(
         table=table,
         kernel=kernel,
         row_offset=0,
@@ -45,7 +46,7 @@ UNIQUE = ROWS * -np.expm1(INDICES * np.log1p(-1 / ROWS))
 
 
 def work_of(kernel: ComputeKernel) -> dict[str, float]:
-    work = Roofline().shard_work(shard(kernel), TOPOLOGY)
+    work = work_of_one(Roofline(), shard(kernel), TOPOLOGY)
     return {c.name: float(work[c]) for c in LookupWork if work[c]}
 
 
@@ -68,7 +69,7 @@ def test_an_update_per_index_by_hand() -> None:
     """No sort; rows that miss are updated beside atomic additions in the second-level cache."""
     table = replace(shard(ComputeKernel.FUSED).table, row_update=RowUpdate.PER_INDEX)
     one = replace(shard(ComputeKernel.FUSED), table=table)
-    work = Roofline().shard_work(one, TOPOLOGY)
+    work = work_of_one(Roofline(), one, TOPOLOGY)
     device = TOPOLOGY.device
     moved = 100 * 256 + 2 * 1000 * (256 + 4 + 32) / 0.6
     slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
@@ -76,9 +77,9 @@ def test_an_update_per_index_by_hand() -> None:
     assert work[LookupWork.BACKWARD_ROWS_DRAM] == pytest.approx(np.hypot(moved, added))
     assert work[LookupWork.INDICES] == work[LookupWork.BACKWARD_GRADIENTS_L2] == 0
     unsorted = replace(one, table=replace(table, row_update=RowUpdate.DEDUPLICATED_WITHOUT_SORT))
-    default = Roofline().shard_work(shard(ComputeKernel.FUSED), TOPOLOGY)
+    default = work_of_one(Roofline(), shard(ComputeKernel.FUSED), TOPOLOGY)
     default[LookupWork.INDICES] = 0.0
-    np.testing.assert_array_equal(Roofline().shard_work(unsorted, TOPOLOGY), default)
+    np.testing.assert_array_equal(work_of_one(Roofline(), unsorted, TOPOLOGY), default)
 
 
 def test_host_memory_work_by_hand() -> None:
@@ -110,14 +111,14 @@ def test_cached_work_by_hand() -> None:
 
 def test_sgd_has_no_state_to_fetch() -> None:
     plain = dataclasses.replace(shard(ComputeKernel.FUSED_UVM_CACHING), optimizer=Optimizer.SGD)
-    assert Roofline().shard_work(plain, TOPOLOGY)[LookupWork.BACKWARD_HOST_LINK] == 0
+    assert work_of_one(Roofline(), plain, TOPOLOGY)[LookupWork.BACKWARD_HOST_LINK] == 0
 
 
 def test_unpooled_lookups_write_less_efficiently() -> None:
     pooled = shard(ComputeKernel.FUSED)
     table = dataclasses.replace(pooled.table, pooling=Pooling.NONE)
     both = [
-        Roofline().shard_work(s, TOPOLOGY)[LookupWork.STREAM_DRAM]
+        work_of_one(Roofline(), s, TOPOLOGY)[LookupWork.STREAM_DRAM]
         for s in (pooled, dataclasses.replace(pooled, table=table))
     ]
     assert both[1] - both[0] == pytest.approx(100 * 256 * (1 / 0.644 - 1))

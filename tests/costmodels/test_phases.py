@@ -20,12 +20,13 @@ from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
+from costmodels.shard_work.work import KERNELS, NUM_COLUMNS
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import DenseArch, Pipeline, Workload
+from tests.lookups import lookup_columns
 from tests.strategies import (
     make_host,
     make_placement,

@@ -193,7 +193,7 @@ def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
 
 def test_host_costs_scale_with_the_call() -> None:
     layers = dense_layers(make_workload()).bottom
-    assert HostCosts.of(make_host(), HostProfile.EAGER).collective_s == pytest.approx(40e-6)
+    assert HostCosts.of(make_host(), HostProfile.EAGER).call_s("collective") == pytest.approx(40e-6)
     for profile in HostProfile:
         one, two = (HostCosts.of(make_host(eager_call_s=n * 5e-6), profile) for n in (1, 2))
         assert two.backward_s(layers) == pytest.approx(2 * one.backward_s(layers))
@@ -201,7 +201,7 @@ def test_host_costs_scale_with_the_call() -> None:
     graph = HostCosts.of(make_host(), HostProfile.CUDA_GRAPH)
     assert (
         graph.forward_s(layers)
-        == graph.lookup_s
+        == graph.call_s("lookup_forward")
         == graph.optimizer_s(layers, DenseOptimizer.SGD)
         == 0
     )

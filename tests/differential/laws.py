@@ -294,8 +294,11 @@ def _floors(priced: PricedPlans) -> Iterator[str]:
         floor_s = objective.separable_value(priced.works[i], types)
         yield from _above(f"floor {named}", floor_s or 0.0, time_s)
         shares = priced.rng.uniform(size=(2, slowest.shape[-1]))
-        box = objective.box(types, slowest[i] * shares[0], slowest[i] * (1.0 + shares[1]))
-        if box is not None:
+        whole = objective.box(types)
+        if whole is not None:
+            at = slowest[i][whole.first]
+            low, high = shares[:, whole.first]
+            box = whole.part(at * low, at * (1.0 + high))
             exact_s = float(box.exact_times(slowest[i][box.first][None])[0])
             yield from _above(f"shortest of a box {named}", exact_s, time_s)
         for other in priced.others():

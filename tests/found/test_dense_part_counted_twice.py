@@ -17,7 +17,7 @@ from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation, Topology
 from torchrec.models.dlrm import DLRM
 
-from costmodels.memory import device_limits
+from costmodels.pipeline import CostPipeline
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.pricing import default_reservation
 from planner.io import save_plan
@@ -93,7 +93,7 @@ def test_tables_stay_where_torchrec_keeps_them(
     result, left = ours.result, theirs._storage_reservation.last_reserved_topology
     assert result is not None
     assert left is not None
-    limits = device_limits(result.problem.workload, result.problem.topology)
+    limits = CostPipeline(result.problem.workload, result.problem.topology).device_limits
     assert limits.tolist() == pytest.approx([d.storage.hbm for d in left.devices])
 
 

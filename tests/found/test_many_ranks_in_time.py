@@ -22,5 +22,5 @@ def test_no_step_begins_that_its_work_does_not_allow(share: float, *, prices: bo
     start = list_greedy(space, costs)
     step_s = priced_s(space.world_size, space.work(start).size)
     most_s = evaluate.meter.spent_s + share * step_s
-    single_changes(space, evaluate, start, lambda: False, most_s=most_s)
+    single_changes(evaluate, start, lambda: False, most_s=most_s)
     assert (evaluate.num_evaluations > space.world_size) is prices

@@ -18,7 +18,7 @@ import pytest
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Device, Host, Link, Topology
 from costmodels.workload import (
     DataType,
@@ -31,12 +31,14 @@ from costmodels.workload import (
     Workload,
 )
 from planner import load_system
+from planner.objectives.iteration import IterationTime
 from planner.options.enumeration import enumerate_options
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
 
 GIB = 2**30
@@ -283,3 +285,32 @@ def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:
         ).stdout
         for seed in hash_seeds
     }
+
+
+def box(
+    objective: IterationTime,
+    types: frozenset[ShardingType],
+    low: FloatArray,
+    high: FloatArray,
+    optional: frozenset[ShardingType] = frozenset(),
+) -> Box | None:
+    """The plans with exactly these types whose largest phases, ``[K]``, lie between two limits."""
+    whole = objective.box(types, optional=optional)
+    if whole is None:
+        return None
+    start = np.maximum(low[whole.first], 0.0)
+    return whole.part(start, np.maximum(high[whole.first], start))
+
+
+def relaxed(found: Box, points: FloatArray) -> FloatArray:
+    """``[N]`` the shortest iterations by the chords, from points ``[N, L]``."""
+    return found.floor.seconds(found._chords(points))
+
+
+class Timeless(Evaluator):
+    """An evaluator whose clock stands still."""
+
+    @property
+    def seconds(self) -> float:
+        """None has passed."""
+        return 0.0

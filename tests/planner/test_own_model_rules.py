@@ -16,7 +16,7 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
-from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.base import AbstractLookupModel, LookupShards
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
@@ -98,9 +98,9 @@ class Reads(AbstractLookupModel):
     inner: Roofline = field(default_factory=Roofline)
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """As the roofline."""
-        return self.inner.shard_work(shard, topology)
+        return self.inner.shards_work(shards, topology)
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds."""

@@ -14,7 +14,7 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.dense.roofline import DenseRoofline as DenseRoofline
-from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.base import AbstractLookupModel, LookupShards
 from costmodels.lookup.roofline import Roofline
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
@@ -67,9 +67,9 @@ class OddLookup(AbstractLookupModel):
     inner: Roofline = field(default_factory=Roofline)
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """As the roofline."""
-        return self.inner.shard_work(shard, topology)
+        return self.inner.shards_work(shards, topology)
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds."""

@@ -49,7 +49,7 @@ class Pricing:
             table = self.space.problem.workload.tables[t]
             widths = (width, table.embedding_dim - width)[: 1 + (width < table.embedding_dim)]
             option = self._option(t, widths)
-            self._rows[piece] = self.space.pipeline.option_work(option)[0]
+            self._rows[piece] = self.space.pipeline.options_work((option,))[0].full[0]
         return self._rows[piece]
 
     def _option(self, table: int, widths: tuple[int, ...]) -> ShardingOption:

@@ -215,7 +215,6 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         written = list(result.written)
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
-            "fit": [asdict(e) for e in result.errors],
             "lookups": [
                 {"block": block, "direction": way, **told_errors(error)}
                 for (block, way), error in result.lookup_errors.items()
@@ -249,8 +248,6 @@ def _print_fit(machine: str, result: Written) -> None:
                 "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
             },
         )
-    if result.errors:
-        _print(machine, result.errors)
 
 
 def _calibrate_ranks(

@@ -107,7 +107,7 @@ def _valued(
     from planner.objectives import objective_names
     from planner.result import SolverReport
     from planner.scenarios import ScenarioRule
-    from planner.solving.prepare import objective_value
+    from planner.solving.prepare import objective_value, pricing_of
     from planner.support.status import Status
 
     saved = inputs.made_for
@@ -128,7 +128,7 @@ def _valued(
     asked, (plan,) = replace(inputs.problem, scenarios=variants), inputs.plans
     price = partial(objective_value, asked, plan, robust=rule)
     try:
-        value = price(name, torchrec_figures=defaults)
+        value = price(name, make_pipeline=pricing_of(torchrec_figures=defaults))
     except InvalidInputError as error:
         if more != EstimateFlags():
             raise

@@ -57,14 +57,15 @@ def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
     from planner import io
-    from planner.predict.rows import collective_remarks, predict_collectives
+    from planner.predict.rows import predict_collectives
 
     def sized(gpus: int, per_host: int) -> Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
     table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
-    code = show(settings, table, predict_collectives(table, sized), flags.output)
-    warn(settings, collective_remarks(table, sized))
+    found, remarks = predict_collectives(table, sized)
+    code = show(settings, table, found, flags.output)
+    warn(settings, remarks)
     return code
 
 

@@ -215,7 +215,7 @@ class KeyValuePipeline(CostPipeline):
             if kept := self.key_values.get(option.table):
                 found[i] = replace(work, rows=_only_cache(work.rows, kept))
             elif self._theirs is not None:
-                memory = self._theirs.option_work(option)
+                memory = self._theirs.options_work((option,))[0].full
                 found[i] = OptionWork.of(_with_memory(work.full, memory))
         return found
 

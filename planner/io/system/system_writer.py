@@ -21,10 +21,9 @@ from costmodels.calibration.device import (
     collective_curves,
     fit_rates,
     host_calls_of,
-    uneven_error,
 )
 from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
-from costmodels.calibration.fitting import Calibration, FitError
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
 from costmodels.errors import InvalidValueError
@@ -237,15 +236,13 @@ class Written:
     Attributes:
         written: the files.
         replaced: keys of the system, with the number of the base and the measured one.
-        errors: how well each law fits.
-        lookup_errors: those of lookups, each predicted by a fit to others.
+        lookup_errors: how well the law of lookups fits, each predicted by a fit to others.
         kept: what the rows do not say, so that the numbers of the base stay.
         other_card: how the measured card differs from that of the base; empty if it does not.
     """
 
     written: tuple[Path, ...]
     replaced: tuple[tuple[str, str, str], ...]
-    errors: tuple[FitError, ...]
     lookup_errors: BlockErrors
     kept: tuple[str, ...]
     other_card: str
@@ -302,11 +299,9 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         values["lookup"] = _lookup_section(lookups, measured)
         found, text = checked(values)
     write_texts_atomic({**texts, path: text})
-    uneven = uneven_error(measured.rows)
     return Written(
         written=(path, *texts),
         replaced=_replaced(topology, found),
-        errors=(uneven,) if uneven is not None else (),
         lookup_errors=lookups.errors if lookups else {},
         kept=_kept(rates, calls, lookups),
         other_card=_other_card(topology.device, rates, measured.environment["gpu"]),

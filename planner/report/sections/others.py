@@ -7,6 +7,7 @@ from typing import final
 from markupsafe import Markup
 
 from costmodels import units
+from costmodels.estimates import Source
 from planner.report import figures
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.report.page import block
@@ -141,7 +142,7 @@ class ProvenanceSection(
         training = (f"pipeline {workload.pipeline.value}", f"optimizer {trained}")
         return Section.of(
             self.title,
-            sorted(entries, key=lambda entry: -entry.source.strength),
+            sorted(entries, key=lambda entry: -list(Source).index(entry.source)),
             (
                 (Column("number"), lambda entry: entry.name),
                 (Column("value"), lambda entry: entry.value),

@@ -10,9 +10,9 @@ rank; ``t``, the objective. Every plan that fits satisfies, for each tangent c o
 
 - the mean over ranks is at most the maximum: ``sum_o mean[o, c] y[o] <= z[k]``;
 - the largest shard of a table is on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``;
-- so are all shards of tables that rules tie together (``rows/one_place.py``);
+- so are all shards of tables that rules tie together;
 - uniform options alone load every rank r: ``sum_o load[o, r, c] y[o] <= z[k]``;
-- limits on counts hold for the sum over all places (``rows/counted.py``).
+- limits on counts hold for the sum over all places.
 
 The same rows hold for device and host memory, with their limits in place of z. For each cut of the
 objective, ``t >= base + slopes @ z``. A cut holds for one set of sharding types. So there is one
@@ -33,8 +33,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import ProgramBasis, Rows, Solution
-from planner.search.common.programs import effort_of, solve
+from planner.search.common.lp import ProgramBasis, Rows, Solution, effort_of, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 

@@ -70,27 +70,17 @@ class Relaxation:
         """``[T]`` index of the option with the largest share of each table."""
         if self.shares is None:
             return np.zeros(space.num_tables, dtype=np.int64)
-        starts = space.first
-        return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
+        return space.least_options(-self.shares) - space.first[:-1]
 
 
 def usual_optional_types(space: SearchSpace) -> TypeSet:
-    """The sharding types that every set leaves open in a search.
+    """The sharding types that every set leaves open in a search, so that there are few enough sets.
 
-    If there are many tables, replication is always one of them.
-    """
-    many = space.num_tables > USUAL.few_tables
-    replicated = frozenset({ShardingType.DATA_PARALLEL})
-    return optional_types(space, replicated if many else frozenset())
-
-
-def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
-    """The sharding types that every set leaves open, so that there are few enough sets.
-
-    These are the given ones, and then the types with the fewest options, as many as are needed.
+    If there are many tables, replication is always one of them. The others are the types with the
+    fewest options, as many as are needed.
     """
     counts = Counter(o.sharding_type for o in space.options)
-    optional = set(given)
+    optional = {ShardingType.DATA_PARALLEL} if space.num_tables > USUAL.few_tables else set()
     for kind in sorted(counts, key=lambda t: (counts[t], t)):
         if len(type_sets(space, frozenset(optional))) <= USUAL.type_sets:
             break
@@ -186,38 +176,30 @@ class OnePlace:
             for members in space.rules.tied(level)
         ]
 
-    def options(self, row: int) -> IntArray:
-        """Positions of the options that a row is about."""
-        return self._row(row)[1]
+    def entries(self, row: int, load: int) -> tuple[IntArray, FloatArray]:
+        """Positions of the options of a row, and what each of them adds to one load of that rank.
 
-    def loads(self, row: int, load: int) -> FloatArray:
-        """What each of these options adds to one load of that rank; 0 for uniform ones."""
-        level, options = self._row(row)
-        least = self._largest if level is None else self._tied(level)
-        return np.where(self._uniform[options], 0.0, least[options, load])
+        Uniform options add nothing.
+        """
+        space = self._model.space
+        if row < space.num_tables:
+            options = np.arange(space.first[row], space.first[row + 1])
+            least = self._model.extreme(np.maximum)
+        else:
+            level, options = self._groups[row - space.num_tables]
+            least = self._tied(level)
+        return options, np.where(self._uniform[options], 0.0, least[options, load])
 
     def all_loads(self, shares: FloatArray) -> FloatArray:
         """``[rows, P + 2]`` the loads of each row if options have these shares, ``[n]``."""
         own = np.where(self._uniform, 0.0, shares)[:, None]
-        each = own * self._largest
+        each = own * self._model.extreme(np.maximum)
         tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
         groups = [
             (own[options] * self._tied(level)[options]).sum(axis=0)
             for level, options in self._groups
         ]
         return np.stack([*tables, *groups])
-
-    def _row(self, row: int) -> tuple[Level | None, IntArray]:
-        """Where a group is tied, None for the row of one table; and the options of the row."""
-        space = self._model.space
-        if row < space.num_tables:
-            return None, np.arange(space.first[row], space.first[row + 1])
-        return self._groups[row - space.num_tables]
-
-    @property
-    def _largest(self) -> FloatArray:
-        """``[n, P + 2]`` what the largest shard of an option adds to its rank."""
-        return self._model.extreme(np.maximum)
 
     def _tied(self, level: Level) -> FloatArray:
         """``[n, P + 2]`` what all shards of an option add to their rank, or a rank of their host.
@@ -353,11 +335,21 @@ class RankFreeProgram:
         calls = () if box is None else box.launches.calls
         own = self._end + len(calls)
         size = own + 1
-        lower, upper = self._limits_of(types, kept, box, size)
+        lower, upper = np.zeros(size), np.full(size, math.inf)
+        inside = uses(types, self.space)
+        upper[: self.options] = inside if kept is None else inside & kept
+        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
+        limits = dearest / self._unit * (1 + _LIMIT_SLACK)
+        upper[self._first_mean - len(limits) : self._first_mean] = limits
         upper[self._end : own] = 1.0
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
-        if box is not None and calls:
-            parts.append(self._launched(box, scale, size))
+        if box is not None:
+            for g, k in self._boxed(box):
+                at = self.options + k
+                lower[at] = max(lower[at], box.low[g] / scale * (1 - _LIMIT_SLACK))
+                upper[at] = min(upper[at], box.high[g] / scale * (1 + _LIMIT_SLACK))
+            parts += [self._launched(box, scale, size)] if calls else []
         return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
@@ -365,25 +357,6 @@ class RankFreeProgram:
             rows=Rows.stack([*parts, *more]),
             groups=self.space.table_of,
         )
-
-    def _limits_of(
-        self, types: TypeSet | None, kept: BoolArray | None, box: Box | None, size: int
-    ) -> tuple[FloatArray, FloatArray]:
-        """The least and the largest value of every variable, ``[size]`` each.
-
-        The limits of fused calls are not set here.
-        """
-        lower, upper = np.zeros(size), np.full(size, math.inf)
-        inside = uses(types, self.space)
-        upper[: self.options] = inside if kept is None else inside & kept
-        first = self._first_mean
-        upper[first - len(self._unit) : first] = self._most_uniform
-        if box is not None:
-            for g, k in self._boxed(box):
-                at = self.options + k
-                lower[at] = max(lower[at], box.low[g] / self.scale * (1 - _LIMIT_SLACK))
-                upper[at] = min(upper[at], box.high[g] / self.scale * (1 + _LIMIT_SLACK))
-        return lower, upper
 
     def members(self, group: int) -> range:
         """The loads of a phase in use; the group after the last one is device and host bytes."""
@@ -411,11 +384,10 @@ class RankFreeProgram:
             self._once(("means",), self._means),
             self._once(("uniform",), lambda: self._uniform_base(unit)),
         ]
-        for kind, names, build in (
-            ("table", rows, self._largest),
-            ("rank", rank_rows, self._on_rank),
-        ):
-            parts += [self._once((kind, *n), partial(build, n, unit)) for n in sorted(names)]
+        for on_rank, names in ((False, rows), (True, rank_rows)):
+            for name in sorted(names):
+                build = partial(self._below, name, unit, on_rank=on_rank)
+                parts.append(self._once((on_rank, *name), build))
         return parts
 
     def _once(self, name: tuple[object, ...], build: Callable[[], Rows]) -> Rows:
@@ -435,19 +407,15 @@ class RankFreeProgram:
         """
         speeds, tangents = np.append(self._speeds, [1.0, 1.0]), self.model.num_tangents
         loads = self.model.mean / (self._unit * speeds)
-        means = self._first_mean + np.arange(tangents)
-        matrix = np.zeros((tangents + 2, self._end))
-        matrix[:, : self.options] = loads.T
-        matrix[np.arange(tangents), means] = -1.0
-        most = np.append(np.zeros(tangents), [1.0, 1.0])
-        of_phases = Rows(
-            row=np.repeat(np.arange(tangents), 2),
-            column=np.stack([means, self.options + self.model.phase_index], axis=1).ravel(),
-            values=np.tile([1.0, -1.0], tangents),
-            lower=np.full(tangents, -math.inf),
-            upper=np.zeros(tangents),
-        )
-        return Rows.stack([Rows.dense(matrix, np.full(tangents + 2, -math.inf), most), of_phases])
+        row, means = np.arange(tangents), self._first_mean + np.arange(tangents)
+        matrix = np.zeros((2 * tangents + 2, self._end))
+        matrix[: tangents + 2, : self.options] = loads.T
+        matrix[row, means] = -1.0
+        matrix[tangents + 2 + row, means] = 1.0
+        matrix[tangents + 2 + row, self.options + self.model.phase_index] = -1.0
+        most = np.zeros(len(matrix))
+        most[tangents : tangents + 2] = 1.0
+        return Rows.dense(matrix, np.full(len(matrix), -math.inf), most)
 
     @property
     def _speeds(self) -> FloatArray:
@@ -457,13 +425,6 @@ class RankFreeProgram:
         if slowness is None:
             return np.ones(tangents)
         return np.asarray(np.mean(1.0 / slowness[:, :tangents], axis=0))
-
-    @property
-    def _most_uniform(self) -> FloatArray:
-        """``[P + 2]`` largest value of ``u``: the dearest uniform option of every table."""
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
-        each = np.maximum.reduceat(least, self.space.first[:-1], axis=0)
-        return np.asarray(each.sum(axis=0) / self._unit * (1 + _LIMIT_SLACK))
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """Rows that define ``u``: the sum of the least loads of uniform options."""
@@ -479,49 +440,36 @@ class RankFreeProgram:
         """Position of the load that a row is about."""
         return self.members(int(np.searchsorted(self.model.used, name[1])))[name[2]]
 
-    def _largest(self, name: Name, unit: FloatArray) -> Rows:
-        """The row of that name about what has to be on one place."""
-        p = self.tangent(name)
-        options, loads = self.one_place.options(name[0]), self.one_place.loads(name[0], p)
-        most = self._most(p, self.rank_limits.max(axis=0))
-        return self._below(options, loads / unit[p], p, base=True, most=most)
-
-    def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
-        """The row of that name about the uniform options on one rank."""
-        p, options = self.tangent(name), np.flatnonzero(self.uniform)
-        rank = name[0]
-        own = self.model.columns[self.uniform_rows[:, rank]]
-        loads = self.model.at(own, rank)[:, p] / unit[p]
-        most = self._most(p, self.rank_limits[name[0]])
-        return self._below(options, loads, p, base=False, most=most)
-
-    def _most(self, load: int, limits: FloatArray) -> float:
-        """What a row about a load adds up to at most: 0 with the phase's maximum, or the memory."""
-        if load < self.model.num_tangents:
-            return 0.0
-        return float((limits / self.limits)[load - self.model.num_tangents])
-
-    def _below(
-        self, options: IntArray, loads: FloatArray, load: int, *, base: bool, most: float
-    ) -> Rows:
-        """A row that keeps a load below its phase's maximum, or memory below its limit.
+    def _below(self, name: Name, unit: FloatArray, *, on_rank: bool) -> Rows:
+        """The row of that name, which keeps a load below its phase's maximum, or memory in limits.
 
         It says ``loads @ y[options] + u[load] - z[phase] <= most``, without z for memory.
 
         Args:
-            options: positions of the options with this load.
-            loads: what each of them adds, in its unit.
-            load: which load it is.
-            base: whether u is part of the sum.
-            most: the limit of memory, in its unit; 0 for phases.
+            name: which row about which load.
+            unit: how much of each load is 1.
+            on_rank: whether it is about the uniform options on one rank, which is then the first
+                number of the name, and without u; otherwise it is about what has to be on one
+                place.
         """
+        load = self.tangent(name)
+        if on_rank:
+            options, limits = np.flatnonzero(self.uniform), self.rank_limits[name[0]]
+            own = self.model.columns[self.uniform_rows[:, name[0]]]
+            loads = self.model.at(own, name[0])[:, load] / unit[load]
+        else:
+            options, loads = self.one_place.entries(name[0], load)
+            loads, limits = loads / unit[load], self.rank_limits.max(axis=0)
         phases, tangents = len(self.model.used), self.model.num_tangents
         there = loads != 0.0
         columns, values = [options[there]], [loads[there]]
-        if base:
+        if not on_rank:
             columns.append(np.array([self.options + phases + load]))
             values.append(np.ones(1))
-        if load < tangents:
+        most = 0.0
+        if load >= tangents:
+            most = float((limits / self.limits)[load - tangents])
+        else:
             columns.append(np.array([self.options + self.model.phase_index[load]]))
             values.append(np.full(1, -1.0))
         column = np.concatenate(columns)

@@ -128,10 +128,6 @@ class Box:
         """
         return self.floor.seconds(self.floor.leaf_seconds(points))
 
-    def relaxed(self, points: FloatArray) -> FloatArray:
-        """``[N]`` the shortest iterations by the chords, from points ``[N, L]``."""
-        return self.floor.seconds(self._chords(points))
-
     def errors(self, phases: FloatArray) -> FloatArray:
         """``[L]`` how far each chord lowers the iteration at these phases, ``[K]``.
 

@@ -21,7 +21,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import numpy as np
 
@@ -47,14 +47,6 @@ _PROMISE: Final = 0.05
 """Weight of a split above the solution, by how far it raises the upper half, beside a split at the
 solution, by the error of the chord there. The first raises only one half, hence the small
 weight."""
-
-
-@runtime_checkable
-class _Boxed(Protocol):
-    """An objective for whose plans there are boxes of phase maxima."""
-
-    def box(self, types: TypeSet, *, optional: TypeSet = frozenset()) -> Box | None:
-        """The box of all plans with these types and any of the optional ones, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +77,6 @@ class Branching:
         bounds: solves the rank-free programs.
         objective: makes the boxes.
         relaxed: the linear bound of each set of sharding types.
-        exact: gives the types of a set that every plan in it is known to have.
     """
 
     def __init__(
@@ -93,11 +84,10 @@ class Branching:
         bounds: RankFreeBound,
         objective: AbstractObjective,
         relaxed: dict[TypeSet | None, Relaxation],
-        exact: Callable[[TypeSet], TypeSet],
     ) -> None:
         """Begin with a node for each set of sharding types."""
-        self._bounds, self._exact = bounds, exact
-        self._time = objective if isinstance(objective, _Boxed) else None
+        self._bounds = bounds
+        self._make_box: Callable[..., Box | None] | None = getattr(objective, "box", None)
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Node]] = []
         self._loose = math.inf
@@ -110,7 +100,7 @@ class Branching:
     @property
     def possible(self) -> bool:
         """Whether there are nodes, and boxes for this objective."""
-        return self._time is not None and bool(self._heap) and math.isinf(self._loose)
+        return self._make_box is not None and bool(self._heap) and math.isinf(self._loose)
 
     def bound(self, incumbent: float) -> float:
         """The least bound of the open nodes, or the incumbent's objective if that is less."""
@@ -131,21 +121,16 @@ class Branching:
             return None
         node = heapq.heappop(self._heap)[2]
         if node.box is None:
-            boxed = self._first_boxes(node, incumbent)
-            found = [self._settle(part, incumbent) for part in boxed]
-            return found[int(np.argmin([part.bound for part in boxed]))]
-        parts = self._split(node, incumbent)
-        if parts is None:
+            parts = self._first_boxes(node, incumbent)
+        else:
+            parts = self._split(node, incumbent)
+        for part in parts:
+            if part.bound < incumbent:
+                self._push(part)
+        if not parts:
             self._push(replace(node, done=True))
             return None
-        for child in parts:
-            self._settle(child, incumbent)
-        return min(parts, key=lambda n: n.bound).relaxation
-
-    def _settle(self, node: Node, incumbent: float) -> Relaxation | None:
-        if node.bound < incumbent:
-            self._push(node)
-        return node.relaxation
+        return min(parts, key=lambda part: part.bound).relaxation
 
     def _push(self, node: Node) -> None:
         heapq.heappush(self._heap, (node.bound, next(self._order), node))
@@ -161,7 +146,7 @@ class Branching:
         costs, and the plans of the other have no replicated option.
         """
         kind = ShardingType.DATA_PARALLEL
-        certain = self._exact(node.types)
+        certain = self._bounds.certain(node.types)
         left_open = node.types - certain
         if kind not in left_open:
             return [self._boxed(node, certain, left_open, incumbent)]
@@ -182,7 +167,7 @@ class Branching:
             left_open: the types that each of them may have or not.
             incumbent: the objective of the best plan.
         """
-        box = None if self._time is None else self._time.box(certain, optional=left_open)
+        box = self._make_box and self._make_box(certain, optional=left_open)
         if box is None:
             return replace(node, done=True)
         low = self._bounds.least_phases(node.types)[box.first]
@@ -213,19 +198,21 @@ class Branching:
 
     # -- splits -----------------------------------------------------------------------------------
 
-    def _split(self, node: Node, incumbent: float) -> tuple[Node, Node] | None:
-        """Both parts of the most promising split of a side of the box; None if all are narrow."""
+    def _split(self, node: Node, incumbent: float) -> list[Node]:
+        """Both parts of the most promising split of a side of the box; none if all are narrow."""
         box, relaxation = node.box, node.relaxation
         if box is None or relaxation is None or relaxation.phases is None:
-            return None
+            return []
         where = self._where(box, relaxation.phases, node.bound, incumbent)
         if where is None:
-            return None
+            return []
         _, group, at = where
         sides = box.first == box.first[group]
-        lower = box.part(box.low, np.where(sides, at, box.high))
-        upper = box.part(np.where(sides, at, box.low), box.high)
-        return self._half(node, lower, incumbent), self._half(node, upper, incumbent)
+        halves = (
+            box.part(box.low, np.where(sides, at, box.high)),
+            box.part(np.where(sides, at, box.low), box.high),
+        )
+        return [self._relaxed(node, half, incumbent, rounds=2) for half in halves]
 
     def _where(
         self, box: Box, phases: FloatArray, bound: float, incumbent: float
@@ -260,25 +247,17 @@ class Branching:
                 found.append((_PROMISE * promise, int(g), float(lifted[g])))
         return max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
 
-    def _half(self, node: Node, box: Box, incumbent: float) -> Node:
-        return self._relaxed(node, box, incumbent, rounds=2)
-
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
-        kept = self._left(node, box, incumbent)
+        loads = self._bounds.largest_loads(box)
+        kept = (loads <= box.high * (1 + 1e-9)).all(axis=-1) & (box.least(loads) <= incumbent)
+        kept = kept if node.kept is None else kept & node.kept
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)
         if found.reduced_costs is not None:
             kept = kept & (found.bound + found.reduced_costs <= incumbent)
         return replace(node, box=box, bound=bound, relaxation=found, kept=kept)
-
-    def _left(self, node: Node, box: Box, incumbent: float) -> BoolArray:
-        """``[n]`` True for options that plans in the box, as good as the incumbent, can have."""
-        loads = self._bounds.largest_loads(box)
-        inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
-        kept = inside & (box.least(loads) <= incumbent)
-        return kept if node.kept is None else kept & node.kept
 
 
 def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -79,13 +79,11 @@ def _too_large(space: SearchSpace, table: TableOptions) -> None:
             f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
             f"{format_bytes(host)}"
         )
-    msg = (
-        f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
+    text = (
+        f"table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
         f"{len(table.options)} options"
     )
-    raise InfeasibleError(
-        msg, shortfall_bytes=max(device, host / local), advice=_advice(space, table)
-    )
+    _refuse(text, max(device, host / local), space, table)
 
 
 def _check_totals(space: SearchSpace) -> None:
@@ -106,23 +104,21 @@ def _check_totals(space: SearchSpace) -> None:
     if totals[0] > 1.0:
         missing = (totals[0] - 1.0) * host_capacity / space.num_hosts
         has = format_bytes(host_capacity / space.num_hosts)
-        msg = (
-            f"nothing fits: host memory is {format_bytes(missing)} short on each of "
+        text = (
+            f"host memory is {format_bytes(missing)} short on each of "
             f"{space.num_hosts} hosts, which have {has}; no option that fits a device needs less"
         )
-        shortfall = missing / space.local_world_size
-        raise InfeasibleError(msg, shortfall_bytes=shortfall, advice=_advice(space, None))
+        _refuse(text, missing / space.local_world_size, space)
     worst = max((t - 1.0) / m for t, m in zip(totals[1:], _MIXES[1:], strict=True))
-    if worst <= 0:
-        return
-    missing = worst * device_capacity / space.world_size
-    has = format_bytes(device_capacity / space.world_size)
-    msg = (
-        f"nothing fits: device memory is {format_bytes(missing)} short on each of "
-        f"{space.world_size} ranks, which have {has} for embeddings"
-        f"{', even with all host memory used' if host.any() else ''}"
-    )
-    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
+    if worst > 0:
+        missing = worst * device_capacity / space.world_size
+        has = format_bytes(device_capacity / space.world_size)
+        text = (
+            f"device memory is {format_bytes(missing)} short on each of "
+            f"{space.world_size} ranks, which have {has} for embeddings"
+            f"{', even with all host memory used' if host.any() else ''}"
+        )
+        _refuse(text, missing, space)
 
 
 def _check_large_shards(space: SearchSpace) -> None:
@@ -142,16 +138,18 @@ def _check_large_shards(space: SearchSpace) -> None:
         missing = (shared + 1) * float(sizes[at]) - limit * ROUNDING
         if missing > 0:
             size = format_bytes(float(sizes[at]))
-            msg = (
-                f"nothing fits: {at + 1} tables put {size} or more on some rank each, so one of "
+            text = (
+                f"{at + 1} tables put {size} or more on some rank each, so one of "
                 f"{space.world_size} ranks gets {shared + 1} of them and is "
                 f"{format_bytes(missing)} over its {format_bytes(limit)}"
             )
-            raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
+            _refuse(text, missing, space)
 
 
-def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
-    """What would help: for one table, or for all of them if that is None."""
+def _refuse(
+    text: str, missing: float, space: SearchSpace, table: TableOptions | None = None
+) -> NoReturn:
+    """Refuse the problem with advice on what would help: for one table, or for all of them."""
     lines = ["use more GPUs, or GPUs with more memory"]
     tables = space.listing.tables if table is None else (table,)
     problem = space.problem
@@ -166,4 +164,5 @@ def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
     if not all(any(len(o.column_widths) > 1 for o in t.options) for t in tables):
         lines.append("allow column_wise sharding or a smaller minimum column width")
     lines.append("reduce the batch size, the memory reserve, or the embedding precision")
-    return tuple(lines)
+    message = f"nothing fits: {text}"
+    raise InfeasibleError(message, shortfall_bytes=missing, advice=tuple(lines))

@@ -19,7 +19,6 @@ bound.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +27,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, Rows
-from planner.search.common.programs import effort_of, solve
+from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.space.effort import Meter, sharing_s
 from planner.space.evaluation import SearchSpace
 
@@ -143,8 +141,8 @@ class Makespan:
             shares = self._shares(z, low, high)
             if shares is None:
                 continue
-            pairs = itertools.pairwise(self._space.first)
-            choice = tuple(int(np.argmax(shares[a:b])) for a, b in pairs)
+            chosen = self._space.least_options(-shares) - self._space.first[:-1]
+            choice = tuple(chosen.tolist())
             base = float(self._base @ shares)
             self._seen[choice] = base - low <= _CLOSE_RATIO * z
             if self._seen[choice]:

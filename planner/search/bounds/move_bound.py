@@ -23,7 +23,7 @@ types. So there is one such program for each set, and the least of their solutio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -32,11 +32,9 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
 from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
-from planner.search.base import Record
-from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
+from planner.search.bounds.bound_program import TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, Rows
-from planner.search.common.programs import effort_of, solve
+from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 from planner.space.objective import Cut
@@ -72,7 +70,9 @@ class MoveBound:
         self._moved = np.array([moved for moved, _ in found])
         self._staying = np.flatnonzero([places is not None for _, places in found])
         work = self._work([found[i][1] or () for i in self._staying])
-        now = self._work_now(work)
+        home = self._space.in_use or []
+        kept = [int(self._space.first[t]) + own[0] for t, own in enumerate(home) if own is not None]
+        now = work[np.isin(self._staying, kept)].sum(axis=0)
         for rank in np.unique(np.argmax(self._loads(now), axis=0)):
             model.add_tangents(now[rank])
         loads = self._loads(work)
@@ -101,16 +101,14 @@ class MoveBound:
             program = self._program(types, cuts)
             found = solve(program)
             self._meter.spend(effort_of(program, found))
-            if found.x is None or not self._add_cut(found.x, certain, cuts):
+            if found.x is None:
                 break
+            maxima = found.x[-1 - len(self._model.used) : -1] * most
+            cut = self._model.longer_cut(maxima, certain, float(found.x[-1]) * most)
+            if cut is None:
+                break
+            cuts.append(cut)
         return found.bound * most * (1 - _ROUNDING)
-
-    def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
-        """Add the cut that is highest at a solution, if it is above all known ones there."""
-        maxima = x[-1 - len(self._model.used) : -1] * self._most
-        cut = self._model.longer_cut(maxima, certain, float(x[-1]) * self._most)
-        cuts += [] if cut is None else [cut]
-        return cut is not None
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -128,16 +126,6 @@ class MoveBound:
             ranks, rows = space.placed_rows(table, index, where)
             np.add.at(work[i], ranks, rows)
         return work
-
-    def _work_now(self, work: FloatArray) -> FloatArray:
-        """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
-        home = self._space.in_use or []
-        kept = {
-            int(self._space.first[table]) + choice[0]
-            for table, choice in enumerate(home)
-            if choice is not None
-        }
-        return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
 
     def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> LinearProgram:
         """The linear program for a set of sharding types.
@@ -173,59 +161,33 @@ class MoveBound:
 
     @cached_property
     def _below(self) -> tuple[FloatArray, FloatArray]:
-        """Rows that are the same for every set of sharding types, and the upper limit of each."""
-        loads = np.vstack([self._rank_rows(), self._mean_rows()])
-        rules, limits = self._limit_rows()
-        return np.vstack([loads, rules]), np.concatenate([np.zeros(len(loads)), limits])
+        """Rows that are the same for every set of sharding types, and the upper limit of each.
 
-    def _row(self, number: int) -> FloatArray:
-        """So many rows with coefficients of 0."""
-        space = self._space
-        size = len(space.options) + len(self._staying) + len(self._model.used) + 1
-        return np.zeros((number, size))
-
-    def _rank_rows(self) -> FloatArray:
-        """Rows about each rank: what stays there, and uniform options, less the phase's maximum."""
-        space, model = self._space, self._model
-        count, tangents = len(space.options), model.num_tangents
-        rows = self._row(len(self._ranks) * tangents).reshape(len(self._ranks), tangents, -1)
-        stay = slice(count, count + len(self._staying))
-        rows[:, :, stay] = self._stay.transpose(1, 2, 0) / self._most
+        They are about each rank (what stays there, and uniform options, less the phase's maximum),
+        about the means over ranks, and about what moves: tables, and bytes as a share of the limit.
+        """
+        space, model, count = self._space, self._model, len(self._space.options)
+        stay, tangents = slice(count, count + len(self._staying)), model.num_tangents
+        loads = np.zeros((len(self._ranks) + 1, tangents, stay.stop + len(model.used) + 1))
+        loads[:-1, :, stay] = self._stay.transpose(1, 2, 0)
         for flat in np.flatnonzero(space.is_uniform):
-            rows[:, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents] / self._most
-        self._less_maxima(rows)
-        return rows.reshape(-1, rows.shape[-1])
-
-    def _mean_rows(self) -> FloatArray:
-        """Rows about the means over ranks: all options, less the phase's maximum."""
-        model, count = self._model, len(self._space.options)
-        tangents = model.num_tangents
-        rows = self._row(tangents)
-        rows[:, :count] = model.mean[:, :tangents].T / self._most
-        rows[:, count : count + len(self._staying)] = self._stay_mean.T / self._most
-        self._less_maxima(rows)
-        return rows
-
-    def _less_maxima(self, rows: FloatArray) -> None:
-        """Subtract the maximum of its phase from the row of each tangent."""
-        start = len(self._space.options) + len(self._staying)
-        tangents = np.arange(self._model.num_tangents)
-        rows[..., tangents, start + self._model.phase_index] = -1.0
-
-    def _limit_rows(self) -> tuple[FloatArray, FloatArray]:
-        """Rows about the tables and bytes that move, and their limits; bytes as a share of it."""
-        rows, limits = [], []
-        count = len(self._space.options)
-        if math.isfinite(self._budget.max_tables):
-            rows.append(self._row(1))
-            rows[-1][0, :count] = self._moved > MOVED_BYTES
-            limits.append(float(self._budget.max_tables))
-        if math.isfinite(self._budget.max_bytes):
-            unit = max(self._budget.max_bytes, 1.0)
-            rows.append(self._row(1))
-            rows[-1][0, :count] = self._moved / unit
-            limits.append(self._budget.max_bytes / unit)
-        return np.vstack([self._row(0), *rows]), np.array(limits)
+            loads[:-1, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents]
+        loads[-1, :, :count] = model.mean[:, :tangents].T
+        loads[-1, :, stay] = self._stay_mean.T
+        loads /= self._most
+        loads[:, np.arange(tangents), stay.stop + model.phase_index] = -1.0
+        rows = [*loads.reshape(-1, loads.shape[-1])]
+        limits = [0.0] * len(rows)
+        unit = max(self._budget.max_bytes, 1.0)
+        for moved, limit in (
+            (self._moved > MOVED_BYTES, self._budget.max_tables),
+            (self._moved / unit, self._budget.max_bytes / unit),
+        ):
+            if math.isfinite(limit):
+                rows.append(np.zeros(loads.shape[-1]))
+                rows[-1][:count] = moved
+                limits.append(float(limit))
+        return np.array(rows), np.array(limits)
 
 
 def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tuple[int, ...] | None]:
@@ -247,38 +209,3 @@ def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tupl
     if elsewhere <= MOVED_BYTES:
         return least, None
     return elsewhere, tuple(np.argmin(received, axis=-1).tolist())
-
-
-def bound_by_moves(
-    model: LinearModel,
-    record: Record,
-    cuts: Mapping[TypeSet | None, Sequence[Cut]],
-    relaxed: Mapping[TypeSet | None, Relaxation],
-    certain: Callable[[TypeSet], TypeSet],
-) -> None:
-    """Raise the bound of a search by its limit on moves.
-
-    Does nothing if there is no limit or no plan yet, or if there are very many options and ranks.
-
-    Args:
-        model: tangents and options.
-        record: of the search; takes the bound.
-        cuts: of the objective, for each set of sharding types.
-        relaxed: the bound of each set without a limit on moves. A set whose bound is not below the
-            best plan has no better plan, and needs no program.
-        certain: gives the types of a set that all its plans have.
-    """
-    budget, best = model.space.rules.budget, record.value
-    size = len(model.space.options) * model.space.world_size
-    if budget is None or not math.isfinite(best) or size > USUAL.most_entries:
-        return
-    moves = MoveBound(model, budget, record.evaluate.meter, most=best)
-    always, least = record.evaluate.objective.always(), best
-    for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
-        if relaxation.bound >= least or record.stopped:
-            least = min(least, relaxation.bound)
-            break
-        known = certain(types) if types is not None else frozenset()
-        own = moves.bound(types, [always, *cuts.get(types, ())], known)
-        least = min(least, max(own, relaxation.bound))
-    record.raise_bound(least, "limit on moves")

@@ -24,19 +24,13 @@ from planner.search.bounds.bound_program import (
 )
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
-from planner.search.bounds.move_bound import bound_by_moves
+from planner.search.bounds.move_bound import MoveBound
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.walk import price_all
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
-
-
-def left_s(record: Record) -> float:
-    """Seconds by the clock that are left to a search; infinite without a time limit."""
-    limit_s = record.evaluate.budget.time_limit_s
-    return math.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 0.01)
 
 
 class Proofs:
@@ -66,7 +60,7 @@ class Proofs:
             optional=usual_optional_types(model.space),
             meter=self._meter,
             cut=lambda: record.cut,
-            left_s=lambda: left_s(record),
+            left_s=lambda: max(record.evaluate.left_s, 0.01),
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record)
@@ -100,9 +94,26 @@ class Proofs:
         self._record.raise_bound(self._least.bound, "linear bound")
 
     def limit_moves(self) -> None:
-        """The bound that follows from a limit on what may move from the plan in use."""
-        cuts, certain = self.bounds.cuts, self.bounds.certain
-        bound_by_moves(self._model, self._record, cuts, self.relaxed, certain)
+        """Raise the bound by a limit on what may move from the plan in use.
+
+        Does nothing if there is no limit or no plan yet, or if there are very many options and
+        ranks. A set of sharding types whose bound is not below the best plan has no better plan,
+        and needs no program.
+        """
+        budget, best = self._space.rules.budget, self._record.value
+        size = len(self._space.options) * self._space.world_size
+        if budget is None or not math.isfinite(best) or size > USUAL.most_entries:
+            return
+        moves = MoveBound(self._model, budget, self._meter, most=best)
+        always, least = self._model.objective.always(), best
+        for types, relaxation in sorted(self.relaxed.items(), key=lambda item: item[1].bound):
+            if relaxation.bound >= least or self._record.stopped:
+                least = min(least, relaxation.bound)
+                break
+            known = self.bounds.certain(types or frozenset())
+            own = moves.bound(types, [always, *self.bounds.cuts.get(types, ())], known)
+            least = min(least, max(own, relaxation.bound))
+        self._record.raise_bound(least, "limit on moves")
 
     # -- further programs -------------------------------------------------------------------------
 
@@ -122,8 +133,7 @@ class Proofs:
             return []
         if self._branching is None:
             objective = self._record.evaluate.objective
-            certain = self.bounds.certain
-            self._branching = Branching(self.bounds, objective, self.relaxed, certain)
+            self._branching = Branching(self.bounds, objective, self.relaxed)
         if self._rows_left_out > 0:
             self._rows_left_out -= 1
             return []
@@ -212,16 +222,16 @@ def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
     return Floor(value=float(value), free_bytes=float(limits.mean() + unlisted - least))
 
 
-def price_all_above_floor(space: SearchSpace, record: Record) -> None:
+def price_all_above_floor(record: Record) -> None:
     """Price every assignment; a search that has to end before has a bound all the same.
 
     Under a time limit linear programs come before the walk, because they take a small part of its
     time. Otherwise only the user can end the walk early, and one program follows then.
     """
-    model = LinearModel(space, record.evaluate.objective)
+    model = LinearModel(record.evaluate.space, record.evaluate.objective)
     if record.evaluate.budget.time_limit_s is not None:
         record.raise_bound(_linear_bound(model, lambda: record.cut), "linear bound")
-    price_all(space, record)
+    price_all(record)
     if record.bound is None:
         record.raise_bound(_linear_bound(model, lambda: True), "linear bound")
 

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.bound_program import Relaxation, TypeSet
+from planner.search.bounds.bound_program import Relaxation
 from planner.search.common.lp import Rows
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
@@ -35,54 +35,33 @@ _PRICES: Final = 60
 it is as narrow as numbers can tell."""
 
 
-class Room:
-    """Device memory of all ranks together, and what options take of it.
+def shrunk(relaxation: Relaxation, size: FloatArray, space: SearchSpace) -> FloatArray:
+    """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
+
+    Each table takes the option with the smallest sum of its reduced cost and of a price for its
+    device memory. The price is the smallest one at which all options fit: the Lagrangian relaxation
+    of the limit.
 
     Args:
+        relaxation: has the reduced costs.
+        size: ``[n]`` the device bytes of each option as a share of all device memory.
         space: the options.
     """
+    costs = np.zeros(len(size))
+    if relaxation.reduced_costs is not None:
+        costs = np.abs(relaxation.reduced_costs)
 
-    def __init__(self, space: SearchSpace) -> None:
-        """Work out the device memory of every option."""
-        self._space = space
-        limit = max(float(space.pipeline.device_limits.mean()), 1.0)
-        self._share: FloatArray = np.asarray(space.mean_work @ space.device / limit)
-        """``[n]`` the device bytes of each option as a share of all device memory."""
+    def picked(price: float) -> IntArray:
+        return space.least_options(costs + price * size)
 
-    def holds(self, shares: FloatArray) -> bool:
-        """Whether options with these shares, ``[n]``, fit into all device memory together."""
-        return bool(shares @ self._share <= 1 + _TOLERANCE)
-
-    def rows(self) -> list[Rows]:
-        """The limit of all device memory, as a row of a program over the options."""
-        return [Rows.dense(self._share[None], np.full(1, -math.inf), np.ones(1))]
-
-    def shrunk(self, relaxation: Relaxation) -> FloatArray:
-        """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
-
-        Each table takes the option with the smallest sum of its reduced cost and of a price for its
-        device memory. The price is the smallest one at which all options fit: the Lagrangian
-        relaxation of the limit.
-        """
-        size, table = self._share, self._space.table_of
-        costs = np.zeros(len(self._share))
-        if relaxation.reduced_costs is not None:
-            costs = np.abs(relaxation.reduced_costs)
-
-        def picked(price: float) -> IntArray:
-            score = costs + price * size
-            least = np.minimum.reduceat(score, self._space.first[:-1])
-            where = np.flatnonzero(score <= least[table])
-            return np.asarray(where[np.unique(table[where], return_index=True)[1]])
-
-        low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
-        for _ in range(_PRICES):
-            middle = 0.5 * (low + high)
-            fits = float(size[picked(middle)].sum()) <= 1.0
-            low, high = (low, middle) if fits else (middle, high)
-        whole = np.zeros(len(self._share))
-        whole[picked(high)] = 1.0
-        return whole
+    low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
+    for _ in range(_PRICES):
+        middle = 0.5 * (low + high)
+        fits = float(size[picked(middle)].sum()) <= 1.0
+        low, high = (low, middle) if fits else (middle, high)
+    whole = np.zeros(len(size))
+    whole[picked(high)] = 1.0
+    return whole
 
 
 # ------------------ solutions that can be rounded
@@ -105,8 +84,11 @@ class Roundable:
     def __init__(self, bounds: RankFreeBound) -> None:
         """Nothing is solved yet."""
         self._bounds, self._model = bounds, bounds.model
-        self._room = Room(bounds.space) if bounds.builder.unlisted_bytes > 0 else None
-        self._fitted: dict[tuple[TypeSet | None, float], Relaxation] = {}
+        self._space = space = bounds.space
+        limit = max(float(space.pipeline.device_limits.mean()), 1.0)
+        self._size: FloatArray | None = None  # as a share of all device memory, where it matters
+        if bounds.builder.unlisted_bytes > 0:
+            self._size = np.asarray(space.mean_work @ space.device / limit)
 
     def within_memory(self, relaxation: Relaxation) -> Relaxation:
         """A solution that needs no more device memory than there is.
@@ -114,13 +96,10 @@ class Roundable:
         Where kernels in host memory are not listed, the bound allows more
         (:mod:`planner.search.bounds.rounding`).
         """
-        room = self._room
-        if room is None or relaxation.shares is None or room.holds(relaxation.shares):
+        size, shares = self._size, relaxation.shares
+        if size is None or shares is None or shares @ size <= 1 + _TOLERANCE:
             return relaxation
-        key = relaxation.types, relaxation.bound
-        if key not in self._fitted:
-            self._fitted[key] = replace(relaxation, shares=room.shrunk(relaxation))
-        return self._fitted[key]
+        return replace(relaxation, shares=shrunk(relaxation, size, self._space))
 
     def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
         """A solution whose shards can be packed as wholes.
@@ -141,8 +120,9 @@ class Roundable:
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * builder.shards[:, None] / self._bounds.space.world_size
         upper = np.ones(counted.shape[1])
-        rows = Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)
-        more = [rows, *(self._room.rows() if self._room is not None else ())]
+        more = [Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)]
+        if self._size is not None:
+            more.append(Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1)))
         return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
 
 

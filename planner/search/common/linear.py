@@ -199,11 +199,6 @@ class LinearModel:
             self._extremes[reduce.__name__] = np.asarray(loads)
         return self._extremes[reduce.__name__]
 
-    @property
-    def cuts(self) -> list[tuple[float, FloatArray]]:
-        """Base and slopes, ``[K']``, of each cut of the minorant."""
-        return list(zip(self._bases.tolist(), self._slopes, strict=True))
-
     def paths(self, phases: FloatArray) -> FloatArray:
         """``[..., cuts]`` the value of each cut at these maxima of the phases in use."""
         return np.asarray(phases @ self._slopes.T + self._bases)

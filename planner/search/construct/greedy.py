@@ -105,8 +105,10 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
         flats = [int(space.first[t]) + o for t, o in enumerate(choice)]
-        hottest = [float(seconds[space.rows[flat]].max()) for flat in flats]
-        yield _partition(space, choice, hottest, seconds)
+        costs = [seconds[space.rows[flat]] for flat in flats]
+        hottest, uniform = [float(own.max()) for own in costs], space.is_uniform[flats]
+        order = sorted(range(len(flats)), key=lambda t: (not uniform[t], -hottest[t], t))
+        yield _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
             finer = _next_split(space, table, choice[table])
             if finer is not None:
@@ -114,23 +116,6 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
                 break
         else:
             return
-
-
-def _partition(
-    space: SearchSpace, choice: list[int], sizes: list[float], seconds: FloatArray
-) -> Assignment:
-    """Place one option per table.
-
-    Args:
-        space: options and places.
-        choice: index of the option of each table.
-        sizes: tables with the largest of these numbers are placed first, after uniform options.
-        seconds: ``[M]`` cost of each row of work.
-    """
-    uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
-    order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
-    costs = [seconds[space.rows[int(space.first[t]) + o]] for t, o in enumerate(choice)]
-    return _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
 
 
 def _placed(
@@ -153,19 +138,17 @@ def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
     now = space.option(table, index)
     if now.spread is not Spread.RANKS:
         return None
+    options = list(enumerate(space.tables[table].options))
     finer = [
         (o.num_pieces, i)
-        for i, o in enumerate(space.tables[table].options)
+        for i, o in options
         if o.sharding_type is now.sharding_type
         and (o.kernel, o.cache_load_factor_ratio) == (now.kernel, now.cache_load_factor_ratio)
         and o.num_pieces >= 2 * now.num_pieces
     ]
-    rows = [
-        i
-        for i, o in enumerate(space.tables[table].options)
-        if o.sharding_type is ShardingType.ROW_WISE and o.kernel is now.kernel
-    ]
-    return min(finer)[1] if finer else (rows[0] if rows else None)
+    by_rows = ShardingType.ROW_WISE, now.kernel
+    rows = (i for i, o in options if (o.sharding_type, o.kernel) == by_rows)
+    return min(finer)[1] if finer else next(rows, None)
 
 
 def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
@@ -192,13 +175,14 @@ def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
             yield list_greedy(space, costs, np.where(may_be, chosen, whole))
 
 
-def offer_first(space: SearchSpace, record: Record) -> None:
+def offer_first(record: Record) -> None:
     """Price a few plans before anything else is prepared, so that a search cut at once has one.
 
     The first is the plan which the space was made with, or the first greedy one that fits; the
     others shard all tables alike, which is hard to reach from whole tables with little work. The
     search makes the greedy plans again later, and spends its budget on them then.
     """
+    space = record.evaluate.space
     if space.known is not None:
         record.consider(space.known, "quick plan")
     for found in _list_plans(space):

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan, ShardingOption, Spread, option_of
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
@@ -96,6 +96,8 @@ def _placed(
 ) -> tuple[int, ...]:
     """The places of an option's pieces, each near that of an old piece.
 
+    For each that is not allowed the next allowed one after it is taken.
+
     Args:
         space: the options and places.
         table: whose pieces they are.
@@ -113,22 +115,8 @@ def _placed(
         first = place * count // before
         near = range(first, max((place + 1) * count // before, first + 1))
         wanted.append(min(near, key=lambda p: (wanted.count(p), loads[p])))
-    allowed = space.may_use_host[table] if hosts else space.may_use_rank[table]
-    return _legal(option, wanted, allowed, space.local_world_size)
-
-
-def _legal(
-    option: ShardingOption, wanted: Sequence[int], allowed: BoolArray, local: int
-) -> tuple[int, ...]:
-    """The wanted places, or for each that is not allowed the next allowed one after it.
-
-    Args:
-        option: whose pieces are placed.
-        wanted: the place of each piece.
-        allowed: True for every place where the table may be.
-        local: number of ranks of a host.
-    """
-    if option.keeps_pieces_on_host and len(wanted) > 1:
+    allowed, local = space.allowed(table, option.spread), space.local_world_size
+    if option.keeps_pieces_on_host and len(wanted) > 1:  # the next host with an allowed rank
         free = np.roll(allowed.reshape(-1, local).any(axis=1), -(wanted[0] // local))
         host = (wanted[0] // local + int(free.argmax())) % len(free)
         inside = np.zeros_like(allowed)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -89,19 +88,18 @@ def _size(space: SearchSpace, flat: int) -> int:
     return 1 + places * option.num_pieces
 
 
-@dataclass(slots=True, kw_only=True)
-class _Placed:
+class _Placed(NamedTuple):
     """The variables of one option of a table.
 
     Attributes:
-        index: which of the table's options.
+        option: index of the table's option.
         used: whether the plan has it.
         at: for each piece and place whether the piece is there; 0 for places that are not allowed.
     """
 
-    index: int
+    option: int
     used: Any
-    at: list[list[Any]] = field(default_factory=list)
+    at: list[list[Any]]
 
 
 class _Model:
@@ -117,12 +115,13 @@ class _Model:
         self.unit = max(float(limits.max()) / _UNITS, 1.0)
         self.round = math.ceil if round_up else math.floor
         self.margin = FITTING if round_up else ROUNDING
-        self.tables = [self._table(t, indices) for t, indices in enumerate(kept)]
+        self.tables: list[list[_Placed]] = []
+        for table, indices in enumerate(kept):
+            self.tables.append([self._option(table, index) for index in indices])
+            self.model.add_exactly_one(placed.used for placed in self.tables[-1])
         self._memory()
-        for cap in space.rules.caps:
-            self._cap(cap)
-        for union in space.rules.unions:
-            self._union(union)
+        for rule in space.rules.every:
+            self._rule(rule)
         self._budget()
 
     def solve(
@@ -141,31 +140,26 @@ class _Model:
         status = solver.solve(self.model)
         if status not in (self.cp.FEASIBLE, self.cp.OPTIMAL):
             return None, status == self.cp.INFEASIBLE
-        options, places = [], []
-        for table in self.tables:
-            chosen = next(p for p in table if solver.boolean_value(p.used))
-            options.append(chosen.index)
-            where = (next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in chosen.at)
-            places.append(tuple(where))
-        return Assignment(options=tuple(options), places=tuple(places)), False
+        chosen = (next(p for p in table if solver.boolean_value(p.used)) for table in self.tables)
+        found = (
+            (
+                p.option,
+                tuple(next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in p.at),
+            )
+            for p in chosen
+        )
+        return Assignment.of(found), False
 
     # -- parts ------------------------------------------------------------------------------------
-
-    def _table(self, table: int, indices: list[int]) -> list[_Placed]:
-        """Variables of the options of a table, of which exactly one is used."""
-        found = [self._option(table, index) for index in indices]
-        self.model.add_exactly_one(p.used for p in found)
-        return found
 
     def _option(self, table: int, index: int) -> _Placed:
         """Variables of an option, and what TorchRec asks of the places of its pieces."""
         space, model = self.space, self.model
         option = space.option(table, index)
-        placed = _Placed(index=index, used=model.new_bool_var(""))
+        placed = _Placed(index, model.new_bool_var(""), [])
         if option.is_uniform:
             return placed
-        hosts = option.spread is Spread.HOSTS
-        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
+        mask = space.allowed(table, option.spread)
         for _ in range(option.num_pieces):
             row = [model.new_bool_var("") if ok else 0 for ok in mask]
             model.add(sum(row) == placed.used)
@@ -192,38 +186,26 @@ class _Model:
     def _memory(self) -> None:
         """Keep every device and every host within its memory."""
         space, local = self.space, self.space.local_world_size
-        device: list[list[Any]] = [[] for _ in range(space.world_size)]
-        host: list[list[Any]] = [[] for _ in range(space.num_hosts)]
+        terms: list[list[Any]] = [[] for _ in range(space.world_size + space.num_hosts)]
         for table in range(space.num_tables):
             for variable, ranks, rows in self._shards(table):
-                if isinstance(variable, int):
-                    continue
-                for rank, row in zip(ranks, rows, strict=True):
-                    if (size := self.round(float(space.pool_device[row]) / self.unit)) > 0:
-                        device[rank].append(size * variable)
-                    if (size := self.round(float(space.pool_host[row]) / self.unit)) > 0:
-                        host[rank // local].append(size * variable)
-        for terms, limit in zip(device, space.pipeline.device_limits, strict=True):
-            self.model.add(sum(terms) <= self._limit(limit))
-        for terms, limit in zip(host, space.pipeline.host_limits, strict=True):
-            self.model.add(sum(terms) <= self._limit(limit))
-
-    def _limit(self, limit: float) -> int:
-        """A limit of memory in whole units."""
-        units = float(limit) * self.margin / self.unit
-        return math.floor(units) if self.round is math.ceil else math.ceil(units)
+                for rank, row in () if isinstance(variable, int) else zip(ranks, rows, strict=True):
+                    host = space.world_size + rank // local
+                    for place, held in ((rank, space.pool_device), (host, space.pool_host)):
+                        if (size := self.round(float(held[row]) / self.unit)) > 0:
+                            terms[place].append(size * variable)
+        limits = np.append(space.pipeline.device_limits, space.pipeline.host_limits)
+        within = math.floor if self.round is math.ceil else math.ceil
+        for own, limit in zip(terms, limits.tolist(), strict=True):
+            self.model.add(sum(own) <= within(limit * self.margin / self.unit))
 
     def _shards(self, table: int) -> Iterator[tuple[Any, range, IntArray]]:
         """Each piece of a table on each place: its variable, the ranks there, and rows of work."""
         space = self.space
-        sizes = {
-            Spread.UNIFORM: space.world_size,
-            Spread.HOSTS: space.local_world_size,
-            Spread.RANKS: 1,
-        }
+        sizes = {Spread.UNIFORM: space.world_size, Spread.HOSTS: space.local_world_size}
         for placed in self.tables[table]:
-            flat = int(space.first[table]) + placed.index
-            size = sizes[space.options[flat].spread]
+            flat = int(space.first[table]) + placed.option
+            size = sizes.get(space.options[flat].spread, 1)
             pieces = zip(
                 placed.at or [[placed.used]], space.rows[flat].reshape(-1, size), strict=True
             )
@@ -255,22 +237,15 @@ class _Model:
             self.model.add(sum(own) <= max(len(own), 1) * here)
         return here
 
-    def _cap(self, cap: Cap) -> None:
-        """Keep a limit on the number of shards, or of tables, on every place."""
-        counts = self._counts(cap.members, cap.level)
-        for place in range(len(counts[0]) if counts else 0):
-            terms = [c[place] for c in counts]
-            if not cap.distinct:
-                self.model.add(sum(sum(t) for t in terms) <= cap.most)
-                continue
-            self.model.add(sum([self._present(t) for t in terms]) <= cap.most)
-
-    def _union(self, union: Union) -> None:
-        """Keep all tables of a group on one place."""
-        counts = self._counts(union.members, union.level)
-        places = range(len(counts[0]) if counts else 0)
-        used = [self._present(*(table[place] for table in counts)) for place in places]
-        self.model.add(sum(used) <= 1)
+    def _rule(self, rule: Cap | Union) -> None:
+        """Keep a limit on shards or tables on every place, or tables together on one place."""
+        places = zip(*self._counts(rule.members, rule.level), strict=True)
+        if isinstance(rule, Union):
+            self.model.add(sum(self._present(*tables) for tables in places) <= 1)
+            return
+        for tables in places:
+            terms = map(self._present, tables) if rule.distinct else itertools.chain(*tables)
+            self.model.add(sum(terms) <= rule.most)
 
     def _budget(self) -> None:
         """Keep the limit on moves: on the tables that move, and on the bytes that they receive."""
@@ -281,7 +256,7 @@ class _Model:
         for table, found in enumerate(self.tables):
             terms = []
             for placed in found:
-                received = budget.piece_bytes(self.space.option(table, placed.index))
+                received = budget.piece_bytes(self.space.option(table, placed.option))
                 rows = placed.at or [[placed.used]]
                 for row, row_bytes in zip(rows, np.atleast_2d(received), strict=True):
                     for variable, size in zip(row, row_bytes, strict=True):
@@ -323,32 +298,30 @@ def is_tight(space: SearchSpace) -> bool:
     return least > _TIGHT_RATIO * float(np.maximum(space.pipeline.device_limits, 0.0).mean())
 
 
-def offer_packings(
-    space: SearchSpace, record: Record, *, share: float = 1.0, first_only: bool = False
-) -> None:
+def offer_packings(record: Record, *, share: float = 1.0, first_only: bool = False) -> None:
     """Make packings of every kind and offer them to the record.
 
     Args:
-        space: the tables and places.
         record: takes the packings.
         share: share of all work of the search that this may take.
         first_only: whether to end with the first plan that fits.
     """
     meter = record.evaluate.meter
     until_s = meter.spent_s + share * meter.planned_s
-    for found in packings(space, lambda: meter.spent_s > until_s or record.stopped, meter):
+    for found in packings(
+        record.evaluate.space, lambda: meter.spent_s > until_s or record.stopped, meter
+    ):
         record.consider(found, "packing")
         if record.best is not None and (first_only or record.stopped):
             return
 
 
-def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> None:
+def offer_exact_packing(record: Record, *, seed: int) -> None:
     """Ask CP-SAT for a plan that fits, or for the proof that there is none.
 
     In the latter case the bound of the record becomes infinite.
     """
-    limit_s = record.evaluate.budget.time_limit_s
-    most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
+    space, most_s = record.evaluate.space, max(record.evaluate.left_s, 1.0)
     found, none_fits = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")
@@ -356,9 +329,7 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
         record.raise_bound(np.inf, "exact packing")
 
 
-def packings(
-    space: SearchSpace, expired: Callable[[], bool] = lambda: False, meter: Meter | None = None
-) -> Iterator[Assignment]:
+def packings(space: SearchSpace, expired: Callable[[], bool], meter: Meter) -> Iterator[Assignment]:
     """One packing for each preference and fit with which all tables find room.
 
     Args:
@@ -373,8 +344,7 @@ def packings(
         for _ in range(_ROUNDS):
             if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
                 return
-            if meter is not None:
-                meter.spend(each_s)
+            meter.spend(each_s)
             packer = Packer(space, fit, preference)
             stuck = packer.pack(first)
             if stuck is None:
@@ -425,7 +395,10 @@ class Packer:
             The first table that found no room; None if all are placed.
         """
         size = np.minimum.reduceat(self.space.largest_device, self.space.first[:-1])
-        ruled = self._ruled
+        rules, ruled = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
+        for rule in rules.every:
+            if (isinstance(rule, Union) or rule.distinct) and not rule.members.all():
+                ruled += rule.members
         order = sorted(
             range(self.space.num_tables), key=lambda t: (-first.get(t, 0), -ruled[t], -size[t], t)
         )
@@ -458,7 +431,7 @@ class Packer:
                 self._cost = self._cost + costs
                 return ()
             has_room = (self._room >= 0).all() and (self._host_room >= 0).all()
-            may_be = not space.rules or self._usage.ranks_for(table).all()
+            may_be = not space.rules or self._usage.free_for(table, option.spread).all()
             return () if has_room and may_be else None
         size = local if option.spread is Spread.HOSTS else 1
         hosts = np.arange(0, space.world_size, size) // local
@@ -478,18 +451,6 @@ class Packer:
             self._cost[ranks] += 0.0 if costs is None else costs[piece]
             places.append(at)
         return tuple(places)
-
-    @cached_property
-    def _ruled(self) -> IntArray:
-        """``[T]`` number of rules on each table."""
-        rules, found = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
-        for members in [
-            *(u.members for u in rules.unions),
-            *(c.members for c in rules.caps if c.distinct),
-        ]:
-            if not members.all():
-                found[members] += 1
-        return found
 
     @cached_property
     def _orders(self) -> list[list[int]]:
@@ -526,14 +487,11 @@ class Packer:
         self, table: int, option: ShardingOption, places: list[int], *, has_cost: bool
     ) -> BoolArray:
         """The places that the next piece of an option may have, beside those of the others."""
-        space, usage, local = self.space, self._usage, self.space.local_world_size
-        on_hosts = option.spread is Spread.HOSTS
-        allowed: BoolArray = (space.may_use_host if on_hosts else space.may_use_rank)[table]
+        space, spread, local = self.space, option.spread, self.space.local_world_size
+        allowed = space.allowed(table, spread)
         if space.rules and not has_cost:
-            usage.put(table, (option, tuple(places)))
-            allowed = allowed & (usage.hosts_for if on_hosts else usage.ranks_for)(table)
-            usage.put(table, None)
-        if not places or on_hosts:
+            allowed = allowed & self._usage.free_for(table, spread, places)
+        if not places or spread is Spread.HOSTS:
             return allowed
         if option.keeps_pieces_on_host:
             allowed = allowed & (np.arange(space.world_size) // local == places[0] // local)

@@ -8,6 +8,7 @@ smooth objective.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FITTING, Assignment, SearchSpace
+from planner.space.evaluation import FITTING, Assignment, Choice, SearchSpace
 
 _RELIEF: Final = 1e3
 """Penalty of bytes over a limit that would fill a whole device, in units of about the objective. It
@@ -25,6 +26,7 @@ is so high that no gain in time is worth an overfull memory."""
 _MOST_DIGITS: Final = 150.0
 """Shares of loads are cut off where their powers have this many digits, so that sums of powers, and
 products of them, are finite numbers."""
+_NOWHERE: Final[Choice] = (-1, ())
 _LEAST_SUM: Final = 0.5
 """Least sum of powers for which the price of a load is computed. If a phase has no load yet, the
 norm has no slope there: the first shard would seem infinitely dear."""
@@ -46,9 +48,10 @@ class Alike:
     counts: IntArray
 
 
-def grouped(
-    space: SearchSpace, table: int, kept: IntArray
-) -> tuple[dict[Spread, Alike], list[int]]:
+Grouped = tuple[dict[Spread, Alike], list[int]]
+
+
+def grouped(space: SearchSpace, table: int, kept: IntArray) -> Grouped:
     """Sort some options of a table by how they can be priced.
 
     Args:
@@ -188,8 +191,7 @@ class PartialPlan:
             ranks: ``[R]`` the ranks.
             loads: ``[P + 2, R, n]`` their loads in each of n cases.
         """
-        phases = np.maximum.reduceat(loads[: self._tangents], self.model.starts, axis=0)
-        powers = self._powers(phases / self.scale[..., None]).sum(axis=1)
+        powers = self._powers(loads).sum(axis=1)
         rest = self.sums - self.powers[:, ranks].sum(axis=1)
         over = np.maximum(loads[-2] - self._limits[ranks, None], 0.0).sum(axis=0)
         over += self.overflow - self.over[ranks].sum()
@@ -205,39 +207,19 @@ class PartialPlan:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def put(self, table: int, option: int, places: tuple[int, ...]) -> None:
-        """Place a table, by the index of its option and the ranks (or hosts) of its pieces."""
-        self._add(table, option, places, 1.0)
-        self._note(table, option, places)
-        self._refresh()
-
-    def take(self, tables: list[int]) -> None:
-        """Take tables out."""
-        for table in tables:
-            self._add(table, self.options[table], self.places[table], -1.0)
-            self._note(table, -1, ())
-        np.maximum(self.loads, 0.0, out=self.loads)
-        self._refresh()
-
-    def move(self, places: dict[int, tuple[int, ...]]) -> None:
-        """Give tables other ranks (or hosts); their options stay."""
-        for table, new in places.items():
-            self._add(table, self.options[table], self.places[table], -1.0)
-            self._add(table, self.options[table], new, 1.0)
-            self._note(table, self.options[table], new)
-        np.maximum(self.loads, 0.0, out=self.loads)
-        self._refresh()
-
-    def restore(self, loads: FloatArray, old: dict[int, tuple[int, tuple[int, ...]]]) -> None:
-        """Undo changes.
+    def change(self, choices: Mapping[int, Choice | None], loads: FloatArray | None = None) -> None:
+        """Place tables anew, or take them out.
 
         Args:
-            loads: ``[P + 2, W]`` the loads before.
-            old: option and places before, of each table that was changed.
+            choices: option and places of each of the tables; None to take it out.
+            loads: ``[P + 2, W]`` all loads afterwards where they are known, to undo changes.
         """
-        for table, (option, places) in old.items():
-            self._note(table, option, places)
-        self.loads = loads
+        for table, choice in choices.items():
+            if loads is None:
+                self._add(table, self.options[table], self.places[table], -1.0)
+                self._add(table, *(choice or _NOWHERE), 1.0)
+            self._note(table, *(choice or _NOWHERE))
+        self.loads = np.maximum(self.loads, 0.0) if loads is None else loads
         self._refresh()
 
     def load(self, assignment: Assignment) -> None:
@@ -255,10 +237,7 @@ class PartialPlan:
     # -- insertions -------------------------------------------------------------------------------
 
     def best_insertion(
-        self,
-        table: int,
-        kept: tuple[dict[Spread, Alike], list[int]],
-        blocked: BoolArray | None = None,
+        self, table: int, kept: Grouped, blocked: BoolArray | None = None
     ) -> Insertion | None:
         """The best way to put in a table that is not placed.
 
@@ -290,10 +269,15 @@ class PartialPlan:
         part that a rank has of a piece on a host depends on its position in the host.
         """
         hosts = spread is Spread.HOSTS
-        rise, change, cost = self._place_rises(some.rows, blocked, hosts=hosts)
+        rise, change, cost = self._rises(some.rows, blocked, hosts=hosts)
         may = self._may(table, hosts=hosts)
         rise[:, ~may] = np.inf
-        places, taken = self._cheapest(rise, some.counts)
+        most = min(int(some.counts.max()), rise.shape[1])
+        if most == 1:
+            places = rise.argmin(axis=1)[:, None]
+        else:
+            places = np.argsort(rise, axis=1, kind="stable")[:, :most]
+        taken = np.arange(most)[None] < some.counts[:, None]
         at = np.arange(len(places))[:, None]
         sums = self.sums[:, None] + (change[:, at, places] * taken).sum(axis=2)
         value = self._value(sums) + self._penalty + (cost[at, places] * taken).sum(axis=1)
@@ -305,62 +289,53 @@ class PartialPlan:
             places=tuple(places[best, :count].tolist()),
         )
 
-    def _place_rises(
-        self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """:meth:`_rises` of n pieces, ``[n]`` or ``[n, L]`` rows of work, on each rank or host."""
-        rows, local = self.columns[pieces], self.space.local_world_size
-        if not hosts:
-            return self._rises(rows, blocked)
-        found = self._rises(np.tile(rows, (1, self.space.num_hosts, 1)), None)
-        rise, change, cost = (v.reshape(*v.shape[:-1], -1, local).sum(axis=-1) for v in found)
-        return rise, change, cost
-
     def _fixed(self, table: int, option: int, places: tuple[int, ...]) -> Insertion:
         """A way to put in an option on given places."""
         before, self.loads = self.loads, self.loads.copy()
         self._add(table, option, places, 1.0)
-        value = self._value_of(self.loads)
-        self.loads = before
+        loads, self.loads = self.loads, before
+        over = np.maximum(loads[-2] - self._limits, 0.0).sum()
+        if self._uses_host:
+            used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
+            over = over + np.maximum(used - self._host_limits, 0.0).sum()
+        smooth = self._value(self._powers(loads).sum(axis=1)[:, None])[0]
+        value = float(smooth + over * self._per_byte * self._level)
         return Insertion(value=value, option=option, places=places)
 
     def _single(self, table: int, option: int) -> Insertion:
         """A way to put in any option: its pieces run by run, on places that are not used before."""
-        space, loads = self.space, self.loads.copy()
+        space, local = self.space, self.space.local_world_size
         flat = int(space.first[table]) + option
         kind = space.options[flat]
         if kind.is_uniform:
-            loads += self.model.at(self.columns[space.rows[flat]], slice(None)).T
-            return Insertion(value=self._value_of(loads), option=option, places=())
-        hosts, local = kind.spread is Spread.HOSTS, space.local_world_size
-        size = local if hosts else 1
+            return self._fixed(table, option, ())
+        hosts = kind.spread is Spread.HOSTS
         free, places = self._may(table, hosts=hosts).copy(), list[int]()
         for run, count in space.runs(flat):
-            piece = self.columns[run].reshape(size, -1)
-            rise, _, _ = self._rises(np.tile(piece, (len(free), 1))[None], None)
-            cost = np.where(free, rise[0].reshape(-1, size).sum(axis=1), np.inf)
+            rise, _, _ = self._rises(run[None], None, hosts=hosts)
+            cost = np.where(free, rise[0], np.inf)
             if kind.keeps_pieces_on_host and not places:  # the host that is best for the first run
                 inside = np.sort(cost.reshape(-1, local), axis=1)
                 host = int(np.argmin(inside[:, :count].sum(axis=1)))
                 free &= np.arange(len(free)) // local == host
                 cost = np.where(free, cost, np.inf)
             chosen = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
-            for place in chosen.tolist():
-                ranks = slice(place * size, (place + 1) * size)
-                loads[:, ranks] += self.model.at(piece, ranks).T
             free[chosen] = False
             places += chosen.tolist()
-        value = self._value_of(loads) if len(places) == kind.num_pieces else np.inf
-        return Insertion(value=value, option=option, places=tuple(places))
+        if len(places) < kind.num_pieces:
+            return Insertion(value=np.inf, option=option, places=tuple(places))
+        return self._fixed(table, option, tuple(places))
 
     # -- private ----------------------------------------------------------------------------------
 
-    def _powers(self, share: FloatArray) -> FloatArray:
-        """``[2 K', ...]`` p-th powers of shares, then the shares themselves.
+    def _powers(self, loads: FloatArray) -> FloatArray:
+        """``[2 K', ...]`` p-th powers of the phases, as a share of their scale, then the shares.
 
         Args:
-            share: ``[K', ...]`` phases as a share of their scale.
+            loads: ``[P + 2, ...]`` as in :attr:`loads`.
         """
+        phases = np.maximum.reduceat(loads[: self._tangents], self.model.starts, axis=0)
+        share = phases / self.scale.reshape(-1, *[1] * (loads.ndim - 1))
         count = len(share)
         both = np.empty((2 * count, *share.shape[1:]))
         power = np.minimum(share, self._most_share, out=both[:count])
@@ -382,24 +357,13 @@ class PartialPlan:
         value = self.model.paths(norms.T).max(axis=-1)
         return np.asarray(value + self._mean_prices @ sums[count:])
 
-    def _value_of(self, loads: FloatArray) -> float:
-        """The smooth objective with the penalty, if these were the loads, ``[P + 2, W]``."""
-        phases = np.maximum.reduceat(loads[: self._tangents], self.model.starts, axis=0)
-        sums = self._powers(phases / self.scale).sum(axis=1)
-        over = np.maximum(loads[-2] - self._limits, 0.0).sum()
-        if self._uses_host:
-            used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
-            over = over + np.maximum(used - self._host_limits, 0.0).sum()
-        return float(self._value(sums[:, None])[0] + over * self._per_byte * self._level)
-
     def _refresh(self) -> None:
         """Compute everything that follows from the loads.
 
         ``_prices``, ``[2 K']``, is how much the smooth objective grows with each sum of powers and
         of shares; :meth:`_rises` uses it to price shards linearly.
         """
-        phases = np.maximum.reduceat(self.loads[: self._tangents], self.model.starts, axis=0)
-        self.powers = self._powers(phases / self.scale)
+        self.powers = self._powers(self.loads)
         self.sums = self.powers.sum(axis=1)
         self.over = np.maximum(self.loads[-2] - self._limits, 0.0)
         used = self.loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
@@ -416,6 +380,8 @@ class PartialPlan:
 
     def _add(self, table: int, option: int, places: tuple[int, ...], sign: float) -> None:
         """Add the loads of a table to the ranks, or take them away if ``sign`` is -1."""
+        if option < 0:
+            return
         flat = int(self.space.first[table]) + option
         spread = self.space.options[flat].spread
         rows = self.columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
@@ -445,10 +411,9 @@ class PartialPlan:
 
     def _may(self, table: int, *, hosts: bool = False) -> BoolArray:
         """``[W]`` or ``[hosts]``: True for places that rules and placed tables leave to a table."""
-        allowed: BoolArray = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
-        if self.usage is not None:
-            allowed = allowed & (self.usage.hosts_for if hosts else self.usage.ranks_for)(table)
-        return allowed
+        spread = Spread.HOSTS if hosts else Spread.RANKS
+        allowed = self.space.allowed(table, spread)
+        return allowed if self.usage is None else allowed & self.usage.free_for(table, spread)
 
     def _ranks(self, table: int) -> list[int]:
         """The ranks that have pieces of a table; none if it is nowhere, or for uniform options."""
@@ -463,49 +428,39 @@ class PartialPlan:
         return list(self.places[table])
 
     def _rises(
-        self, rows: FloatArray, blocked: BoolArray | None
+        self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """What each of n shards would add on each rank.
+        """What each of n pieces would add on each of the ranks or hosts.
 
         Args:
-            rows: loads of each shard on the fastest device, ``[n, P + 2]``; or ``[n, W, P + 2]`` if
-                they depend on the rank.
+            pieces: rows of work, ``[n]`` of pieces on ranks, ``[n, L]`` of pieces on hosts.
             blocked: ``[W]`` True for ranks to leave alone if possible; None for none.
+            hosts: whether pieces are on hosts, which are never left alone.
 
         Returns:
-            ``[n, W]`` how much the smooth objective rises, taken as linear in the sums, penalty
-            included; ``[2 K', n, W]`` the change of powers and shares; ``[n, W]`` the penalty.
+            ``[n, places]`` how much the smooth objective rises, taken as linear in the sums,
+            penalty included; ``[2 K', n, places]`` the change of powers and shares; ``[n, places]``
+            the penalty.
         """
-        more = rows.T[:, :, None] if rows.ndim == 2 else rows.transpose(2, 0, 1)
+        rows, local = self.columns[pieces], self.space.local_world_size
+        if hosts:
+            more = np.tile(rows, (1, self.space.num_hosts, 1)).transpose(2, 0, 1)
+        else:
+            more = rows.T[:, :, None]
         more = more if self._slow is None else more * self._slow[:, None]
         new = self.loads[:, None] + more
-        phases = np.maximum.reduceat(new[: self._tangents], self.model.starts, axis=0)
-        change = self._powers(phases / self.scale[..., None])
+        change = self._powers(new)
         change -= self.powers[:, None]
         over = np.maximum(new[-2] - self._limits, 0.0) - self.over
         if self._uses_host:
-            room = np.repeat(self.host_room, self.space.local_world_size)
+            room = np.repeat(self.host_room, local)
             over = over + np.maximum(more[-1] - np.maximum(room, 0.0), 0.0)
         cost = over * (self._per_byte * self._level)
         rise = (self._prices @ change.reshape(len(change), -1)).reshape(cost.shape) + cost
-        if blocked is not None:
+        if hosts:
+            rise, change, cost = (
+                v.reshape(*v.shape[:-1], -1, local).sum(axis=-1) for v in (rise, change, cost)
+            )
+        elif blocked is not None:
             rise[:, blocked] += 1e3 * self._level
         return rise, change, cost
-
-    @staticmethod
-    def _cheapest(rise: FloatArray, counts: IntArray) -> tuple[IntArray, BoolArray]:
-        """The columns of the least entries of each row, in order.
-
-        Args:
-            rise: ``[n, columns]``.
-            counts: ``[n]`` how many entries of each row are wanted.
-
-        Returns:
-            ``[n, most]`` columns, for the largest count ``most``; and ``[n, most]`` True for those
-            that are wanted.
-        """
-        most = min(int(counts.max()), rise.shape[1])
-        if most == 1:
-            return rise.argmin(axis=1)[:, None], np.ones((len(rise), 1), dtype=bool)
-        columns = np.argsort(rise, axis=1, kind="stable")[:, :most]
-        return columns, np.arange(most)[None] < counts[:, None]

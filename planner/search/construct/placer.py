@@ -7,9 +7,7 @@ ties.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -49,13 +47,9 @@ class Pressure:
     def of(self, loads: FloatArray) -> FloatArray:
         """The pressure ``[...]`` of ranks with loads ``[..., P + 2]``."""
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
-        return np.asarray(_raised(share, self.power) @ _weights(loads.shape[-1]))
-
-
-@lru_cache(maxsize=64)
-def _weights(num_loads: int) -> FloatArray:
-    """The weight of each load: 1 for tangents, then that of device and of host bytes."""
-    return np.array([1.0] * (num_loads - 2) + [MEMORY_WEIGHT, MEMORY_WEIGHT])
+        weights = np.ones(loads.shape[-1])
+        weights[-2:] = MEMORY_WEIGHT
+        return np.asarray(_raised(share, self.power) @ weights)
 
 
 def _raised(base: FloatArray, power: float) -> FloatArray:
@@ -99,70 +93,56 @@ class Placer:
         self.loads += self.model.at(self.model.option_rows(flat), slice(None))
         self._now = self.pressure.of(self.loads)
 
-    def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
-        """Put one shard on the rank with room where it raises the pressure least.
+    def add_pieces(
+        self, table: int, rows: FloatArray, count: int = 1, among: BoolArray | None = None
+    ) -> list[int]:
+        """Put equal pieces on ranks (or hosts) with room, each where it raises the pressure least.
 
-        If no rank has room, only the ranks that would be overfull by the fewest bytes count.
-
-        Args:
-            table: whose shard it is; only its allowed ranks count.
-            row: ``[P + 2]`` loads of the shard on the fastest device.
-            among: ranks to choose from; None for all.
-
-        Returns:
-            The rank.
-        """
-        new = self.loads + self.model.at(row, slice(None))
-        pressure = self.pressure.of(new)
-        over = self._overfull(new, row[-1])
-        allowed = self.space.may_use_rank[table]
-        if among is not None:
-            inside = np.zeros_like(allowed)
-            inside[among] = True
-            allowed = allowed & inside
-        rank = _best(pressure - self._now, over, allowed)
-        self.loads[rank] = new[rank]
-        self._now[rank] = pressure[rank]
-        return rank
-
-    def add_to_hosts(self, table: int, rows: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal pieces on hosts, each where it raises the pressure least.
-
-        The rise is computed for all hosts once, and after that for the host that took a piece.
+        If no place has room, only the places that would be overfull by the fewest bytes count.
 
         Args:
-            table: whose pieces they are; only its allowed hosts count.
-            rows: ``[L, P + 2]`` loads of a piece on the L ranks of a host.
+            table: whose pieces they are; only its allowed places count.
+            rows: loads of a piece on the fastest device, ``[P + 2]`` on a rank, or ``[L, P + 2]``
+                on the L ranks of a host.
             count: number of pieces.
+            among: True for the ranks to choose from; None for all.
 
         Returns:
-            The host of each piece.
+            The rank (or host) of each piece.
         """
-        local = self.space.local_world_size
-        shape = (self.space.num_hosts, local)
-        loads = self.loads.reshape(*shape, -1)
-        now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
-        pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
-
-        alike = np.tile(rows, (self.space.num_hosts, 1))
-        every = self.model.at(alike, slice(None)).reshape(loads.shape)
-
-        def look(at: slice) -> None:
-            new = loads[at] + every[at]
-            pressure[at] = self.pressure.of(new)
-            rise[at] = (pressure[at] - now[at]).sum(axis=-1)
-            over[at] = np.maximum(new[..., -2] - limits[at], 0.0).sum(axis=-1)
-            over[at] += np.maximum(new[..., -1].sum(axis=-1) - self._host_limits[at], 0.0)
-
-        look(slice(None))
-        hosts: list[int] = []
+        space, on_hosts = self.space, rows.ndim > 1
+        shape = (space.num_hosts, space.local_world_size) if on_hosts else (space.world_size,)
+        loads, now = self.loads.reshape(*shape, -1), self._now.reshape(shape)
+        limits, pressure = self._device_limits.reshape(shape), np.empty(shape)
+        rise, over = np.empty((2, len(loads)))
+        allowed = (space.may_use_host if on_hosts else space.may_use_rank)[table]
+        allowed = allowed if among is None else allowed & among
+        alike = np.tile(rows, (space.num_hosts, 1)) if on_hosts else rows
+        more = self.model.at(alike, slice(None))
+        every = np.broadcast_to(more, self.loads.shape).reshape(loads.shape)
+        places: list[int] = []
+        looked_at = slice(None)
         for _ in range(count):
-            host = _best(rise, over, self.space.may_use_host[table])
-            hosts.append(host)
-            loads[host] += every[host]
-            now[host] = pressure[host]
-            look(slice(host, host + 1))
-        return hosts
+            new = loads[looked_at] + every[looked_at]
+            pressure[looked_at] = self.pressure.of(new)
+            risen = pressure[looked_at] - now[looked_at]
+            excess = np.maximum(new[..., -2] - limits[looked_at], 0.0)
+            if on_hosts:
+                risen, excess = risen.sum(axis=-1), excess.sum(axis=-1)
+                held = new[..., -1].sum(axis=-1)
+                excess += np.maximum(held - self._host_limits[looked_at], 0.0)
+            elif rows[-1] > 0:
+                held = self.loads[:, -1].reshape(space.num_hosts, -1).sum(axis=-1) + rows[-1]
+                beside = np.maximum(held - self._host_limits, 0.0)
+                excess += np.repeat(beside, space.local_world_size)
+            rise[looked_at], over[looked_at] = risen, excess
+            place = int(np.argmin(np.where(allowed & (over <= over[allowed].min()), rise, np.inf)))
+            places.append(place)
+            loads[place] += every[place]
+            now[place] = pressure[place]
+            if on_hosts:  # nothing changes for the others
+                looked_at = slice(place, place + 1)
+        return places
 
     def add(self, table: int, index: int) -> tuple[int, ...]:
         """Place all pieces of an option of a table; returns the rank (or host) of each."""
@@ -171,32 +151,30 @@ class Placer:
         if option.is_uniform:
             self.add_uniform(flat)
             return ()
-        rows = self.model.option_rows(flat)
-        if option.spread is Spread.HOSTS:
-            blocks = _runs(rows)
-            return tuple(h for r, count in blocks for h in self.add_to_hosts(table, r, count))
+        on_ranks = option.spread is Spread.RANKS
         places: list[int] = []
-        near = option.keeps_pieces_on_host
-        apart = option.keeps_pieces_apart
-        if near or apart:
-            free = np.arange(self.space.world_size)
-            for row in rows:
-                places.append(self.add_to_rank(table, row, free))
-                if near and len(places) == 1:
-                    free = self.space.host_ranks([places[0] // self.space.local_world_size])
-                rest = free[free != places[-1]]
-                if apart and self.space.may_use_rank[table][rest].any():
+        if option.keeps_pieces_on_host or (on_ranks and option.keeps_pieces_apart):
+            free = np.ones(self.space.world_size, dtype=bool)
+            for row in self.model.option_rows(flat):
+                places += self.add_pieces(table, row, among=free)
+                if option.keeps_pieces_on_host and len(places) == 1:
+                    free[:] = False
+                    free[self.space.host_ranks([places[0] // self.space.local_world_size])] = True
+                rest = free.copy()
+                rest[places[-1]] = False
+                if option.keeps_pieces_apart and (self.space.may_use_rank[table] & rest).any():
                     free = rest
             return tuple(places)
-        for row, count in _runs(rows):
-            if count == 1 or row[-1] > 0:
-                places.extend(self.add_to_rank(table, row) for _ in range(count))
+        for run, count in self.space.runs(flat):
+            rows = self.model.columns[run]
+            if on_ranks and count > 1 and rows[-1] <= 0:
+                places += self.add_alike(table, rows, count)
             else:
-                places.extend(self.add_alike(table, row, count))
+                places += self.add_pieces(table, rows, count)
         return tuple(places)
 
     def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal shards where :meth:`add_to_rank` would put them, all at once.
+        """Put ``count`` equal shards where :meth:`add_pieces` would put them, all at once.
 
         The pressure is convex, so that the n-th shard on a rank raises it by more than the one
         before. The ``count`` smallest rises over all ranks are therefore the greedy choice.
@@ -224,32 +202,6 @@ class Placer:
             added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
         )
         return [int(r) for r in np.repeat(ranks, added)]
-
-    def _overfull(self, new: FloatArray, host_bytes: float) -> FloatArray:
-        """``[W]`` bytes beyond the limits of each rank if the shard went there.
-
-        Args:
-            new: ``[W, P + 2]`` loads of each rank with the shard.
-            host_bytes: of the shard.
-        """
-        over = np.maximum(new[:, -2] - self._device_limits, 0.0)
-        if host_bytes <= 0:
-            return np.asarray(over)
-        used = self.loads[:, -1].reshape(self.space.num_hosts, -1).sum(axis=-1) + host_bytes
-        excess = np.maximum(used - self._host_limits, 0.0)
-        return np.asarray(over + np.repeat(excess, self.space.local_world_size))
-
-
-def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
-    """Runs of equal rows of an array ``[n, ...]``: one row of each run, and its length."""
-    differ = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
-    starts = [0, *(np.flatnonzero(differ) + 1), len(rows)]
-    return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
-
-
-def _best(rise: FloatArray, over: FloatArray, allowed: FloatArray) -> int:
-    least = over[allowed].min()
-    return int(np.argmin(np.where(allowed & (over <= least), rise, np.inf)))
 
 
 def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
@@ -322,19 +274,6 @@ _CLOSE: Final = 1.12
 """Cycles may begin with plans within this factor of the best plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Sampled:
-    """What a sampled point says.
-
-    Attributes:
-        choice: ``[T]`` index of the option of each table.
-        power: exponent of the pressure by which pieces are placed.
-    """
-
-    choice: IntArray
-    power: float
-
-
 class PriceSearch:
     """Samples prices for the options of one model.
 
@@ -342,7 +281,6 @@ class PriceSearch:
 
     Args:
         model: tangents, and the cuts in use.
-        uniform: ``[n]`` True for options that load every rank.
         allowed: ``[n]`` True for options to choose from.
         phases: ``[K']`` maxima of the phases in use in the solution of the bound.
         limits: device bytes and host bytes per rank.
@@ -352,7 +290,6 @@ class PriceSearch:
     def __init__(
         self,
         model: LinearModel,
-        uniform: BoolArray,
         allowed: BoolArray,
         phases: FloatArray,
         limits: FloatArray,
@@ -365,7 +302,7 @@ class PriceSearch:
         self._value = float(slopes @ maxima)
         self._means = np.where(allowed[:, None], model.phase_maxima(model.mean) * slopes, np.inf)
         pieces = model.phase_maxima(model.extreme(np.maximum))
-        self._pieces = np.where(uniform[:, None], 0.0, pieces)
+        self._pieces = np.where(model.space.is_uniform[:, None], 0.0, pieces)
         self._shares = self._pieces / maxima
         self._bytes = model.mean[:, -2:] / limits
         ranges = [*([_PRICE] * len(slopes)), _PIECE, _WEIGHT, _BYTES, _BYTES, _PRESSURE_POWER]
@@ -373,8 +310,13 @@ class PriceSearch:
         self._width = high - self._low
         self._best, self._best_value, self._count = self._low, np.inf, 0
 
-    def sample(self) -> tuple[FloatArray, _Sampled]:
-        """Draw a point, to be given back to :meth:`tell`, and work out what it says."""
+    def sample(self) -> tuple[FloatArray, IntArray, float]:
+        """Draw a point.
+
+        Returns:
+            The point, to be given back to :meth:`tell`; the index of the option of each table,
+            ``[T]``; and the exponent of the pressure by which pieces are placed.
+        """
         rng, size = self._rng, len(self._low)
         if self._count < _FIRST or rng.random() < _ANYWHERE:
             point = self._low + self._width * rng.random(size)
@@ -387,9 +329,8 @@ class PriceSearch:
         penalty = weight * large.sum(axis=-1) / self.model.space.num_tables
         penalty += self._bytes @ np.array([device, host])
         cost = self._means @ np.array(prices) + penalty * self._value
-        pairs = itertools.pairwise(self.model.space.first)
-        choice = np.array([np.argmin(cost[a:b]) for a, b in pairs], dtype=np.int64)
-        return point, _Sampled(choice=choice, power=power)
+        space = self.model.space
+        return point, space.least_options(cost) - space.first[:-1], power
 
     def tell(self, point: FloatArray, value: float) -> None:
         """Say what value a point has led to; later samples are drawn around the best point."""
@@ -425,13 +366,13 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
     for _ in range(count):
         if record.stopped or record.proven:
             break
-        point, sampled = prices.sample()
-        value = prices.least(sampled.choice)
+        point, choice, power = prices.sample()
+        value = prices.least(choice)
         if value < record.value * _HOPELESS:
-            peaks = model.mean[model.space.first[:-1] + sampled.choice].sum(axis=0)
+            peaks = model.mean[model.space.first[:-1] + choice].sum(axis=0)
             record.evaluate.meter.spend(placing_s(model.space.num_tables, model.space.world_size))
-            pressure = Pressure(targets=model.targets(peaks), power=sampled.power)
-            plan = place_options(model, sampled.choice, pressure)
+            pressure = Pressure(targets=model.targets(peaks), power=power)
+            plan = place_options(model, choice, pressure)
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:
                 found[plan] = None

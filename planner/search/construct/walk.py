@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import ShardingType, Spread
-from planner.rules.placement_rules import PlacementRules
+from costmodels.sharding import ShardingOption, ShardingType
 from planner.search.base import Record
 from planner.search.common.schedule import USUAL
 from planner.space.effort import priced_s
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import Assignment, Choice, SearchSpace
 
 _BATCH: Final = 1024
 """Assignments priced in one call. More of them take memory, fewer take more calls."""
 
 _COUNTED_ONE_BY_ONE: Final = 2_000
 """Most choices of a table that are counted one by one, at 5 to 10 microseconds each."""
-
-Choice = tuple[int, tuple[int, ...]]
-"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
 
 
 def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
@@ -37,25 +33,23 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
     for those that alone move more bytes than all tables together may.
     """
     budget = space.rules.budget
-    for index, places in _placed(space, table, ordered=budget is not None):
-        option = space.option(table, index)
-        if budget is None or budget.table_bytes(option, places) <= budget.max_bytes:
-            yield index, places
-
-
-def _placed(space: SearchSpace, table: int, *, ordered: bool) -> Iterator[Choice]:
-    """Every option of a table with every way to place its pieces, whatever it moves."""
     for index, option in enumerate(space.tables[table].options):
-        if option.is_uniform:
-            yield index, ()
-            continue
-        hosts = option.spread is Spread.HOSTS
-        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
-        allowed = [int(p) for p in np.flatnonzero(mask)]
-        for places in _placings(option.column_widths, allowed, ordered=ordered):
-            near = {p // space.local_world_size for p in places}
-            if not option.keeps_pieces_on_host or len(near) == 1:
+        ways = (
+            _placings(option.column_widths, allowed, ordered=budget is not None)
+            for allowed in _allowed(space, table, option)
+        )
+        for places in [()] if option.is_uniform else itertools.chain.from_iterable(ways):
+            if budget is None or budget.table_bytes(option, places) <= budget.max_bytes:
                 yield index, places
+
+
+def _allowed(space: SearchSpace, table: int, option: ShardingOption) -> list[list[int]]:
+    """The places that the pieces of an option may have; those of each host if they share one."""
+    every = np.flatnonzero(space.allowed(table, option.spread)).tolist()
+    if not option.keeps_pieces_on_host:
+        return [every]
+    hosts = itertools.groupby(every, key=lambda rank: rank // space.local_world_size)
+    return [list(ranks) for _, ranks in hosts]
 
 
 def count_assignments(space: SearchSpace, most: int) -> int:
@@ -74,26 +68,14 @@ def count_choices(space: SearchSpace, table: int) -> int:
     Under a limit on moved bytes they are counted one by one if they are few; if they are many, some
     that move too much are counted too.
     """
-    budget = space.rules.budget
-    most = _count_placed(space, table, ordered=budget is not None)
+    budget, most = space.rules.budget, 0
+    for option in space.tables[table].options:
+        places = [] if option.is_uniform else map(len, _allowed(space, table, option))
+        ways = (_most_placings(option.column_widths, p, ordered=budget is not None) for p in places)
+        most += 1 if option.is_uniform else sum(ways)
     if budget is None or math.isinf(budget.max_bytes) or most > _COUNTED_ONE_BY_ONE:
         return most
     return sum(1 for _ in table_choices(space, table))
-
-
-def _count_placed(space: SearchSpace, table: int, *, ordered: bool) -> int:
-    """Number of choices that :func:`_placed` lists for a table."""
-    total = 0
-    for option in space.tables[table].options:
-        if option.is_uniform:
-            total += 1
-            continue
-        runs = tuple(len(list(group)) for _, group in itertools.groupby(option.column_widths))
-        hosts = option.spread is Spread.HOSTS
-        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
-        near = mask.reshape(-1, space.local_world_size) if option.keeps_pieces_on_host else [mask]
-        total += sum(_count_placings(int(np.sum(part)), runs, ordered=ordered) for part in near)
-    return total
 
 
 def can_price_all(space: SearchSpace, left_s: float) -> bool:
@@ -132,8 +114,8 @@ class Assignments:
 
     def __getitem__(self, at: int) -> Assignment:
         """The assignment at a position."""
-        picked = [found[own[at]] for found, own in zip(self.choices, self.index, strict=True)]
-        return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
+        pairs = zip(self.choices, self.index, strict=True)
+        return Assignment.of(found[own[at]] for found, own in pairs)
 
     def __iter__(self) -> Iterator[Assignment]:
         """All assignments in order."""
@@ -143,14 +125,14 @@ class Assignments:
 def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArray]]:
     """Batches of all N assignments that keep the rules, with their work, ``[N, W, F]``."""
     choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
-    taken = Taken.of(space, choices) if space.rules else None
+    keeps_rules = _rule_check(space, choices) if space.rules else None
     works = [choice_works(space, t, found) for t, found in enumerate(choices)]
     sizes = [len(c) for c in choices]
     for start in range(0, math.prod(sizes), _BATCH):
         stop = min(start + _BATCH, math.prod(sizes))
         index = _digits(np.arange(start, stop), sizes)
-        if taken is not None:
-            kept = taken.kept(index)
+        if keeps_rules is not None:
+            kept = keeps_rules(index)
             if not kept.any():
                 continue
             index = tuple(i[kept] for i in index)
@@ -175,55 +157,35 @@ def _digits(numbers: IntArray, sizes: Sequence[int]) -> tuple[IntArray, ...]:
     return tuple(reversed(digits))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Taken:
-    """What each choice of each table counts under the rules.
+def _rule_check(
+    space: SearchSpace, choices: list[list[Choice]]
+) -> Callable[[tuple[IntArray, ...]], BoolArray]:
+    """What says of N combinations, ``[N]``, whether they keep the rules.
 
-    Attributes:
-        rules: the rules that couple tables.
-        counts: for each table the shards of each choice on each rank, ``[choices, W]``.
-        moved: for each table the bytes that each choice moves, ``[choices]``.
+    Its argument is for each table which of its choices each combination has, ``[N]``.
     """
+    rules, budget = space.rules, space.rules.budget
+    placed = [[(space.option(t, i), where) for i, where in own] for t, own in enumerate(choices)]
+    counts = [np.array([rules.table_counts(o.spread, where) for o, where in own]) for own in placed]
+    moved = [np.array([budget.table_bytes(*i) if budget else 0.0 for i in own]) for own in placed]
 
-    rules: PlacementRules
-    counts: list[IntArray]
-    moved: list[FloatArray]
+    def kept(index: tuple[IntArray, ...]) -> BoolArray:
+        shards = np.stack([c[i] for c, i in zip(counts, index, strict=True)], axis=-2)
+        received = np.stack([m[i] for m, i in zip(moved, index, strict=True)], axis=-1)
+        keeps = rules.excess(shards) <= 0
+        return keeps if budget is None else keeps & budget.keeps(received)
 
-    @classmethod
-    def of(cls, space: SearchSpace, choices: list[list[Choice]]) -> Taken:
-        """Count the shards and the moved bytes of every choice."""
-        rules = space.rules
-        counts, moved = [], []
-        for table, found in enumerate(choices):
-            placed = [(space.option(table, index), places) for index, places in found]
-            counts.append(np.array([rules.table_counts(*item) for item in placed]))
-            budget = rules.budget
-            moved.append(np.array([budget.table_bytes(*i) if budget else 0.0 for i in placed]))
-        return cls(rules=rules, counts=counts, moved=moved)
-
-    def kept(self, index: tuple[IntArray, ...]) -> BoolArray:
-        """``[N]`` True for combinations that keep the rules.
-
-        Args:
-            index: for each table, which of its choices each of the N combinations has, ``[N]``.
-        """
-        counts = np.stack([c[i] for c, i in zip(self.counts, index, strict=True)], axis=-2)
-        kept = self.rules.excess(counts) <= 0
-        if self.rules.budget is not None:
-            moved = np.stack([m[i] for m, i in zip(self.moved, index, strict=True)], axis=-1)
-            kept &= self.rules.budget.keeps(moved)
-        return kept
+    return kept
 
 
-def price_all(space: SearchSpace, record: Record) -> None:
+def price_all(record: Record) -> None:
     """Price every assignment; if the search has not to end before, the best one is proven optimal.
 
     In the list of options a sharding type may stand for others with the same shards. The bound
     holds for those too, by the proven values of the objective. These are the values themselves for
     plans of which at most one table has such a type, since its name then changes no collective.
     """
-    least = np.inf
-    objective = record.evaluate.objective
+    least, space, objective = np.inf, record.evaluate.space, record.evaluate.objective
     general = set(space.listing.names.values())
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)
@@ -288,29 +250,14 @@ def _placings(
             yield tuple(p for part in combined for p in part)
 
 
-@lru_cache(maxsize=4096)
-def _count_placings(places: int, runs: tuple[int, ...], *, ordered: bool) -> int:
-    """How many ways :func:`_placings` lists.
+def _most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
+    """How many ways :func:`_placings` lists; more than that where pieces have several widths.
 
     Args:
+        widths: columns of each piece.
         places: number of places to choose from.
-        runs: number of pieces of each width.
         ordered: as there.
     """
-    if not runs:
-        return 1
-    first, *rest = runs
-    return sum(
-        math.comb(places, used)
-        * (_onto(first, used) if ordered else math.comb(first - 1, used - 1))
-        * _count_placings(places - used, tuple(rest), ordered=ordered)
-        for used in range(1, min(first, places) + 1)
-    )
-
-
-def _onto(pieces: int, places: int) -> int:
-    """Number of ways to put different pieces on places so that no place stays empty.
-
-    By inclusion and exclusion over the places that stay empty.
-    """
-    return sum((-1) ** i * math.comb(places, i) * (places - i) ** pieces for i in range(places + 1))
+    if ordered:
+        return int(places ** len(widths))
+    return math.prod(math.comb(places + n - 1, n) for n in Counter(widths).values())

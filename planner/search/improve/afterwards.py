@@ -20,14 +20,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread
+from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.options.table_limits import HOST_KERNELS
 from planner.options.torchrec_rules import runtime_warnings
 from planner.problem import MoveLimit
 from planner.replan import reshard
 from planner.result import LEAST_GAIN_RATIO, PAYBACK_S
 from planner.rules.placement_rules import received_bytes
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Choice, Evaluator, SearchSpace
 
 EQUAL: Final = 1.0 + 1e-9
 """Factor up to which an objective, or bytes, count as no worse; it allows for rounding."""
@@ -38,43 +38,40 @@ _MOST_RANKS: Final = 16
 """Ranks on which a table is tried whole, those with the fewest bytes. More take longer to price."""
 
 
-def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> Assignment:
+def simplified(evaluate: Evaluator, start: Assignment) -> Assignment:
     """A plan like ``start`` in nearer memory with fewer cuts, if one has the same objective.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
     """
-    value = evaluate.value(start)
-    now = _in_device_memory(space, evaluate, start, value)
+    space, value = evaluate.space, evaluate.value(start)
+    now = _in_device_memory(evaluate, start, value)
     work = space.work(now)
     for table in range(space.num_tables):
         whole = _whole_option(space, table, now.options[table])
         if whole is None:
             continue
         rest = space.work_without(work, table, now.options[table], now.places[table])
-        found = _placed(space, evaluate, rest, work, (table, whole))
+        found = _placed(evaluate, rest, work, (table, whole))
         if found is None or found[1] > value * EQUAL:
             continue
-        changed = _changed(now, {table: (whole, (found[0],))})
+        changed = now.changed({table: (whole, (found[0],))})
         if space.keeps_rules(changed):
             now, work = changed, space.work(changed)
     return now
 
 
-def _in_device_memory(
-    space: SearchSpace, evaluate: Evaluator, start: Assignment, value: float
-) -> Assignment:
+def _in_device_memory(evaluate: Evaluator, start: Assignment, value: float) -> Assignment:
     """The plan with each table that is in host memory in the same pieces in device memory."""
-    now = start
+    space, now = evaluate.space, start
     for table, index in enumerate(start.options):
         if space.option(table, index).kernel not in HOST_KERNELS:
             continue
         nearer = space.with_kernel(table, index, ComputeKernel.FUSED)
         if nearer == index:
             continue
-        changed = _changed(now, {table: (nearer, now.places[table])})
+        changed = now.changed({table: (nearer, now.places[table])})
         if space.keeps_rules(changed) and evaluate.value(changed) <= value * EQUAL:
             now = changed
     return now
@@ -89,25 +86,20 @@ def _whole_option(space: SearchSpace, table: int, index: int) -> int | None:
     is_cut = own.spread is not Spread.RANKS or own.num_pieces > 1
     if not is_cut or own.sharding_type is ShardingType.DATA_PARALLEL:
         return None
-    mine = own.kernel, own.cache_load_factor_ratio
-    for other, option in enumerate(space.tables[table].options):
-        alike = (option.kernel, option.cache_load_factor_ratio) == mine
-        if alike and option.spread is Spread.RANKS and option.num_pieces == 1:
-            return other
-    return None
+    wanted = Spread.RANKS, 1, own.kernel, own.cache_load_factor_ratio
+    listed = (
+        (o.spread, o.num_pieces, o.kernel, o.cache_load_factor_ratio)
+        for o in space.tables[table].options
+    )
+    return next((index for index, found in enumerate(listed) if found == wanted), None)
 
 
 def _placed(
-    space: SearchSpace,
-    evaluate: Evaluator,
-    rest: FloatArray,
-    before: FloatArray,
-    choice: tuple[int, int],
+    evaluate: Evaluator, rest: FloatArray, before: FloatArray, choice: tuple[int, int]
 ) -> tuple[int, float] | None:
     """The best rank for a whole table, and the objective with it there.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         rest: ``[W, F]`` the work without the table.
         before: ``[W, F]`` the work with it as it is now.
@@ -116,7 +108,7 @@ def _placed(
     Returns:
         None if the fullest device would get fuller on every rank.
     """
-    table, index = choice
+    space, (table, index) = evaluate.space, choice
     piece = space.pool[space.rows[int(space.first[table]) + index]][0]
     size = float(piece @ space.device)
     device = rest @ space.device
@@ -135,43 +127,41 @@ def _placed(
     return int(ranks[at]), float(values[at])
 
 
-_Choice = tuple[int, tuple[int, ...]]
-"""The index of a table's option, and the places of its pieces."""
-
-
-def staying(
-    space: SearchSpace, evaluate: Evaluator, found: Assignment, limit: MoveLimit
-) -> Assignment:
+def staying(evaluate: Evaluator, found: Assignment, limit: MoveLimit) -> Assignment:
     """A plan like ``found`` without the moves that do not pay.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         found: a plan that fits and keeps the rules.
         limit: the plan in use; tables that are cut in a way that is not listed move in any case.
     """
-    at_home = {t: _located(space, t, limit.start) for t in range(space.num_tables)}
-    moved = {t: own for t, own in at_home.items() if own and own != _choice(found, t)}
+    space = evaluate.space
+    moved = {}  # the tables that may be where they are in use, and are not
+    for table, own in enumerate(space.in_use or ()):
+        if own is not None and own != found.choice(table):
+            allowed = space.allowed(table, space.option(table, own[0]).spread)
+            if allowed[list(own[1])].all():
+                moved[table] = own
     if not moved:
         return found
     value, costs = evaluate.value(found), _costs_ratio(space, found, limit, moved)
-    now = _changed(found, moved)
+    now = found.changed(moved)
     most = value + abs(value) * max(sum(costs.values()), EQUAL - 1)
-    if _is_as_good(space, evaluate, now, most) and _runs(space, now, found):
+    if _is_as_good(evaluate, now, most) and _runs(space, now, found):
         return now
     now = found
     for table in sorted(moved, key=lambda t: -costs[t]):
         if evaluate.late:
             break
-        changed = _changed(now, {table: moved[table]})
+        changed = now.changed({table: moved[table]})
         most = value + abs(value) * max(costs[table], EQUAL - 1)
-        if _is_as_good(space, evaluate, changed, most):
+        if _is_as_good(evaluate, changed, most):
             now, value = changed, evaluate.value(changed)
     return now if _runs(space, now, found) else found
 
 
 def _costs_ratio(
-    space: SearchSpace, found: Assignment, limit: MoveLimit, moved: dict[int, _Choice]
+    space: SearchSpace, found: Assignment, limit: MoveLimit, moved: dict[int, Choice]
 ) -> dict[int, float]:
     """The share of the objective that the move of each of these tables has to save.
 
@@ -193,31 +183,9 @@ def _costs_ratio(
     return {t: whole * size / move.moved_bytes for t, size in sizes.items()}
 
 
-def _located(space: SearchSpace, table: int, plan: Plan) -> _Choice | None:
-    """Option and places of a table in a plan; None if they are not listed or not allowed now."""
-    own = space.located(table, plan.placement(space.tables[table].table))
-    if own is None:
-        return None
-    hosts = space.option(table, own[0]).spread is Spread.HOSTS
-    allowed = (space.may_use_host if hosts else space.may_use_rank)[table]
-    return own if allowed[list(own[1])].all() else None
-
-
-def _choice(assignment: Assignment, table: int) -> _Choice:
-    return assignment.options[table], assignment.places[table]
-
-
-def _changed(assignment: Assignment, choices: dict[int, _Choice]) -> Assignment:
-    """The assignment with other options and places of some tables."""
-    options, places = list(assignment.options), list(assignment.places)
-    for table, own in choices.items():
-        options[table], places[table] = own
-    return Assignment(options=tuple(options), places=tuple(places))
-
-
-def _is_as_good(space: SearchSpace, evaluate: Evaluator, changed: Assignment, most: float) -> bool:
+def _is_as_good(evaluate: Evaluator, changed: Assignment, most: float) -> bool:
     """Whether a plan keeps the rules, fits, and has at most this objective."""
-    return space.keeps_rules(changed) and evaluate.value(changed) <= most
+    return evaluate.space.keeps_rules(changed) and evaluate.value(changed) <= most
 
 
 def _runs(space: SearchSpace, changed: Assignment, found: Assignment) -> bool:

@@ -22,7 +22,7 @@ Science 40 (2006), for the turns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,8 +30,8 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.base import Record
-from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
+from planner.search.bounds.proofs import Proofs
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.partial_plan import PartialPlan, grouped
@@ -72,7 +72,8 @@ def share_out(
         Whether there was a better way.
     """
     pieces = [(*p, k) for k in (0, 1) for p in _movable(field, places[k], places[1 - k], spread)]
-    ranks = _ranks(field, places, spread)
+    ranks = np.array(places) if spread is Spread.RANKS else field.space.host_ranks(places)
+    ranks = ranks.reshape(2, -1)
     entries = ranks.size * len(field.loads)
     most = min(max(int(np.log2(_MOST_ENTRIES / entries)), _LEAST_PIECES), _MOST_PIECES)
     if len(pieces) > most:
@@ -90,14 +91,8 @@ def share_out(
     for i, (table, piece, _, _) in enumerate(pieces):
         new = moved.setdefault(table, list(field.places[table]))
         new[piece] = places[(way >> i) & 1]
-    field.move({table: tuple(new) for table, new in moved.items()})
+    field.change({table: (field.options[table], tuple(new)) for table, new in moved.items()})
     return True
-
-
-def _ranks(field: PartialPlan, places: tuple[int, int], spread: Spread) -> IntArray:
-    """``[2, L]`` the ranks of two hosts, or ``[2, 1]`` two ranks."""
-    ranks = np.array(places) if spread is Spread.RANKS else field.space.host_ranks(places)
-    return np.asarray(ranks.reshape(2, -1))
 
 
 def _movable(
@@ -110,14 +105,13 @@ def _movable(
     """
     space, local = field.space, field.space.local_world_size
     on_ranks = spread is Spread.RANKS
-    may = space.may_use_rank if on_ranks else space.may_use_host
     same_host = on_ranks and place // local == other // local
     found: list[tuple[int, int, IntArray]] = []
     for table in sorted(field.on_rank[place if on_ranks else place * local]):
         flat = int(space.first[table]) + field.options[table]
         option = space.options[flat]
         stays = option.keeps_pieces_apart or (option.keeps_pieces_on_host and not same_host)
-        if option.spread is not spread or stays or not may[table, other]:
+        if option.spread is not spread or stays or not space.allowed(table, spread)[other]:
             continue
         pieces = zip(field.places[table], space.rows[flat], strict=True)
         found += [(table, i, rows) for i, (at, rows) in enumerate(pieces) if at == place]
@@ -207,63 +201,99 @@ class Turns:
         self._work_s[kind] = self._work_s[kind] * _REMEMBERED + work_s
 
 
-class Ruiner:
-    """Walks from plan to plan of one search space."""
+STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
+"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
+LATE_STAGES: Final = STAGES[2:]
+"""Stages of a cycle that begins with a good plan, which the first stages would spoil."""
+_CLOSE: Final = 1.002
+"""Plans are priced by the objective if their minorant is within this factor of the least one of the
+cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
+_CHEAP: Final = 50_000
+"""Tables times ranks above which only plans with a smaller minorant than all before are priced,
+because pricing takes long there."""
+_BATCH: Final = 16
+"""Plans that are priced together, which takes less time than one by one."""
+_HOT_RANKS: Final = 3
+"""Times that the minorant gets tangents at the fullest rank of each phase. More tangents bring it
+closer to the objective, and every insertion takes longer."""
+_LEAST_SCALE: Final = 0.02
+"""Least scale of a phase, as a share of the longest phase. Otherwise tiny phases would count like
+long ones."""
+
+
+class Cycle:
+    """Walks from plan to plan, from one stage to the next.
+
+    Args:
+        record: is offered the plans that are priced.
+        start: the plan to begin with.
+        cuts: cuts of the objective that hold for all ``allowed`` options.
+        allowed: ``[n]`` True for options that are worth trying; those of the start are too.
+        rng: of all random choices.
+    """
 
     def __init__(
         self,
-        model: LinearModel,
-        kept: list[IntArray],
+        record: Record,
+        start: Assignment,
+        cuts: Sequence[Cut],
+        allowed: BoolArray,
         rng: np.random.Generator,
-        stopped: Callable[[], bool],
-        meter: Meter | None = None,
     ) -> None:
-        """Keep what every step needs.
-
-        Args:
-            model: tangents and cuts.
-            kept: for each table the indices of the options that are worth trying.
-            rng: draws the tables and ranks of all steps.
-            stopped: is asked before every step; True ends the walk.
-            meter: is told of the work done.
-        """
-        self.model = model
-        self.space: SearchSpace = model.space
-        self.rng = rng
-        self.stopped = stopped
-        self._meter = Meter() if meter is None else meter
-        self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
-        self.choices = [grouped(self.space, t, k) for t, k in enumerate(kept)]
-        self._shared = [Spread.RANKS] * (self.space.world_size > 1 and not self.space.rules)
-        if self._shared and self.space.num_hosts > 1 and self.space.is_on_hosts.any():
+        """Take tangents at the ranks that have the longest phases at the start."""
+        self.record, self.rng, self._start = record, rng, start
+        self.space = space = record.evaluate.space
+        self._meter = record.evaluate.meter
+        self.model = LinearModel(space, record.evaluate.objective)
+        self.model.use_cuts(cuts)
+        work = space.work(start)
+        for _ in range(_HOT_RANKS):
+            phases = self.model.phase_maxima(self.model.loads(work))
+            for rank in dict.fromkeys(int(r) for r in np.argmax(phases, axis=0)):
+                self.model.add_tangents(work[rank])
+        kept = allowed.copy()
+        kept[space.first[:-1] + start.options] = True
+        each = np.split(kept, space.first[1:-1])
+        self.choices = [grouped(space, t, np.flatnonzero(own)) for t, own in enumerate(each)]
+        self._insertion_s = insertion_s(space.world_size * (self.model.num_tangents + 2))
+        self._shared = [Spread.RANKS] * (space.world_size > 1 and not space.rules)
+        if self._shared and space.num_hosts > 1 and space.is_on_hosts.any():
             self._shared.append(Spread.HOSTS)
         self._turns = Turns(1 + len(self._shared), rng)
+        self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
+        self._queue: list[Assignment] = []
+        self._minorant = np.inf
 
-    def build(self, field: PartialPlan, order: IntArray) -> bool:
-        """Put all tables into an empty plan, in this order.
+    def run(self, steps: int, stages: Sequence[tuple[int, float]] = STAGES) -> None:
+        """Go through the stages.
 
-        Returns:
-            False if a table fits nowhere, or if the search has to end.
+        Args:
+            steps: number of steps in each stage.
+            stages: power of the norm, and weight of the mean, of each stage.
         """
-        for table in order:
-            self._meter.spend(self._insertion_s)
-            best = field.best_insertion(int(table), self.choices[int(table)])
-            if best is None or not np.isfinite(best.value) or self.stopped():
-                return False
-            field.put(int(table), best.option, best.places)
-        return True
+        current = self._start
+        for power, thrift in stages:
+            if self.record.stopped:
+                break
+            loads = self.model.loads(self.space.work(current))
+            peaks = self.model.phase_maxima(loads.max(axis=0))
+            scale = np.maximum(peaks, _LEAST_SCALE * float(peaks.max()))
+            field = PartialPlan(self.model, scale, power, thrift)
+            field.load(current)
+            self.walk(field, steps)
+            current = field.assignment
+        self._price()
 
-    def walk(self, field: PartialPlan, steps: int, watch: Callable[[PartialPlan], None]) -> None:
+    def walk(self, field: PartialPlan, steps: int) -> None:
         """Ruin and recreate step by step.
 
         Args:
             field: the plan to begin with, which is changed.
             steps: number of steps; the temperature falls by the same factor from step to step.
-            watch: is shown every plan that is accepted.
         """
         current = best = field.smooth
         for step in range(steps):
-            if self.stopped():
+            if self.record.stopped:
                 return
             kind, before_s = self._turns.draw(), self._meter.spent_s
             if kind == 0:
@@ -274,7 +304,7 @@ class Ruiner:
                 changed = self._share_out(field, self._shared[kind - 1])
             if changed:
                 current = field.smooth
-                watch(field)
+                self._watch(field)
             gain_ratio = max(best - current, 0.0) / best if best > 0 else 0.0
             self._turns.count(kind, gain_ratio, self._meter.spent_s - before_s)
             best = min(best, current)
@@ -302,14 +332,14 @@ class Ruiner:
         loads = field.loads.copy()
         ruined = self._ruin(field)
         old = {t: (field.options[t], field.places[t]) for t in ruined}
-        field.take(ruined)
+        field.change(dict.fromkeys(ruined))
         complete = self._recreate(field, ruined)
         luck = -np.log(max(self.rng.random(), 1e-12))
         better = field.smooth < current + temperature * current * luck
         rules = self.space.rules
         if complete and better and (not rules or self.space.keeps_rules(field.assignment)):
             return True
-        field.restore(loads, old)
+        field.change(old, loads)
         return False
 
     def _recreate(self, field: PartialPlan, tables: list[int]) -> bool:
@@ -320,7 +350,7 @@ class Ruiner:
             best = field.best_insertion(table, self.choices[table], blocked)
             if best is None or not np.isfinite(best.value):
                 return False
-            field.put(table, best.option, best.places)
+            field.change({table: (best.option, best.places)})
         return True
 
     def _ruin(self, field: PartialPlan) -> list[int]:
@@ -338,105 +368,6 @@ class Ruiner:
                 chosen.append(table)
         self.rng.shuffle(chosen)
         return chosen
-
-
-STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
-"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
-LATE_STAGES: Final = STAGES[2:]
-"""Stages of a cycle that begins with a good plan, which the first stages would spoil."""
-_CLOSE: Final = 1.002
-"""Plans are priced by the objective if their minorant is within this factor of the least one of the
-cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
-_CHEAP: Final = 50_000
-"""Tables times ranks above which only plans with a smaller minorant than all before are priced,
-because pricing takes long there."""
-_BATCH: Final = 16
-"""Plans that are priced together, which takes less time than one by one."""
-_HOT_RANKS: Final = 3
-"""Times that the minorant gets tangents at the fullest rank of each phase. More tangents bring it
-closer to the objective, and every insertion takes longer."""
-_LEAST_SCALE: Final = 0.02
-"""Least scale of a phase, as a share of the longest phase. Otherwise tiny phases would count like
-long ones."""
-
-
-class Cycles:
-    """Runs the cycles of one search.
-
-    Args:
-        space: options and places.
-        record: is offered the plans that are priced.
-        rng: of all random choices.
-    """
-
-    def __init__(self, space: SearchSpace, record: Record, rng: np.random.Generator) -> None:
-        """Keep the parts; nothing is searched yet."""
-        self.space = space
-        self.record = record
-        self.rng = rng
-        self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
-        self._queue: list[Assignment] = []
-        self._minorant = np.inf
-
-    def run(
-        self,
-        start: Assignment,
-        cuts: Sequence[Cut],
-        allowed: BoolArray,
-        steps: int,
-        stages: Sequence[tuple[int, float]] = STAGES,
-    ) -> None:
-        """Run one cycle.
-
-        Args:
-            start: the plan to begin with.
-            cuts: cuts of the objective that hold for all ``allowed`` options.
-            allowed: ``[n]`` True for options that are worth trying.
-            steps: number of steps in each stage.
-            stages: power of the norm, and weight of the mean, of each stage.
-        """
-        model = self._model(start, cuts)
-        kept = self._kept(start, allowed)
-        stopped, meter = lambda: self.record.stopped, self.record.evaluate.meter
-        ruiner = Ruiner(model, kept, self.rng, stopped, meter)
-        self._minorant = np.inf
-        current = start
-        for power, thrift in stages:
-            if self.record.stopped:
-                break
-            field = PartialPlan(model, self._scale(model, current), power, thrift)
-            field.load(current)
-            ruiner.walk(field, steps, self._watch)
-            current = field.assignment
-        self._price()
-
-    # -- private ----------------------------------------------------------------------------------
-
-    def _model(self, start: Assignment, cuts: Sequence[Cut]) -> LinearModel:
-        """A linear model with tangents at the ranks that have the longest phases in ``start``."""
-        model = LinearModel(self.space, self.record.evaluate.objective)
-        model.use_cuts(cuts)
-        work = self.space.work(start)
-        for _ in range(_HOT_RANKS):
-            phases = model.phase_maxima(model.loads(work))
-            for rank in dict.fromkeys(int(r) for r in np.argmax(phases, axis=0)):
-                model.add_tangents(work[rank])
-        return model
-
-    def _scale(self, model: LinearModel, assignment: Assignment) -> FloatArray:
-        """``[K']`` the unit in which the norm of each phase is computed: about its maximum."""
-        peaks = model.phase_maxima(model.loads(self.space.work(assignment)).max(axis=0))
-        return np.asarray(np.maximum(peaks, _LEAST_SCALE * float(peaks.max())))
-
-    def _kept(self, start: Assignment, allowed: BoolArray) -> list[IntArray]:
-        """Indices of the allowed options of each table, and of the one it has in ``start``."""
-        first = self.space.first
-        kept = []
-        for t, option in enumerate(start.options):
-            mask = allowed[first[t] : first[t + 1]].copy()
-            mask[option] = True
-            kept.append(np.flatnonzero(mask))
-        return kept
 
     def _watch(self, field: PartialPlan) -> None:
         """Put a plan into the queue of those to be priced, if its minorant is small enough."""
@@ -480,27 +411,16 @@ class Improver:
     Each method takes an *effort*: 1 is its usual amount of work.
 
     Args:
-        space: options and places.
         record: is offered every plan.
-        bounds: solves the rank-free problem; its model and cuts are used.
-        relaxed: the relaxation of each set of sharding types; the search changes it on the way.
+        proofs: have the bounds; the relaxation of each set of sharding types changes on the way.
         rng: of all random choices.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        record: Record,
-        bounds: RankFreeBound,
-        relaxed: Mapping[TypeSet | None, Relaxation],
-        *,
-        rng: np.random.Generator,
-    ) -> None:
+    def __init__(self, record: Record, proofs: Proofs, rng: np.random.Generator) -> None:
         """Improve nothing yet."""
-        self._space, self._record, self._rng = space, record, rng
-        self._bounds, self._relaxed = bounds, relaxed
-        self._model: LinearModel = bounds.model
-        self._cycles = Cycles(space, record, rng)
+        self._space, self._record, self._rng = record.evaluate.space, record, rng
+        self._bounds, self._relaxed = proofs.bounds, proofs.relaxed
+        self._model: LinearModel = proofs.bounds.model
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
     @property
@@ -532,11 +452,8 @@ class Improver:
         types = self._types(start)
         known = self._relaxed.values()
         allowed = allowed_options(self._space, known, self._record.value) & uses(types, self._space)
-        self._cycles.run(start, self._bounds.cuts.get(types, []), allowed, steps, stages)
-
-    def short_cycle(self, start: Assignment, most_s: float) -> None:
-        """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
-        self.cycle(start, USUAL.least_effort, late=True, most_s=most_s)
+        cuts = self._bounds.cuts.get(types, [])
+        Cycle(self._record, start, cuts, allowed, self._rng).run(steps, stages)
 
     def around(self, effort: float) -> None:
         """Run a cycle that begins with the best plan."""
@@ -553,7 +470,8 @@ class Improver:
         if best is None or self.done:
             return
         count = max(int(effort * USUAL.samples), 1)
-        own = self._relaxation(self._types(best))
+        least = min(self._relaxed.values(), key=lambda r: r.bound)
+        own = self._relaxed.get(self._types(best)) or least
         others = sorted((r for r in self._relaxed.values() if r is not own), key=lambda r: r.bound)
         found: list[Assignment] = []
         for relaxation in (own, *others[: USUAL.starts - 1]):
@@ -578,18 +496,11 @@ class Improver:
 
     def _types(self, start: Assignment) -> TypeSet:
         """The set of sharding types whose bound and cuts hold for a plan."""
-        types = frozenset(
-            self._space.option(t, i).sharding_type for t, i in enumerate(start.options)
-        )
+        types = self._space.types(start)
         if types in self._relaxed:
             return types
         known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
-
-    def _relaxation(self, types: TypeSet) -> Relaxation:
-        """The relaxation of a set of sharding types, or the one of least bound if it has none."""
-        known = self._relaxed.get(types)
-        return known or min(self._relaxed.values(), key=lambda r: r.bound)
 
     def _sampler(self, relaxation: Relaxation) -> PriceSearch | None:
         """What samples prices for a relaxation; a new one once the model got more tangents."""
@@ -597,7 +508,6 @@ class Improver:
         if key not in self._prices and relaxation.phases is not None:
             self._prices[key] = PriceSearch(
                 self._model,
-                self._bounds.builder.uniform,
                 uses(relaxation.types, self._space),
                 relaxation.phases[self._model.used],
                 self._bounds.builder.limits,

@@ -14,25 +14,20 @@ notebooks. It ends with this process, also if this one is killed
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
-import subprocess
-import sys
-import threading
+import math
 import time
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from costmodels.errors import CostModelError
 from planner.search.base import AbstractStrategy, Record
 from planner.search.common.schedule import USUAL
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
-from planner.support import processes
+from planner.support.processes import ProcessDiedError, WorkerPool
 
 _MARGIN_S: Final = 0.3
 """Seconds before the time limit of the first search at which the second ends, so that its plan
@@ -40,13 +35,6 @@ arrives in time. It is lost for the search."""
 _OTHER_SEED: Final = 7919
 """What is added to the seed, so that the second search draws other random numbers; any number would
 do."""
-_QUIT_S: Final = 1.0
-"""Most seconds to wait until the system has ended the process after it was killed."""
-_POLL_S: Final = 0.05
-"""Seconds between two checks whether the process has replied or the search has to end. A longer
-pause would delay the end of an interrupted search; a shorter one would take processor time."""
-_UNREAD: Final = "a class of the caller's main module"
-"""What the process replies if it cannot read the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,23 +70,20 @@ class SecondSearch:
 
     def __init__(self, strategy: AbstractStrategy, evaluate: Evaluator, seed: int) -> None:
         """Send all that the search needs to another process."""
-        limit_s, most = evaluate.budget.time_limit_s, evaluate.budget.max_evaluations
-        left_s = None if limit_s is None else limit_s - evaluate.seconds
+        most, ends_at_s = evaluate.budget.max_evaluations, time.time() + evaluate.left_s - _MARGIN_S
         self._request = SearchRequest(
             strategy=strategy,
             space=evaluate.space,
             objective=evaluate.objective,
             seed=seed + _OTHER_SEED,
             max_evaluations=None if most is None else most - evaluate.work,
-            ends_at_s=None if left_s is None else time.time() + left_s - _MARGIN_S,
+            ends_at_s=ends_at_s if math.isfinite(ends_at_s) else None,
         )
-        self._reply = b""
-        self._process = _started()
-        self._thread: threading.Thread | None = None
-        if self._process is not None:
-            ask = self._process, pickle.dumps(self._request)
-            self._thread = threading.Thread(target=self._ask, args=ask, daemon=True)
-            self._thread.start()
+        self._pool = WorkerPool(1, quiet=True)
+        self._has_begun = False
+        with contextlib.suppress(OSError, AssertionError):  # where no process can be started
+            self._pool.begin(answer, self._request)
+            self._has_begun = True
 
     @staticmethod
     def worth_it(evaluate: Evaluator) -> bool:
@@ -127,57 +112,23 @@ class SecondSearch:
         Raises:
             CostModelError: a cost model has given a value that cannot be, as in this process.
         """
-        if self._thread is None:
+        if not self._has_begun:
             return answer(self._request, stopped)
-        while self._thread.is_alive():
-            self._thread.join(_POLL_S)
-            if self._thread.is_alive() and stopped():
-                self.close()
-                return None
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            plan, error, text = pickle.loads(self._reply)
-            if error is not None:
-                raise error
-            if text:
-                told = f"a process beside the search failed, please report it:\n{text}"
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
-            if plan == _UNREAD:
-                return answer(self._request, stopped)
-            return plan if isinstance(plan, Assignment) else None
-        return None
+        done = next(self._pool.run(answer, [], should_stop=stopped), None)
+        error = None if done is None else done.error
+        if isinstance(error, AttributeError | ImportError) and "__main__" in str(error):
+            return answer(self._request, stopped)  # it has classes of the caller's main module
+        if isinstance(error, CostModelError):
+            raise error
+        if error is not None and not isinstance(error, ProcessDiedError):
+            text = "".join(traceback.format_exception_only(error))
+            told = f"a process beside the search failed, please report it:\n{text}"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return None if done is None else done.result
 
     def close(self) -> None:
-        """End the process, even while it searches.
-
-        If the system has not ended it after some seconds, the search goes on without waiting.
-        """
-        if self._process is not None and self._thread is not None:
-            self._process.kill()
-            self._thread.join(_QUIT_S)
-
-    def _ask(self, process: subprocess.Popen[bytes], request: bytes) -> None:
-        """Send the request and keep the reply.
-
-        A thread does this, because the process reads only after its imports.
-        """
-        with contextlib.suppress(OSError, ValueError):
-            self._reply = process.communicate(request)[0]
-
-
-def _started() -> subprocess.Popen[bytes] | None:
-    """A process that runs this module; None if none can be started."""
-    root = str(Path(__file__).parents[3])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            processes.command(__name__),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-    return None
+        """End the process, even while it searches."""
+        self._pool.close()
 
 
 def answer(
@@ -195,41 +146,3 @@ def answer(
     record = Record(evaluate, should_stop=stopped)
     found = request.strategy.search(record, seed=request.seed)
     return next(iter(found.assignments), None)
-
-
-def serve(ask: BinaryIO, reply: BinaryIO) -> None:
-    """Answer one request.
-
-    The reply is a plan or None; the error, if a cost model of the user has caused one; and the
-    traceback of any other exception. In place of a plan it may say that this process does not know
-    a class of the request.
-
-    Args:
-        ask: the stream of the pickled request.
-        reply: the stream that the pickled reply is written to.
-    """
-    plan, blamed, text = None, None, ""
-    try:
-        request = pickle.load(ask)
-    except (AttributeError, ImportError):
-        request = None
-    try:
-        plan = _UNREAD if request is None else answer(request)
-    except CostModelError as error:
-        blamed = error
-    except (Exception, SystemExit):
-        text = traceback.format_exc()
-    pickle.dump((plan, blamed, text), reply)
-    reply.flush()
-
-
-def main() -> None:
-    """Answer the request on standard input; what solvers print is thrown away."""
-    reply = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        serve(sys.stdin.buffer, reply)
-
-
-if __name__ == "__main__":
-    main()

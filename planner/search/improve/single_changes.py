@@ -43,6 +43,8 @@ _OVERFULL: Final = 1e30
 
 Cut = tuple[int, int]
 """A table, and the index of one of its options."""
+RunsCallback = Callable[[Assignment], bool]
+"""Says whether a plan may be taken."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,11 +154,7 @@ class BestPlace:
         places = table.hosts if hosts else table.ranks
         if not self._is_ruled:
             return list(places)
-        usage, before = self._usage, self._usage.counts[begun.table].copy()
-        ranks = self._space.host_ranks(taken) if hosts else np.array(taken, dtype=np.int64)
-        usage.hold(begun.table, np.bincount(ranks, minlength=self._space.world_size))
-        free = usage.hosts_for(begun.table) if hosts else usage.ranks_for(begun.table)
-        usage.hold(begun.table, before)
+        free = self._usage.free_for(begun.table, begun.option.spread, taken)
         return [p for p in places if free[p]]
 
     def _begun(self, table: int, index: int, rest: FloatArray) -> Placed:
@@ -296,13 +294,12 @@ calls, but a step can only end after all of them."""
 
 
 def single_changes(
-    space: SearchSpace,
     evaluate: Evaluator,
     start: Assignment,
     late: Callable[[], bool],
     *,
     most_s: float | None = None,
-    runs: Callable[[Assignment], bool] | None = None,
+    runs: RunsCallback | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
@@ -310,16 +307,16 @@ def single_changes(
     Copied tables come first: they have moved nowhere yet, and searches leave them for last.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
         most_s: nominal seconds after which it ends; None for a share of those of the search.
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
+    space = evaluate.space
     most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
-    start = kernel_changes(space, evaluate, start, late, runs)
-    now = _Changing(space, evaluate, start, runs)
+    start = kernel_changes(evaluate, start, late, runs)
+    now = _Changing(evaluate, start, runs)
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
     everywhere_s = priced_s(space.world_size, space.world_size * space.pool.shape[-1])
@@ -346,11 +343,10 @@ def single_changes(
 
 
 def kernel_changes(
-    space: SearchSpace,
     evaluate: Evaluator,
     start: Assignment,
     late: Callable[[], bool],
-    runs: Callable[[Assignment], bool] | None = None,
+    runs: RunsCallback | None = None,
 ) -> Assignment:
     """A plan that is not bettered where all tables of one kernel take another one at once.
 
@@ -358,13 +354,12 @@ def kernel_changes(
     that have to lie together stayed in host memory without a cache, and took 36 % longer.
 
     Args:
-        space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules; places stay as they are.
         late: whether to look at no more kernels.
         runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
-    kinds = _kernels(space.options)
+    space, kinds = evaluate.space, _kernels(evaluate.space.options)
     best, least, helps = start, np.inf, len(kinds) > 1
     if helps:
         least = float(evaluate.values(space.work(start)[None])[0])
@@ -399,16 +394,15 @@ def _kernels(options: Iterable[ShardingOption]) -> list[tuple[ComputeKernel, flo
     return sorted(found, key=lambda kernel: (kernel[0].value, kernel[1] or 0.0))
 
 
-def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
+def follow_chain(record: Record, start: Assignment, *, until_s: float) -> None:
     """Make the best change of one table again and again, and offer the plans on the way.
 
     Args:
-        space: options, places and rules.
         record: is offered every plan.
         start: the plan in use.
         until_s: reading of the meter, in nominal seconds, at which the chain ends.
     """
-    now, meter = _Changing(space, record.evaluate, start), record.evaluate.meter
+    now, meter = _Changing(record.evaluate, start), record.evaluate.meter
     while not record.stopped and meter.spent_s < until_s:
         step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
         cuts = now.by_quick_value(record.evaluate)
@@ -423,27 +417,19 @@ class _Changing:
     """A plan of which one table at a time is changed."""
 
     def __init__(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        start: Assignment,
-        runs: Callable[[Assignment], bool] | None = None,
+        self, evaluate: Evaluator, start: Assignment, runs: RunsCallback | None = None
     ) -> None:
+        space = evaluate.space
         self._space, self._runs = space, runs
-        self._options, self._places = list(start.options), list(start.places)
+        self.assignment = start
         self._usage = space.usage(start)
         self._work = space.work(start)
         self._placer = BestPlace(space, evaluate, self._usage)
         self.value = float(evaluate.values(self._work[None])[0])
 
-    @property
-    def assignment(self) -> Assignment:
-        """The present plan."""
-        return Assignment(options=tuple(self._options), places=tuple(self._places))
-
     def take(self, placed: Placed) -> None:
         """Make a change."""
-        self._options[placed.table], self._places[placed.table] = placed.index, placed.places
+        self.assignment = self._after(placed)
         self._usage.put(placed.table, (placed.option, placed.places))
         self._work, self.value = placed.work, placed.value
 
@@ -478,11 +464,11 @@ class _Changing:
             rest = self._without(table)
             order = [np.argsort(rest @ price, kind="stable")]
             order.append(np.argsort((rest @ price).reshape(space.num_hosts, -1).max(axis=-1)))
-            allowed = space.may_use_rank[table], space.may_use_host[table]
-            free = [places[ok[places]] for places, ok in zip(order, allowed, strict=True)]
+            spreads = Spread.RANKS, Spread.HOSTS
+            free = {s: p[space.allowed(table, s)[p]] for s, p in zip(spreads, order, strict=True)}
             works = []
             for index, option in enumerate(space.tables[table].options):
-                near = free[option.spread is Spread.HOSTS]
+                near = free.get(option.spread, ())
                 if len(near) or option.is_uniform:
                     where = () if option.is_uniform else np.resize(near, option.num_pieces)
                     ranks, rows = space.placed_rows(table, index, tuple(where))
@@ -515,11 +501,8 @@ class _Changing:
 
     def _after(self, placed: Placed) -> Assignment:
         """The plan after a change."""
-        options, places = list(self._options), list(self._places)
-        options[placed.table], places[placed.table] = placed.index, placed.places
-        return Assignment(options=tuple(options), places=tuple(places))
+        return self.assignment.changed({placed.table: (placed.index, placed.places)})
 
     def _without(self, table: int) -> FloatArray:
         """``[W, F]`` the work of all other tables."""
-        own = self._options[table], self._places[table]
-        return self._space.work_without(self._work, table, *own)
+        return self._space.work_without(self._work, table, *self.assignment.choice(table))

@@ -51,7 +51,10 @@ def test_constants_that_made_the_times_are_found_again() -> None:
     )
     system = dataclasses.replace(H200, lookup_constants=true)
     rows = [
-        dataclasses.replace(r, measured_s=call_seconds(r.shard, r.num_tables, system)) for r in SOME
+        dataclasses.replace(
+            r, measured_s=call_seconds(r.kernel, [(r.shards, r.num_tables)], system)
+        )
+        for r in SOME
     ]
     found = fit_fbgemm(rows, H200).constants
     for name in ("backward_floor_s", "forward_bag_s", "gradient_passes_ratio", "link_passes_ratio"):
@@ -78,8 +81,8 @@ def test_a_point_is_left_out_with_all_its_rows() -> None:
 
 def test_rows_are_read_or_refused() -> None:
     row = LookupRow.of(ROW)
-    assert row.shard.num_indices == 400
-    assert row.shard.num_bags == 100
+    assert row.shards.num_indices == 400
+    assert row.shards.num_bags == 100
     assert row.measured_s == pytest.approx((20e-6, 100e-6))
     with pytest.raises(InvalidValueError, match="nothing to fit"):
         fit_fbgemm([], H200)

@@ -14,6 +14,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from tests.counted import law_of_counts
+from tests.index_laws import expected_misses, unique_rows_in_range
 
 
 def draw_counts(law: Zipf, num_indices: int, seed: int = 0) -> IntArray:
@@ -179,7 +180,7 @@ def test_parts_of_a_table_add_up(cuts: tuple[int, ...]) -> None:
     law = clustered()
     parts = list(itertools.pairwise(cuts))
     assert sum(law.range_share(a, b - a) for a, b in parts) == pytest.approx(1.0)
-    unique = sum(law.unique_rows_in_range(70, a, b - a) for a, b in parts)
+    unique = sum(unique_rows_in_range(law, 70, a, b - a) for a, b in parts)
     assert unique == pytest.approx(law.expected_unique_rows(70))
 
 
@@ -240,6 +241,6 @@ def test_saturated_batches_need_no_correction() -> None:
 
 def test_repeats_reach_ranges_and_caches() -> None:
     plain, repeating = two_bins(), two_bins(num_unique_curve=((100.0, 20.0),))
-    assert repeating.unique_rows_in_range(100, 0, 50) == pytest.approx(10.0)
+    assert unique_rows_in_range(repeating, 100, 0, 50) == pytest.approx(10.0)
     assert repeating.expected_unique_misses(100, 20) < plain.expected_unique_misses(100, 20)
-    assert repeating.expected_misses(100, 10) < plain.expected_misses(100, 10)
+    assert expected_misses(repeating, 100, 10) < expected_misses(plain, 100, 10)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.iteration.base import Node, Program, Simulation, Step, Stream
+from costmodels.iteration.base import Program, Step, Stream
+from costmodels.iteration.timing import Node, Simulation
 
 _Lane = Stream | int
 """The queue in which a step waits: its stream, or a queue of its own (numbered as the step) if the

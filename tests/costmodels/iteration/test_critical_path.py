@@ -12,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.errors import InvalidValueError
-from costmodels.iteration.base import INPUT_COPY, PIPELINES, Program, Simulation, Step, Stream
-from costmodels.iteration.timing import critical_path, rank_estimates, stage_times, traced
+from costmodels.iteration.base import INPUT_COPY, PIPELINES, Program, Step, Stream
+from costmodels.iteration.timing import (
+    Simulation,
+    critical_path,
+    rank_estimates,
+    stage_times,
+    traced,
+)
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology

@@ -14,7 +14,7 @@ from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import live_bytes
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.lookup.base import LookupWork as Lookup
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
@@ -26,12 +26,12 @@ from costmodels.shard_work.work import (
     REPLICATED,
     Memory,
     call_column,
-    lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Pipeline, Pooling, Table, Workload
+from tests.lookups import OneShard, lookup_columns, work_of_one
 
 # ------------------------------------------------------------------ laws
 
@@ -100,7 +100,7 @@ def unique_misses(law: AbstractIndexDistribution, indices: float, cached: float)
 # ------------------------------------------------------------------ the roofline's work
 
 
-def roofline_work(shard: LookupShard, topology: Topology) -> FloatArray:
+def roofline_work(shard: OneShard, topology: Topology) -> FloatArray:
     """See :class:`costmodels.lookup.roofline.Roofline` for the formulas."""
     work = np.zeros(NUM_LOOKUP_WORK)
     if shard.num_rows <= 0 or shard.num_indices <= 0:
@@ -230,7 +230,7 @@ def shard_work(
     bags = batch * len(table.features)
     if table.pooling is Pooling.NONE:
         bags = sent
-    seen = LookupShard(
+    seen = OneShard(
         table=table,
         kernel=kernel,
         row_offset=shard.row_offset,
@@ -245,7 +245,7 @@ def shard_work(
         cache_load_factor_ratio=ratio,
     )
     work = np.zeros(NUM_COLUMNS)
-    work[lookup_columns(kernel)] = lookup.shard_work(seen, topology)
+    work[lookup_columns(kernel)] = work_of_one(lookup, seen, topology)
     is_torchrec = workload.pipeline is not Pipeline.HUGECTR
     if table.pooling is Pooling.NONE and is_torchrec and shard.num_rows and not replicated:
         work[lookup_columns(kernel)] += reordered(seen, family, topology, indices)
@@ -268,7 +268,7 @@ def shard_work(
 
 
 def reordered(
-    shard: LookupShard, family: ShardingType, topology: Topology, indices: float
+    shard: OneShard, family: ShardingType, topology: Topology, indices: float
 ) -> FloatArray:
     """Permuting and selecting unpooled vectors around their exchange."""
     work = np.zeros(NUM_LOOKUP_WORK)

@@ -18,7 +18,7 @@ from costmodels.distribution.base import AbstractIndexDistribution, Laws
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
-from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork, WorkPool
@@ -29,6 +29,7 @@ from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.shard_work import one_by_one
+from tests.lookups import singles, work_of_one
 from tests.strategies import (
     laws,
     make_placement,
@@ -105,7 +106,7 @@ def test_laws_side_by_side_answer_as_each_alone(
             together.unique_rows(law, indices),
             together.unique_rows_in_range(law, indices, offset, rows),
             together.range_share(law, offset, rows),
-            together.characteristic_draws(law, cached),
+            together.filled(law, cached)[0],
             together.hit_ratio(law, cached),
             together.expected_misses(law, indices, cached),
             together.expected_unique_misses(law, indices, cached),
@@ -196,10 +197,14 @@ class OneByOne(AbstractLookupModel):
 
     sources: ClassVar[tuple[str, ...]] = ()
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        if self.plain_roofline:
-            return one_by_one.roofline_work(shard, topology)
-        return self.inner.shard_work(shard, topology)
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        each = [
+            one_by_one.roofline_work(shard, topology)
+            if self.plain_roofline
+            else work_of_one(self.inner, shard, topology)
+            for shard in singles(shards)
+        ]
+        return np.array(each).reshape(len(shards), NUM_LOOKUP_WORK)
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         return self.inner.forward_time(work, topology)
@@ -251,8 +256,8 @@ def test_plans_and_options_cost_what_their_shards_cost(
     some = [data.draw(options(t)) for t in workload.tables for _ in range(3)]
     together = pipeline.options_work(some)
     for option, work in zip(some, together, strict=True):
-        np.testing.assert_allclose(work.full, pipeline.option_work(option), rtol=SAME)
-        np.testing.assert_allclose(work.full, plain.option_work(option), rtol=ROUNDED)
+        np.testing.assert_allclose(work.full, pipeline.options_work((option,))[0].full, rtol=SAME)
+        np.testing.assert_allclose(work.full, plain.options_work((option,))[0].full, rtol=ROUNDED)
         firsts = [int(np.flatnonzero(work.index == i)[0]) for i in range(len(work.rows))]
         assert firsts == sorted(firsts), "rows come in the order in which they are first used"
 
@@ -326,7 +331,7 @@ def test_pipelines_that_count_options_in_another_way_are_asked() -> None:
         kernel=ComputeKernel.FUSED,
         column_widths=(32, 16, 16),
     )
-    plain = CostPipeline(workload, topology).option_work(option)
+    plain = CostPipeline(workload, topology).options_work((option,))[0].full
     pipeline = ManyOptions(workload, topology)
-    np.testing.assert_allclose(pipeline.option_work(option), 2.0 * plain)
+    np.testing.assert_allclose(pipeline.options_work((option,))[0].full, 2.0 * plain)
     np.testing.assert_allclose(pipeline.options_work((option,))[0].full, 2.0 * plain)

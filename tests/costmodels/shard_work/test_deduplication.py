@@ -21,7 +21,7 @@ from costmodels.shard_work.wire import (
     exchanged_indices,
     with_expansion,
 )
-from costmodels.shard_work.work import INPUT, OUTPUT, lookup_columns
+from costmodels.shard_work.work import INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
@@ -29,6 +29,7 @@ from costmodels.training.communication import Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Pipeline, Pooling, Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
+from tests.lookups import lookup_columns
 from tests.strategies import (
     make_placement,
     make_table,

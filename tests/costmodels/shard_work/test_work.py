@@ -27,12 +27,12 @@ from costmodels.shard_work.work import (
     REPLICATED,
     Memory,
     call_column,
-    lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import DataType, Feature, Pooling, Table, Workload
+from tests.lookups import lookup_columns
 from tests.strategies import (
     make_placement,
     make_table,
@@ -57,7 +57,7 @@ def test_a_placed_option_adds_its_rows_to_the_chosen_ranks(
     option = data.draw(options(table))
     limit = topology.num_hosts if option.spread is Spread.HOSTS else world
     where = tuple(data.draw(st.integers(0, limit - 1)) for _ in range(option.num_pieces))
-    rows = pipeline.option_work(option)
+    rows = pipeline.options_work((option,))[0].full
     expected = np.zeros((world, NUM_COLUMNS))
     if option.spread is Spread.UNIFORM:
         assert rows.shape == (world, NUM_COLUMNS)

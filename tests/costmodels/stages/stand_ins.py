@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
-from costmodels.lookup.base import KERNELS, AbstractLookupModel, LookupShard
+from costmodels.lookup.base import KERNELS, AbstractLookupModel, LookupShards
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     NUM_COLUMNS,
@@ -56,7 +56,7 @@ class Weighted(AbstractLookupModel):
 
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
-    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """Never asked: work is drawn here."""
         raise NotImplementedError
 

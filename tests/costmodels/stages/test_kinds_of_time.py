@@ -178,4 +178,4 @@ def test_the_loss_keeps_the_host_busy_in_both_passes() -> None:
     forward_s = float(np.max(times.top_host_s)) - model._host.forward_s(top)
     backward_s = float(np.max(times.top_backward_host_s)) - model._host.backward_s(top)
     assert 0 < forward_s < backward_s
-    assert forward_s + backward_s == pytest.approx(model._host.loss_s)
+    assert forward_s + backward_s == pytest.approx(model._host.call_s("loss"))

@@ -26,7 +26,6 @@ from costmodels.shard_work.work import (
     NUM_COLUMNS,
     REPLICATED,
     call_column,
-    lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.host import HostCosts
@@ -45,6 +44,7 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
+from tests.lookups import lookup_columns
 from tests.strategies import make_dense, make_host, make_table, make_workload
 
 # ------------------------------------------------------------------ compute
@@ -267,5 +267,5 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     operators_s = costs.forward_s(layers.top), costs.backward_s(layers.top)
     found_s = with_top.top_host_s, with_top.top_backward_host_s
     loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]
-    assert loss_s == pytest.approx([0.4 * costs.loss_s, 0.6 * costs.loss_s])
+    assert loss_s == pytest.approx([0.4 * costs.call_s("loss"), 0.6 * costs.call_s("loss")])
     assert float(without.top_backward_host_s.squeeze()) == 0

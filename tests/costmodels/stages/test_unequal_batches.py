@@ -15,6 +15,7 @@ import pytest
 
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, NUM_COLUMNS, OUTPUT, call_column
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
@@ -44,9 +45,12 @@ class Priced(AbstractCollectiveModel):
         """The same for all exchanges."""
         return EMPTY_S
 
-    def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
-        """Nothing."""
-        return 0.0
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """The growing part alone."""
+        times = 2.0 if kind is Collective.ALL_REDUCE else 1.0
+        return times * self.reduce_scatter(num_bytes, topology, within_host=within_host)
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Both directions add up."""

@@ -37,6 +37,7 @@ from torchrec.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from costmodels.dense.base import dense_parameters
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row_blocks
 from costmodels.torchrec_estimates import (
+    TorchrecInputs,
     TorchrecMachine,
     TorchrecTable,
     shard_perf,
@@ -183,15 +184,17 @@ def our_table(case: dict[str, Any]) -> TorchrecTable:
         num_embeddings=case["rows"],
         embedding_dim=dim,
         element_bytes=int(element),
-        num_ids=sum(x * batch for x in lengths),
-        num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
         is_pooled=pooled,
-        is_weighted=case["weighted"],
         all_to_all_bytes=wire,
         row_sum_bytes=wire if pooled else (element, element),
-        output_bytes=element,
-        optimizer_ratio=ratio(case["optimizer"], dim),
-        prefetches=case["prefetches"],
+        inputs=TorchrecInputs(
+            num_ids=sum(x * batch for x in lengths),
+            num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+            is_weighted=case["weighted"],
+            output_bytes=element,
+            optimizer_ratio=ratio(case["optimizer"], dim),
+            prefetches=case["prefetches"],
+        ),
     )
 
 

@@ -140,7 +140,9 @@ def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.Monke
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     for table in listing.tables:
         for option, work in zip(table.options, table.works, strict=True):
-            np.testing.assert_allclose(work.full, pipeline.option_work(option), rtol=1e-12)
+            np.testing.assert_allclose(
+                work.full, pipeline.options_work((option,))[0].full, rtol=1e-12
+            )
     answers = iter([False, True])
     with pytest.raises(StoppedError):
         enumerate_options(problem, pipeline, should_stop=lambda: next(answers))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.sharding import ComputeKernel, Plan
+from costmodels.sharding import ComputeKernel, Plan, Spread
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.problem import (
@@ -170,7 +170,7 @@ def test_a_host_takes_a_block_where_all_of_its_shards_are_within_the_limit(
     limits = Constraints(counts=(CountLimit(most=most, level=Level.HOST, counts_shards=True),))
     usage = Usage(PlacementRules(limits, ["t0", "t1"], cases.topology(2, 2)), [None, None])
     usage.hold(0, np.array([1, 0, 0, 0]))
-    assert usage.hosts_for(1).tolist() == [fits_beside, True]
+    assert usage.free_for(1, Spread.HOSTS).tolist() == [fits_beside, True]
 
 
 @pytest.mark.parametrize("seed", cases.first((3, 5, 2, 0, 1, 4), 3))

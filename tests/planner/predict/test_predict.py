@@ -39,7 +39,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 def predicted(path: Path, system: str = "h100_sxm") -> list[dict[str, str]]:
     table = read_table(path, ("collective", "size_bytes"))
-    found = predict_collectives(
+    found, _ = predict_collectives(
         table, lambda gpus, per_host: load_system(system, gpus=gpus, gpus_per_host=per_host)
     )
     return rows_of(predicted_text(table, found))
@@ -68,7 +68,7 @@ def test_a_system_without_curves_answers_from_its_links(table_file: Path) -> Non
 
 def test_predicting_twice_replaces_the_columns(table_file: Path, tmp_path: Path) -> None:
     table = read_table(table_file, ("collective",))
-    found = predict_collectives(
+    found, _ = predict_collectives(
         table, lambda gpus, per_host: load_system("h100_sxm", gpus=gpus, gpus_per_host=per_host)
     )
     again = tmp_path / "again.csv"

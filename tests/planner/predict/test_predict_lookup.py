@@ -148,9 +148,7 @@ def test_an_unknown_law_needs_the_distinct_rows() -> None:
     counted = {**BASE, "index_distribution": "production", "lookups_unique": "5000"}
     call = lookup_call(counted)
     assert isinstance(call, LookupCall)
-    assert call.shard.table.distribution.expected_unique_rows(81920) == pytest.approx(
-        5000, rel=1e-6
-    )
+    assert call.table.distribution.expected_unique_rows(81920) == pytest.approx(5000, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import type_sets
 from planner.search.bounds.rounding import Roundable
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, Rows
-from planner.search.common.programs import solve
+from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases

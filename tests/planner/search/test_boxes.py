@@ -78,7 +78,7 @@ def _branching(space: SearchSpace, objective: IterationTime, optional: TypeSet) 
     for types in type_sets(space, optional):
         assert types is not None
         relaxed[types] = bounds.relax(types)
-    return Branching(bounds, objective, relaxed, lambda types: types - optional)
+    return Branching(bounds, objective, relaxed)
 
 
 @pytest.mark.parametrize("seed", cases.first(range(8), 2))
@@ -124,20 +124,19 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
         )
         value = float(objective.values(work))
         width = 10.0 ** rng.uniform(-3, 1)
-        box = objective.box(types, exact / (1 + width), exact * (1 + width))
+        box = cases.box(objective, types, exact / (1 + width), exact * (1 + width))
         if box is None:
             continue
         compared += 1
         at = exact[box.first]
         assert float(box.exact_times(at[None])[0]) <= value * (1 + 1e-9)
-        assert float(box.relaxed(at[None])[0]) <= value * (1 + 1e-9)
+        assert float(cases.relaxed(box, at[None])[0]) <= value * (1 + 1e-9)
         cut = box.cut(phases)
         if cut is not None:
             assert cut.base + cut.slopes @ exact <= value * (1 + 1e-9)
             closest = max(closest, (cut.base + cut.slopes @ exact) / value)
-        loose = objective.box(
-            types - REPLICATED, exact / (1 + width), exact * (1 + width), optional=REPLICATED
-        )
+        limits = exact / (1 + width), exact * (1 + width)
+        loose = cases.box(objective, types - REPLICATED, *limits, REPLICATED)
         if loose is not None:
             at = exact[loose.first]
             assert float(loose.exact_times(at[None])[0]) <= value * (1 + 1e-9)
@@ -190,10 +189,10 @@ def test_chords_meet_the_models_as_boxes_narrow() -> None:
     types = frozenset(space.option(t, i).sharding_type for t, i in enumerate(assignment.options))
     distances = []
     for width in (1.0, 0.25, 0.05):
-        box = objective.box(types, exact * (1 - 0.5 * width), exact * (1 + width))
+        box = cases.box(objective, types, exact * (1 - 0.5 * width), exact * (1 + width))
         assert box is not None
         at = exact[box.first][None]
-        distances.append(float(box.exact_times(at)[0] - box.relaxed(at)[0]))
+        distances.append(float(box.exact_times(at)[0] - cases.relaxed(box, at)[0]))
     assert distances[0] > distances[1] > distances[2] >= -1e-12
     assert distances[2] < 0.01 * float(objective.values(space.work(assignment)))
 

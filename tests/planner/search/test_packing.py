@@ -12,6 +12,7 @@ from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.problem import Constraints
 from planner.search.construct.packing import pack_exactly, packings
+from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
@@ -60,7 +61,7 @@ def test_a_plan_wherever_a_packer_has_one(seeds: range, fill: float) -> None:
     packed = 0
     for seed in seeds:
         space = tight(seed, fill)
-        found = list(packings(space))
+        found = list(packings(space, lambda: False, Meter()))
         packed += first_fit_decreasing(space)
         assert bool(found) or not first_fit_decreasing(space), seed
         for assignment in found:

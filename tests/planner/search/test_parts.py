@@ -47,7 +47,7 @@ def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
         for table, option in enumerate(start.options):
             placer.add(table, option)
     ranks = together.add_alike(0, row, 5)
-    one_by_one = sorted(single.add_to_rank(0, row) for _ in range(5))
+    one_by_one = sorted(single.add_pieces(0, row)[0] for _ in range(5))
     assert sorted(ranks) == one_by_one
     assert together.loads == pytest.approx(single.loads)
 
@@ -77,7 +77,10 @@ def test_places_of_pieces_are_counted_without_listing_them(
 ) -> None:
     widths = tuple(w for i, n in enumerate(runs) for w in [8 - 4 * (i % 2) + 16 * i] * n)
     listed = list(walk._placings(widths, list(range(places)), ordered=ordered))
-    assert walk._count_placings(places, runs, ordered=ordered) == len(listed) == len(set(listed))
+    assert len(listed) == len(set(listed))
+    counted = walk._most_placings(widths, places, ordered=ordered)
+    assert counted >= len(listed)
+    assert len(runs) > 1 or counted == len(listed)
 
 
 def test_pressure_has_a_weight_for_every_tangent() -> None:

@@ -23,7 +23,6 @@ def _parts(seed: int = 0) -> tuple[SearchSpace, LinearModel, RankFreeBound, Pric
     allowed[space.first[:-1]] = False
     prices = PriceSearch(
         model,
-        bounds.builder.uniform,
         allowed,
         relaxation.phases[model.used],
         bounds.builder.limits,
@@ -38,12 +37,12 @@ def test_choices_are_of_the_allowed_options() -> None:
     counts = np.diff(space.first)
     seen = set()
     for _ in range(40):
-        point, sampled = prices.sample()
+        point, choice, power = prices.sample()
         prices.tell(point, 1.0)
-        assert (sampled.choice >= 1).all()
-        assert (sampled.choice < counts).all()
-        assert 3.0 <= sampled.power <= 30.0 + 1e-9
-        seen.add(tuple(sampled.choice.tolist()))
+        assert (choice >= 1).all()
+        assert (choice < counts).all()
+        assert 3.0 <= power <= 30.0 + 1e-9
+        seen.add(tuple(choice.tolist()))
     assert len(seen) > 5
 
 
@@ -52,7 +51,7 @@ def test_later_samples_gather_around_the_best_point() -> None:
     _, _, _, prices = _parts(1)
     points = []
     for i in range(200):
-        point, _ = prices.sample()
+        point, *_ = prices.sample()
         prices.tell(point, 0.0 if i == 0 else 1.0)
         points.append(point)
     away = np.abs(np.array(points) - points[0]).mean(axis=1)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, Rows, safe_bound
-from planner.search.common.programs import solve
+from planner.search.common.lp import LinearProgram, Rows, safe_bound, solve
 from tests.planner import cases
 
 

@@ -51,10 +51,10 @@ def test_early_plans_leave_work_for_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     space = cases.space(cases.synthetic(6), cases.topology(2, 2), cases.DEVICE_ONLY)
     objective = objective_named("iteration", space)
     record = Record(Evaluator(space, objective, Budget(max_evaluations=10_000)))
-    run = auto._Run(space, record, 0, None, is_second=True)
+    run = auto._Run(record, 0, None, is_second=True)
     run._bound_at_once()
     taken: list[float] = []
-    monkeypatch.setattr(run.improver, "short_cycle", lambda start, most_s: taken.append(most_s))
+    monkeypatch.setattr(run.improver, "cycle", lambda *_, most_s, **__: taken.append(most_s))
     run._early_plans()
     assert sum(taken) <= 0.3 * run.meter.planned_s
 

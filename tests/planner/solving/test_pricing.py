@@ -136,7 +136,8 @@ def test_torchrecs_own_figures(objective: str) -> None:
     problem = PlanningProblem(workload=model(), topology=system())
     result = found(problem, objective, figures=True)
     assert result.solver.torchrec_defaults
-    value = objective_value(problem, result.plan, objective, torchrec_figures=True)
+    pricing = TorchrecPricing(torchrec_figures=True)
+    value = objective_value(problem, result.plan, objective, make_pipeline=pricing)
     assert value == pytest.approx(result.solver.value, rel=1e-9)
     assert value != pytest.approx(objective_value(problem, result.plan, objective), rel=1e-3)
     assert not found(problem, objective).solver.torchrec_defaults

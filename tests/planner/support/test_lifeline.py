@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from planner.support import processes
-
 ROOT = Path(__file__).resolve().parents[3]
 
 PATIENCE_S = 300.0
@@ -21,7 +19,7 @@ PATIENCE_S = 300.0
 
 STUCK = """
 import ctypes, sys, time
-from planner.support.processes import command, end_with
+from planner.support.processes import end_with
 {watched}
 end_with(int(sys.argv[1]))
 print("up", flush=True)
@@ -139,20 +137,6 @@ def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
         assert child.returncode == 1
     with python(code, os.getpid()) as child:
         assert child.communicate(timeout=PATIENCE_S)[0] == "1\n"
-
-
-def test_a_module_is_run_as_a_child(tmp_path: Path) -> None:
-    """Under the name of a main module, with the parent it was started by."""
-    (tmp_path / "said.py").write_text("import os; print(__name__, os.getppid())")
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    done = subprocess.run(
-        processes.command("said"),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert done.stdout.split() == ["__main__", str(os.getpid())]
 
 
 def test_a_thread_that_ends_takes_its_children_along() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.fit_published import FIXED, _improved, fit_kernels, left_out
-from costmodels.dense.kernels import PRIOR, KernelConstants
+from benchmarks.fit_published import KERNELS_PRIOR as PRIOR
+from costmodels.dense.kernels import KernelConstants
 from costmodels.errors import InvalidValueError
 from planner import load_system
 from planner.validation.cases import json_file

@@ -198,7 +198,7 @@ def test_the_system_of_the_rows_predicts_them(fitted: Written, some_rows: Measur
     mine = io.load_system(fitted.written[0], gpus=1)
     assert mine.lookup_constants is not None
     calls = [LookupRow.of(row) for row in some_rows.of_block(*CALLS)]
-    predicted = np.array([call_seconds(c.shard, c.num_tables, mine) for c in calls])
+    predicted = np.array([call_seconds(c.kernel, [(c.shards, c.num_tables)], mine) for c in calls])
     inside = block_errors(calls, predicted)
     assert len(inside) == len(fitted.lookup_errors) == 8
     for key, error in fitted.lookup_errors.items():
@@ -217,7 +217,9 @@ def test_other_lookups_give_other_constants(tmp_path: Path) -> None:
         path = tmp_path / f"{len(forward)}.yaml"
         fit_and_write(path, "h200_sxm", read_rows(written(tmp_path, ENVIRONMENT, *rows)))
         call = LookupRow.of(lookup())
-        forward.append(call_seconds(call.shard, call.num_tables, io.load_system(path))[0])
+        forward.append(
+            call_seconds(call.kernel, [(call.shards, call.num_tables)], io.load_system(path))[0]
+        )
     assert forward[0] / forward[1] == pytest.approx(2.0, rel=0.05)
 
 
@@ -258,8 +260,6 @@ def test_collectives_become_curves_beside_the_system(tmp_path: Path) -> None:
         tmp_path / "out" / "mine.yaml", "h100_sxm", read_rows(written(tmp_path, *rows))
     )
     assert [path.name for path in result.written] == ["mine.yaml", "mine.curves.csv"]
-    (told,) = result.errors
-    assert (told.num_points, round(told.geomean_ratio, 1)) == (1, 1.0), "20 us where 10 are said"
     mine = io.load_system(tmp_path / "out" / "mine.yaml", gpus=4)
     assert mine.host_link.latency_s == pytest.approx(10e-6, rel=0.01)
     assert mine.host_link.bandwidth_bytes_per_s == pytest.approx(0.75 * 2e11, rel=0.05)

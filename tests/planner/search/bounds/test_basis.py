@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pybind11_abseil.status import StatusNotOk
 from scipy.optimize import linprog
 
 from costmodels.datatypes import FloatArray
-from planner.search.common import programs
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, row_names
-from planner.search.common.programs import solve
+from planner.search.common import lp
+from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, row_names, solve
 
 
 def _dense(program: LinearProgram) -> FloatArray:
@@ -113,14 +113,14 @@ def test_rows_are_named_by_their_variables() -> None:
 def test_a_solver_that_refuses_a_basis_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     program = _drawn(np.random.default_rng(1))
     known = solve(program)
-    ask, starts = programs._ask, []
+    ask, starts = lp._ask, []
 
     def refusing(program: LinearProgram, time_limit_s: float, start: ProgramBasis | None) -> object:
         starts.append(start)
         if start is not None:
-            raise programs._refusals()(1, "ABNORMAL")
+            raise StatusNotOk(1, "ABNORMAL")
         return ask(program, time_limit_s, start)
 
-    monkeypatch.setattr(programs, "_ask", refusing)
+    monkeypatch.setattr(lp, "_ask", refusing)
     assert solve(program, start=known.basis).bound == known.bound
     assert starts == [known.basis, None]

@@ -264,7 +264,7 @@ def test_a_box_says_what_its_calls_cost(width: float) -> None:
     types = frozenset(kinds)
     first = bounds.relax(types, rounds=ROUNDS)
     assert first.phases is not None
-    box = objective.box(types, np.zeros_like(first.phases), first.phases * width)
+    box = cases.box(objective, types, np.zeros_like(first.phases), first.phases * width)
     assert box is not None
     assert len(box.launches.calls) >= 2
     assert (box.launches.seconds > 0).any()

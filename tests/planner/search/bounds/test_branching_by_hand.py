@@ -90,7 +90,11 @@ class Bounds:
         self.boxes: list[Box] = []
         self.kept: list[BoolArray] = []
         self.solved: dict[int, Relaxation] = {}
+        self.optional: TypeSet = frozenset()
         self._reduced = reduced
+
+    def certain(self, types: TypeSet) -> TypeSet:
+        return types - self.optional
 
     def least_phases(self, types: TypeSet) -> FloatArray:
         return np.full(2, LEAST)
@@ -125,7 +129,7 @@ class Bounds:
 
 def branching(bounds: Bounds, first: float = 0.5) -> Branching:
     relaxed: dict[TypeSet | None, Relaxation] = {TYPES: Relaxation(types=TYPES, bound=first)}
-    return Branching(cast("Any", bounds), cast("Any", Objective()), relaxed, lambda types: types)
+    return Branching(cast("Any", bounds), cast("Any", Objective()), relaxed)
 
 
 def test_the_first_box_holds_every_plan_that_is_better_and_no_more() -> None:
@@ -231,10 +235,10 @@ def test_the_best_of_all_types_limits_what_can_be_branched_on() -> None:
     """A bound for plans of any types is none of a set; without boxes there is nothing to do."""
     one: dict[TypeSet | None, Relaxation] = {TYPES: Relaxation(types=TYPES, bound=0.5)}
     every = {**one, None: Relaxation(types=None, bound=0.4)}
-    bounds, exact = cast("Any", Bounds()), lambda types: types
-    assert not Branching(bounds, cast("Any", Objective()), every, exact).possible
-    assert not Branching(bounds, cast("Any", object()), one, exact).possible
-    assert not Branching(bounds, cast("Any", Objective()), {}, exact).possible
+    bounds = cast("Any", Bounds())
+    assert not Branching(bounds, cast("Any", Objective()), every).possible
+    assert not Branching(bounds, cast("Any", object()), one).possible
+    assert not Branching(bounds, cast("Any", Objective()), {}).possible
 
 
 def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
@@ -242,9 +246,7 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     first = Relaxation(types=TYPES, bound=0.5)
     no_box = SimpleNamespace(box=lambda types, low=None, high=None, optional=None: None)
     bounds = Bounds()
-    search = Branching(
-        cast("Any", bounds), cast("Any", no_box), {TYPES: first}, lambda types: types
-    )
+    search = Branching(cast("Any", bounds), cast("Any", no_box), {TYPES: first})
     assert search.step(1.0) is first
     assert search.step(1.0) is None
     assert (search.bound(1.0), bounds.boxes) == (0.5, [])
@@ -305,14 +307,11 @@ def test_plans_that_replicate_and_plans_that_do_not_begin_in_boxes_of_their_own(
     for left_open in (replicated, replicated | row_wise):
         asked.clear()
         bounds = Bounds()
+        bounds.optional = left_open
         bounds.space.options = tuple(SimpleNamespace(sharding_type=kind) for kind in kinds)
         first = Relaxation(types=TYPES | left_open, bound=0.5)
-        search = Branching(
-            cast("Any", bounds),
-            cast("Any", SimpleNamespace(box=box)),
-            {first.types: first},
-            lambda types, left_open=left_open: types - left_open,
-        )
+        boxed = cast("Any", SimpleNamespace(box=box))
+        search = Branching(cast("Any", bounds), boxed, {first.types: first})
         assert search.step(1.9 * BEST_S) is not None
         rest = left_open - replicated
         assert asked == [(TYPES | replicated, rest), (TYPES, rest)]

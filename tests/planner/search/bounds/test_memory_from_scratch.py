@@ -208,7 +208,9 @@ def test_cuts_are_advised_as_long_as_some_table_may_not_have_them() -> None:
         pipeline = CostPipeline(problem.workload, problem.topology)
         pipeline.device_limits[:] = 1e6
         space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
-        advice = " | ".join(feasibility._advice(space, None))
+        with pytest.raises(InfeasibleError) as refused:
+            feasibility._refuse("too little", 0.0, space)
+        advice = " | ".join(refused.value.advice)
         assert ("allow row_wise" in advice) is advised
         assert ("allow column_wise" in advice) is advised
 

@@ -18,7 +18,8 @@ from planner.problem import Constraints, MoveLimit
 from planner.rules.placement_rules import received_bytes
 from planner.search.base import Record
 from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
-from planner.search.bounds.move_bound import MoveBound, _least_move, bound_by_moves
+from planner.search.bounds.move_bound import MoveBound, _least_move
+from planner.search.bounds.proofs import Proofs
 from planner.search.common.linear import LinearModel
 from planner.search.random import random_assignment
 from planner.space.effort import Meter
@@ -283,7 +284,9 @@ def test_a_search_is_told_the_least_over_all_sets_of_types(name: str) -> None:
 
     def told(relaxed: dict[TypeSet | None, float], found: Record) -> float | None:
         given = {t: Relaxation(types=t, bound=bound) for t, bound in relaxed.items()}
-        bound_by_moves(model, found, {}, given, lambda types: types)
+        proofs = Proofs(model, found, proves=False)
+        proofs.relaxed.update(given)
+        proofs.limit_moves()
         return found.bound
 
     assert told(dict.fromkeys(sets, 0.0), record) is None, "there is no plan yet"
@@ -306,5 +309,5 @@ def test_a_search_is_told_the_least_over_all_sets_of_types(name: str) -> None:
         assert told(relaxed, fresh) == pytest.approx(expected, rel=1e-6)
     unlimited = Record(Evaluator(free, objective_named(name, free), Budget()))
     unlimited.consider(free.assignment(start), "start")
-    bound_by_moves(LinearModel(free, objective), unlimited, {}, {}, lambda types: types)
+    Proofs(LinearModel(free, objective), unlimited, proves=False).limit_moves()
     assert unlimited.bound is None, "there is no limit on moves"

@@ -46,7 +46,7 @@ class Rounded:
         self.space = space_of(alike(3), cases.topology(1, 2))
         objective = objective_named("phases", self.space)
         self.stopped = False
-        evaluate = Evaluator(self.space, objective, Budget(), clock=lambda: 0.0)
+        evaluate = cases.Timeless(self.space, objective, Budget())
         self.record = Record(evaluate, should_stop=lambda: self.stopped)
         self.bounds = RankFreeBound(LinearModel(self.space, objective))
         self.starts = Starts(self.bounds, self.record)

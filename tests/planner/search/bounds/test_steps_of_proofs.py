@@ -12,7 +12,7 @@ from planner.search.bounds import proofs as module
 from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
 from planner.search.bounds.proofs import Proofs
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Budget, SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
@@ -45,7 +45,7 @@ class Steps:
             if name == FullestDevice.name
             else objective_named(name, self.space)
         )
-        evaluate = Evaluator(self.space, objective, budget, clock=lambda: 0.0)
+        evaluate = cases.Timeless(self.space, objective, budget)
         self.record = Record(evaluate, should_stop=lambda: self.stopped)
         if plan is not None:
             self.record.consider(plan, "given")

@@ -9,7 +9,6 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound_program import (
     Relaxation,
-    optional_types,
     type_sets,
     usual_optional_types,
 )
@@ -26,8 +25,8 @@ def test_every_plan_has_a_set_of_types_and_there_are_few() -> None:
     some = type_sets(space, replicated)
     assert len(some) == 2 ** (len(kinds) - 1)
     assert all(replicated <= types for types in some)
-    with cases.scheduled(type_sets=4):
-        left_open = optional_types(space, replicated)
+    with cases.scheduled(type_sets=4, few_tables=3):
+        left_open = usual_optional_types(space)
     assert replicated <= left_open
     assert len(type_sets(space, left_open)) <= 4 < len(type_sets(space, replicated))
     counts = {k: sum(o.sharding_type is k for o in space.options) for k in kinds}
@@ -42,7 +41,7 @@ def test_every_plan_has_a_set_of_types_and_there_are_few() -> None:
         ),
     )
     with cases.scheduled(type_sets=4):
-        assert optional_types(limited) == frozenset()
+        assert usual_optional_types(limited) == frozenset()
 
 
 @pytest.mark.parametrize("most", [3, 4])

@@ -16,9 +16,9 @@ from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.partial_plan import PartialPlan, grouped
-from planner.search.improve.ruin import STAGES, Cycles, Ruiner
+from planner.search.improve.ruin import Cycle
 from planner.search.random import random_assignment
-from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 EVERYTHING = Constraints(
@@ -49,7 +49,7 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
     space, model = world(seed)
     field = field_at(space, model, seed)
     for table in range(space.num_tables):
-        field.take([table])
+        field.change({table: None})
         every = np.arange(len(space.tables[table].options))
         for option in every:
             best = field.best_insertion(table, grouped(field.space, table, every[[option]]))
@@ -57,13 +57,13 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
             assert best.option == option
             if not np.isfinite(best.value):
                 continue
-            field.put(table, best.option, best.places)
+            field.change({table: (best.option, best.places)})
             if field.overflow == 0:
                 assert field.smooth == pytest.approx(best.value, rel=1e-9)
-            field.take([table])
+            field.change({table: None})
         best = field.best_insertion(table, grouped(field.space, table, every))
         assert best is not None
-        field.put(table, best.option, best.places)
+        field.change({table: (best.option, best.places)})
         _keeps_constraints(space, field)
     again = space.work(field.assignment)
     loads = field.loads.T
@@ -86,13 +86,13 @@ def test_the_best_insertion_is_the_best_of_all_places_of_a_whole_table() -> None
     whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
     space, model = world(1, whole)
     field = field_at(space, model, 3)
-    field.take([4])
+    field.change({4: None})
     best = field.best_insertion(4, grouped(field.space, 4, np.arange(1)))
     values = []
     for rank in range(space.world_size):
-        field.put(4, 0, (rank,))
+        field.change({4: (0, (rank,))})
         values.append(field.smooth)
-        field.take([4])
+        field.change({4: None})
     assert best is not None
     assert best.value == pytest.approx(min(values), rel=1e-9)
 
@@ -107,17 +107,29 @@ def test_a_high_power_is_close_to_the_maximum() -> None:
         assert field.smooth <= field.minorant * space.world_size ** (1 / 128)
 
 
+def _record(space: SearchSpace) -> Record:
+    return Record(Evaluator(space, objective_named("iteration", space), Budget()))
+
+
+def _cycle(record: Record, start: Assignment, seed: int = 0) -> Cycle:
+    """A cycle that may try every option."""
+    allowed = np.ones(len(record.evaluate.space.options), dtype=bool)
+    return Cycle(record, start, [], allowed, np.random.default_rng(seed))
+
+
 def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    space, model = world(0)
+    space, _ = world(0)
+    start = random_assignment(space, np.random.default_rng(0))
+    cycle = _cycle(_record(space), start, 1)
+    model = cycle.model
     field = field_at(space, model, 0)
-    kept = [np.arange(len(t.options)) for t in space.tables]
-    ruiner = Ruiner(model, kept, np.random.default_rng(1), lambda: False)
     before, seen = field.smooth, []
+    monkeypatch.setattr(cycle, "_watch", lambda f: seen.append(f.smooth))
     for name in ("_HOT_RATIO", "_COLD_RATIO"):
         monkeypatch.setattr(f"planner.search.improve.ruin.{name}", 1e-12)
-    ruiner.walk(field, 120, lambda f: seen.append(f.smooth))
+    cycle.walk(field, 120)
     assert seen
     assert field.smooth == pytest.approx(seen[-1], rel=1e-9)
     assert field.smooth <= before * (1 + 1e-9)
@@ -132,34 +144,31 @@ def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold(
 
 def test_a_cycle_improves_a_random_plan_and_stops_when_told() -> None:
     space, _ = world(5, Constraints())
-    record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
+    record = _record(space)
     start = random_assignment(space, np.random.default_rng(0))
     value = record.consider(start, "start")
-    cycles = Cycles(space, record, np.random.default_rng(0))
-    allowed = np.ones(len(space.options), dtype=bool)
-    cycles.run(start, [], allowed, 40, STAGES)
+    _cycle(record, start).run(40)
     assert record.value < 0.8 * value
     stopped = Record(record.evaluate, should_stop=lambda: True)
-    Cycles(space, stopped, np.random.default_rng(0)).run(start, [], allowed, 40, STAGES)
+    _cycle(stopped, start).run(40)
     assert stopped.best is None
 
 
 def test_a_cycle_prices_what_is_close_to_its_best_minorant_and_keeps_the_best_value() -> None:
     """Within 0.2 % of the lowest minorant so far; what is kept is best by the objective."""
     space, _ = world(5, Constraints())
-    record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
-    cycles = Cycles(space, record, np.random.default_rng(0))
-    rng = np.random.default_rng(1)
+    record, rng = _record(space), np.random.default_rng(1)
     plans = [random_assignment(space, rng) for _ in range(6)]
+    cycle = _cycle(record, plans[0])
     minorants = (100.0, 100.1, 100.3, 99.0, 99.19, 99.21)
     for minorant, plan in zip(minorants, plans, strict=True):
-        cycles._watch(SimpleNamespace(minorant=minorant, assignment=plan))
+        cycle._watch(SimpleNamespace(minorant=minorant, assignment=plan))
     close = [plans[0], plans[1], plans[3], plans[4]]
-    assert cycles._queue == close
-    cycles._price()
+    assert cycle._queue == close
+    cycle._price()
     best = min(close, key=record.evaluate.value)
     assert record.value == record.evaluate.value(best)
-    assert not cycles._queue
+    assert not cycle._queue
 
 
 def digest(tables: int, hosts: int, local: int, most: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, final
-from unittest.mock import create_autospec
 
 import pytest
 
@@ -25,8 +25,10 @@ from planner.search.base import (
 from planner.search.improve import second_search
 from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.support import processes
 from tests.planner import cases
 
+ROOT = Path(__file__).resolve().parents[4]
 ALONE = Auto(is_second=True)
 
 
@@ -36,6 +38,10 @@ def _space(tables: int = 26, ranks: int = 8) -> SearchSpace:
 
 def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
     return Evaluator(space, SynchronizedPhases(space.pipeline), budget)
+
+
+def _no_process(*, quiet: bool) -> None:
+    raise OSError(quiet)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def test_without_a_process_it_runs_afterwards(
     theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the plan that the other process would have found."""
-    monkeypatch.setattr(second_search, "_started", lambda: None)
+    monkeypatch.setattr(processes, "_started", _no_process)
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
     with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
@@ -164,7 +170,7 @@ class Noted(AbstractStrategy):
 
 def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second ends a little before the first has to, however long it takes to start."""
-    monkeypatch.setattr(second_search, "_started", lambda: None)
+    monkeypatch.setattr(processes, "_started", _no_process)
     clock = [1000.0]
     monkeypatch.setattr(second_search, "time", SimpleNamespace(time=lambda: clock[0]))
     evaluate = _evaluator(_space(6, 2), Budget(time_limit_s=20.0, max_evaluations=700))
@@ -234,15 +240,30 @@ def test_a_wrong_time_that_only_the_other_process_meets_is_an_error() -> None:
         second.plan(lambda: False)
 
 
-def test_a_process_that_does_not_end_in_time_does_not_end_the_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A process that waits for the system ends only when that lets it go."""
-    stuck, over = create_autospec(subprocess.Popen, instance=True), threading.Event()
-    stuck.communicate.side_effect = lambda _: (b"", over.wait(60.0))
-    monkeypatch.setattr(second_search, "_started", lambda: stuck)
-    monkeypatch.setattr(second_search, "_QUIT_S", 0.01)
+SCRIPT = """
+from tests.planner.search.improve.test_second_search import ALONE, _evaluator, _space
+from planner.search.improve.second_search import SecondSearch
+from planner.space.evaluation import Budget
+print("the script")
+second = SecondSearch(ALONE, _evaluator(_space(6, 2), Budget(max_evaluations=80)), seed=3)
+print(second.plan(lambda: False))
+second.close()
+"""
+
+
+def test_a_script_needs_no_guard(theirs: Assignment | None, tmp_path: Path) -> None:
+    """The other process does not run it once more; a worker of a study may begin a search too."""
+    script, alone = tmp_path / "script.py", {**os.environ, "PYTHONPATH": str(ROOT)}
+    script.write_text(SCRIPT)
+    told = subprocess.run([sys.executable, script], check=True, capture_output=True, env=alone)
+    assert told.stdout.decode().splitlines() == ["the script", str(theirs)]
+    with processes.WorkerPool(1) as pool:
+        (found,) = pool.run(_beside, [3])
+        assert found.value == theirs
+
+
+def _beside(seed: int) -> Assignment | None:
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
-    assert SecondSearch(Noted(), evaluate, seed=3).plan(lambda: True) is None
-    stuck.kill.assert_called_once_with()
-    over.set()
+    with contextlib.closing(SecondSearch(ALONE, evaluate, seed=seed)) as second:
+        assert second._has_begun
+        return second.plan(lambda: False)

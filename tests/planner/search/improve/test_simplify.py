@@ -37,7 +37,7 @@ def test_a_simpler_plan_is_as_fast_as_fits_and_has_fewer_shards(seed: int) -> No
     start = random_assignment(space, rng)
     while not np.isfinite(evaluate.value(start)):
         start = random_assignment(space, rng)
-    found = simplified(space, evaluate, start)
+    found = simplified(evaluate, start)
     assert evaluate.value(found) <= evaluate.value(start) * (1 + 1e-8)
     assert space.keeps_rules(found)
     shards = [sum(len(p.shards) for p in space.plan(a).placements) for a in (start, found)]
