@@ -27,7 +27,7 @@ from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
 from planner.solving.run import SolvingRun, deadline_of, runnable
 from planner.space.objective import MakePipeline
-from planner.support.kinds import require_function, require_kind
+from planner.support.kinds import FUNCTION, require_kind
 
 SEARCH: Final = SearchSettings()
 """The settings of a search unless others are given."""
@@ -132,8 +132,8 @@ def solve(
     if isinstance(progress, bool):
         progress = _printed(in_seconds=kind.unit == "s") if progress else None
     for name, called in (("progress", progress), ("should_stop", should_stop)):
-        require_function(name, called)
-    require_function("make_pipeline", make_pipeline, optional=False)
+        require_kind(name, called, FUNCTION, "give one, or None", optional=True)
+    require_kind("make_pipeline", make_pipeline, FUNCTION, "give one")
     run = SolvingRun(
         problem=problem.limited,
         settings=search,

@@ -15,7 +15,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.support.kinds import require_amount, require_kind, require_list
+from planner.support.kinds import LIST, require_amount, require_kind
 
 PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 
@@ -319,7 +319,7 @@ class PlanningProblem:
         Raises:
             InvalidInputError: an argument of another class; the message says what makes one.
         """
-        require_list("scenarios", self.scenarios, "give a list of workloads")
+        require_kind("scenarios", self.scenarios, LIST, "give a list of workloads")
         object.__setattr__(self, "scenarios", tuple(self.scenarios))
         given = (
             ("workload", self.workload, Workload, "load_workload"),

@@ -48,7 +48,7 @@ class ProfileOptions:
         format_name: name of a reader, or ``auto``.
         features: the features to profile; empty for all.
         by_feature: the tables of features that share one, or whose number of rows is known.
-        batch_sizes: samples per batch, for distinct rows and reuse.
+        batch_sizes: samples per batch, for distinct rows.
         max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
             known and fewer; None to take them as they are.
         first_samples: number of samples to read from the start; None for all.

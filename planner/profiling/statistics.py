@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from planner.profiling.readers import Chunk, arrow, check_indices, is_list
 # column for each feature: integers, or lists of integers. What is counted are integers, so that
 # neither memory nor threads nor the order of the work changes a result.
 
-REUSE_BINS: Final = 17
 MEASURED_SAMPLES: Final = 2**24
 LEAST_BATCHES: Final = 16
 """Batches of so many samples together, and at least 16, are measured at even distances: in fewer
@@ -38,17 +35,16 @@ LEAST_MEMORY_BYTES: Final = 256.0 * si.MIB
 """DuckDB does not work with much less: each thread holds blocks and hash tables of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSums:
-    """Sums over the measured batches of one size: number, indices, distinct rows, reuse.
+class BatchSums(NamedTuple):
+    """Sums over the measured batches of one size: number, distinct rows, indices.
 
     ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
     ``num_shared`` the ones of them that this next batch has too.
     """
 
     num_batches: int
+    num_unique: int
     num_indices: int
-    reuse: Sequence[int]
     num_followed: int
     num_shared: int
 
@@ -166,38 +162,37 @@ class Indices:
         ids = " UNION ALL ".join(parts)
         return ids if fold is None else f"SELECT batch, id % {fold} AS id FROM ({ids})"
 
-    def lengths(self, features: Sequence[str]) -> Counter[int]:
-        """Samples by their number of indices in all of some features together."""
+    def pooling(self, features: Sequence[str]) -> schema.PoolingStats:
+        """Indices per sample, in all of some features together."""
         sizes = [
             f"coalesce(len({column}), 0)" if name in self._lists else f"({column} IS NOT NULL)::INT"
             for name, column in self._columns.items()
             if name in features
         ]
-        return Counter(
-            dict(self._run(f"SELECT {' + '.join(sizes)} AS size, count(*) FROM data GROUP BY size"))
+        ((total, p50, p99, most, num_empty),) = self._run(
+            f"SELECT sum(size * n)::BIGINT, min(size) FILTER (2 * below >= {self.num_samples}), "
+            f"min(size) FILTER (100 * below >= {99 * self.num_samples}), max(size), "
+            "coalesce(sum(n) FILTER (size = 0), 0)::BIGINT FROM "
+            "(SELECT size, count(*) AS n, sum(count(*)) OVER (ORDER BY size) AS below FROM "
+            f"(SELECT {' + '.join(sizes)} AS size FROM data) GROUP BY size)"
         )
+        mean, empty_ratio = total / self.num_samples, num_empty / self.num_samples
+        return schema.PoolingStats(mean=mean, p50=p50, p99=p99, max=most, empty_ratio=empty_ratio)
 
     def batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
-        """Sums over whole batches of consecutive samples; reuse by 1, 2, 3-4, ... accesses."""
+        """Sums over whole batches of consecutive samples."""
         whole = self.num_samples // size
         stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
         batch = f"rowid // {size}"
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
-        rows = self._run(
-            f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT, "
+        (sums,) = self._run(
+            "SELECT count(*), coalesce(sum(n), 0)::BIGINT, "
             f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1) FROM "
             "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
             f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
-            f"WHERE batch % {stride} = 0 GROUP BY bin"
+            f"WHERE batch % {stride} = 0"
         )
-        found = {place: unique for place, unique, *_ in rows}
-        return BatchSums(
-            num_batches=len(range(0, whole, stride)),
-            num_indices=sum(row[2] for row in rows),
-            reuse=[found.get(place, 0) for place in range(REUSE_BINS)],
-            num_followed=sum(row[3] for row in rows),
-            num_shared=sum(row[4] for row in rows),
-        )
+        return BatchSums(len(range(0, whole, stride)), *sums)
 
     def _run(self, query: str, fetch: str = "fetchall") -> Any:
         try:
@@ -268,7 +263,7 @@ def table_stats(
         indices: of all features.
         table: its name, for messages.
         features: its features.
-        batch_sizes: samples per batch, for distinct rows and reuse.
+        batch_sizes: samples per batch, for distinct rows.
         num_embeddings: number of rows, if the table map has it, which limits the ids.
         ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
         max_ind_range: ids are taken modulo this number; None to take them as they are.
@@ -292,7 +287,7 @@ def table_stats(
         if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
             ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
         found = schema.TableStats(
-            features={name: _pooling(indices.lengths((name,))) for name in features},
+            features={name: indices.pooling((name,)) for name in features},
             num_samples=indices.num_samples,
             num_indices=int(counts @ rows),
             num_unique_rows=int(rows.sum()),
@@ -300,7 +295,7 @@ def table_stats(
             ids_are_hashes=hashed,
             highest_index=highest,
             unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-            pooling=_pooling(indices.lengths(features)),
+            pooling=indices.pooling(features),
             histogram=_histogram(law, counts, rows),
             law=_law(law, range_rows),
             ranges=ranges,
@@ -460,33 +455,15 @@ def _clustering(accesses: FloatArray, squares: float) -> float:
     return spread / (squares * (1.0 - 1.0 / NUM_RANGES))
 
 
-def _pooling(lengths: Counter[int]) -> schema.PoolingStats:
-    values = np.array(sorted(lengths), dtype=np.int64)
-    samples = np.array([lengths[int(v)] for v in values], dtype=np.int64)
-    total, below = int(samples.sum()), np.cumsum(samples)
-
-    def quantile(share: float) -> int:
-        return int(values[np.searchsorted(below, share * total - 1e-9)])
-
-    return schema.PoolingStats(
-        mean=float(values @ samples) / total,
-        p50=quantile(0.5),
-        p99=quantile(0.99),
-        max=int(values[-1]),
-        empty_ratio=lengths[0] / total,
-    )
-
-
 def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
-    num_batches, unique = sums.num_batches, sum(sums.reuse)
+    num_batches = sums.num_batches
     indices = sums.num_indices / num_batches if num_batches else size * pooling_factor
-    expected = unique / num_batches if num_batches else law.expected_unique_rows(indices)
+    expected = sums.num_unique / num_batches if num_batches else law.expected_unique_rows(indices)
     return schema.BatchStats(
         batch_size=size,
         num_batches=num_batches,
         mean_indices=indices,
         mean_unique_rows=expected,
-        reuse_histogram_ratio=[n / max(unique, 1) for n in sums.reuse] if num_batches else [],
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
     )
 

@@ -105,17 +105,14 @@ class ZipfStats(_Part):
 class BatchStats(_Part):
     """Means over the measured batches of one size; without any, what the law predicts.
 
-    ``reuse_histogram_ratio``: share of the distinct rows that occur 1, 2, 3-4, 5-8 ... times; the
-    last bin holds those above 2^15. Empty if no batch was measured. ``next_batch_ratio``: share of
-    the distinct rows of a batch that the next batch has too, such as those that its lookups wait
-    for; null if no two batches follow each other.
+    ``next_batch_ratio``: share of the distinct rows of a batch that the next batch has too, such as
+    those that its lookups wait for; null if no two batches follow each other.
     """
 
     batch_size: Annotated[int, Field(ge=1)]
     num_batches: Count
     mean_indices: Amount
     mean_unique_rows: Amount
-    reuse_histogram_ratio: list[Ratio]
     next_batch_ratio: Ratio | None = None
 
 

@@ -183,13 +183,14 @@ class Study:
             "--evaluations": self.effort.evaluations,
             "--seed": self.effort.seed,
         }
-        if not self._trials.attributes:
-            self._trials.write("about", about)
-        kept = self._trials.attributes.get("about", {})
+        if not self._trials.study.user_attrs:
+            self._trials.study.set_user_attr("about", about)
+        kept = self._trials.study.user_attrs.get("about", {})
         differ = [
-            f"{name} (it was {kept.get(name)})" for name in _EFFORT if kept.get(name) != about[name]
+            f"{name} (it was {kept.get(name)})" if name in _EFFORT else name
+            for name in about
+            if kept.get(name) != about[name]
         ]
-        differ += [name for name in about if name not in _EFFORT and kept.get(name) != about[name]]
         if differ:
             refuse(
                 f"{journal}: belongs to another study, with other {', '.join(differ)}; give the "
@@ -425,7 +426,7 @@ class Study:
                     self.unfinished = result
         finally:
             for trial in left.values():
-                self._trials.give_up(trial)
+                self._trials.drop(trial, "FAIL")
 
     def _record(self, trial: Trial, result: trials.SetupResult) -> None:
         """Write a result; its plan only if no other setup is known to dominate it."""
@@ -441,7 +442,7 @@ class Study:
     def _prove(self, setups: Sequence[Setup]) -> None:
         """Prove the bounds of the families of some setups that have none; a journal keeps them."""
         families = list(dict.fromkeys(self.space.loosest(s) for s in setups))
-        attributes, left, problems = self._trials.attributes, [], []
+        attributes, left, problems = self._trials.study.user_attrs, [], []
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
@@ -455,7 +456,8 @@ class Study:
                     self.floors[family] = None
         for i, floor in trials.done_at(self._place, trials.prove, problems, self._should_stop):
             self.floors[left[i]] = floor
-            self._trials.write(_name(left[i]), None if floor is None else asdict(floor))
+            kept = None if floor is None else asdict(floor)
+            self._trials.study.set_user_attr(_name(left[i]), kept)
             self._progress(f"bound of {left[i].words}")
 
     def _by_bounds(self) -> None:
@@ -519,7 +521,7 @@ class Study:
                 return
             trial, setup = self._trials.ask()
             if setup in seen or (listed and setup not in listed):
-                self._trials.give_up(trial)
+                self._trials.drop(trial, "FAIL")
                 repeats += 1
                 if repeats < _REPEATS:
                     continue
@@ -548,7 +550,7 @@ class Study:
         bound, found = self.bound(setup), self._found()
         own = np.array([measures.values_of(self.goals, bound)])
         if bound and len(found) and measures.behind(found, own)[0] <= self.effort.within_ratio:
-            self._trials.rule_out(trial)
+            self._trials.drop(trial, "PRUNED")
             return
         self._search([setup], [trial])
 

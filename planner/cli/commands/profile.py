@@ -54,7 +54,7 @@ class ProfileFlags(spec.Flags):
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
     batch_sizes: Batches = spec.option(
-        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+        "Batch sizes for which distinct rows are counted.", default="2048,16384"
     )
     empty: str = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
