@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -55,6 +54,8 @@ def open_indices(
 ) -> Iterator[Indices]:
     """A database without samples, which leaves nothing behind.
 
+    Linear algebra uses one thread meanwhile: sums must not depend on the number of cores.
+
     Args:
         features: the names of the features.
         folder: where a folder may be made for what is more than the memory.
@@ -65,6 +66,7 @@ def open_indices(
         InvalidInputError: DuckDB is not installed.
     """
     duckdb = arrow("duckdb")
+    threadpool_limits = importlib.import_module("threadpoolctl").threadpool_limits
     with TemporaryDirectory(prefix=".shardplan-profile-", dir=folder) as place:
         config = {
             "threads": threads,
@@ -75,7 +77,10 @@ def open_indices(
         before = arrow().cpu_count()
         arrow().set_cpu_count(threads)
         try:
-            with duckdb.connect(":memory:", config=config) as connection:
+            with (
+                duckdb.connect(":memory:", config=config) as connection,
+                threadpool_limits(limits=1),
+            ):
                 yield Indices(connection, features, duckdb.Error)
         finally:
             arrow().set_cpu_count(before)
@@ -222,16 +227,6 @@ _FEWEST_DRAWS: Final = 1e-4
 _MORE_RANKS: Final = (4, 16, 64)
 
 
-@cache
-def _linear_algebra() -> Any:
-    """The controller of the threads of NumPy's libraries, made once.
-
-    It looks at all libraries of the process, which takes time. (threadpoolctl comes with
-    scikit-learn.)
-    """
-    return importlib.import_module("threadpoolctl").ThreadpoolController()
-
-
 def _folded(
     indices: Indices, table: str, features: Sequence[str], known: int | None, most: int | None
 ) -> int | None:
@@ -257,8 +252,6 @@ def table_stats(
 ) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
-    Linear algebra uses one thread: sums must not depend on the number of cores.
-
     Args:
         indices: of all features.
         table: its name, for messages.
@@ -281,30 +274,29 @@ def table_stats(
         raw = [highest] if max_ind_range is None else [indices.highest[n] for n in features]
         needed = 1 + max(raw)
         num_embeddings = _chao(counts, rows) if hashed else min(max_ind_range or needed, needed)
-    with _linear_algebra().limit(limits=1):
-        law = laws.smooth(counts, rows, num_embeddings)
-        ranges = range_rows = None
-        if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
-            ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
-        found = schema.TableStats(
-            features={name: indices.pooling((name,)) for name in features},
-            num_samples=indices.num_samples,
-            num_indices=int(counts @ rows),
-            num_unique_rows=int(rows.sum()),
-            num_embeddings=num_embeddings,
-            ids_are_hashes=hashed,
-            highest_index=highest,
-            unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-            pooling=indices.pooling(features),
-            histogram=_histogram(law, counts, rows),
-            law=_law(law, range_rows),
-            ranges=ranges,
-            zipf=None,
-            batches=[],
-            hottest_rows=[],
-            cache=[],
-        )
-        return _with_law(found, batches, counts, rows)
+    law = laws.smooth(counts, rows, num_embeddings)
+    ranges = range_rows = None
+    if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
+        ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
+    found = schema.TableStats(
+        features={name: indices.pooling((name,)) for name in features},
+        num_samples=indices.num_samples,
+        num_indices=int(counts @ rows),
+        num_unique_rows=int(rows.sum()),
+        num_embeddings=num_embeddings,
+        ids_are_hashes=hashed,
+        highest_index=highest,
+        unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
+        pooling=indices.pooling(features),
+        histogram=_histogram(law, counts, rows),
+        law=_law(law, range_rows),
+        ranges=ranges,
+        zipf=None,
+        batches=[],
+        hottest_rows=[],
+        cache=[],
+    )
+    return _with_law(found, batches, counts, rows)
 
 
 def _with_law(

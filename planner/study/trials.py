@@ -222,8 +222,6 @@ _POPULATION: Final = 16
 _CREATE_STUDY, _CREATE_TRIAL, _OPERATIONS = 0, 4, 10
 """Codes of Optuna's operations: those up to the second are about a study, others about a trial."""
 _RESULT: Final = TypeAdapter(SetupResult)
-_APART: Final = {"setup", "number", "plan"}
-"""Fields of a result that an entry of a trial does not repeat."""
 
 
 class Trials:
@@ -265,9 +263,8 @@ class Trials:
         """Every finished search, in the order in which they began."""
         for trial in self._in("COMPLETE"):
             if trial.number not in self._results:
-                told, kept = trial.user_attrs, {"setup": _setup_of(trial), "number": trial.number}
-                kept |= {**told["result"], "plan": told.get("plan")}
-                self._results[trial.number] = _RESULT.validate_python(kept)
+                kept = _RESULT.validate_python(trial.user_attrs["result"])
+                self._results[trial.number] = replace(kept, number=trial.number)
         return tuple(self._results[number] for number in sorted(self._results))
 
     @property
@@ -313,10 +310,8 @@ class Trials:
 
     def end(self, trial: Trial, result: SetupResult, values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
-        told = {"result": _RESULT.dump_python(result, exclude=_APART), "plan": result.plan}
         with contextlib.suppress(_finished()):
-            for name, value in told.items():
-                trial.set_user_attr(name, value)
+            trial.set_user_attr("result", _RESULT.dump_python(result))
             self.study.tell(trial, list(values), skip_if_finished=True)
 
     def drop(self, trial: Trial | FrozenTrial, state: str) -> None:

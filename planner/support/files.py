@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, TypeVar
 
-from planner.errors import refuse
+from planner.errors import reading, refuse
 
 # ------------------ file errors
 #
@@ -43,6 +44,25 @@ def writing(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed with gzip, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def read_unpacked(path: Path, size: int = -1) -> bytes:
+    """The first bytes of a file, decompressed; all of them by default.
+
+    Raises:
+        InvalidInputError: the file cannot be read.
+    """
+    with (
+        reading(f"{path}: cannot be read"),
+        (gzip.open if is_gzip(path) else open)(path, "rb") as file,
+    ):
+        return file.read(size)
 
 
 # ------------------ csv text

@@ -9,7 +9,6 @@ and HolisticTraceAnalysis reads them. The all-to-all matrix is for ``alltoallv_p
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,10 +75,8 @@ def traces(
     topology = pipeline.topology
     for rank in range(topology.world_size) if ranks is None else sorted(ranks):
         document = _document(program, simulation, rank, iterations, topology)
-        buffer = io.BytesIO()
-        with gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as file:
-            file.write(json.dumps(document, separators=(",", ": ")).encode())
-        yield TraceFile(f"rank-{rank}.json.gz", buffer.getvalue())
+        text = json.dumps(document, separators=(",", ": ")).encode()
+        yield TraceFile(f"rank-{rank}.json.gz", gzip.compress(text, mtime=0))
 
 
 def _document(

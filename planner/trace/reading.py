@@ -9,26 +9,25 @@ the dense part count together. Of ranks that are CPU cores, the spans of one thr
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
 import sys
-import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
-from planner.errors import InvalidInputError, refuse
+from planner.errors import reading, refuse
+from planner.support.files import read_unpacked
 
 Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 """Names, each with the pattern of what it stands for; the first match wins."""
@@ -291,7 +290,6 @@ MAX_BYTES: Final = 128 * 2**20
 MAX_VALUES: Final = 8_000_000
 """Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
 and values then take less than 1 GB."""
-_GZIP: Final = b"\x1f\x8b"
 
 
 def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -304,26 +302,10 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     Raises:
         InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long.
     """
-    try:
-        with path.open("rb") as file, _unpacked(file) as unpacked:
-            text = unpacked.read(max_bytes + 1)
-        _check_size(text, path, max_bytes)
+    text = read_unpacked(path, max_bytes + 1)
+    _check_size(text, path, max_bytes)
+    with reading(f"{path}: is neither JSON nor gzipped JSON, or is damaged"):
         return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
-    except InvalidInputError:
-        raise
-    except EOFError:
-        refuse(f"{path}: is a gzip file that ends too early; copy or export the trace again")
-    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile):
-        refuse(f"{path}: is neither JSON nor gzipped JSON, or is damaged")
-    except OSError as error:
-        refuse(f"{path}: cannot be read: {error.strerror or error}")
-
-
-def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
-    """The file, decompressed as it is read if it is a gzip file."""
-    is_packed = file.read(len(_GZIP)) == _GZIP
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if is_packed else file
 
 
 def _check_size(text: bytes, path: Path, max_bytes: int) -> None:

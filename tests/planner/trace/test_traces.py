@@ -161,7 +161,7 @@ def test_a_rank_that_is_no_whole_number_is_refused(tmp_path: Path, rank: object)
     ("content", "said"),
     [
         (b"", "neither JSON"),
-        (b"\x1f\x8bbroken", "ends too early"),
+        (b"\x1f\x8bbroken", "cannot be read: "),
         (b"[" * 200_000, "neither JSON"),
         (b"[]", "no list 'traceEvents'"),
         (b'{"traceEvents": []}', "no GPU kernels"),
