@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -87,16 +87,3 @@ class SearchSettings:
 
 def _is_kind(value: object, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-class SearchChanges(TypedDict, total=False):
-    """The fields of :class:`SearchSettings` as keyword arguments of :func:`planner.plan`."""
-
-    strategy: str | AbstractStrategy
-    objective: str
-    robust: ScenarioRule
-    time_limit_s: float | None
-    kept_s: float
-    max_evaluations: int | None
-    seed: int
-    with_baselines: bool

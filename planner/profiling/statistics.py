@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,44 @@ LEAST_BATCHES: Final = 16
 samples every batch, since users who come in order make batches differ."""
 LEAST_MEMORY_BYTES: Final = 256.0 * si.MIB
 """DuckDB does not work with much less: each thread holds blocks and hash tables of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByFeature:
+    """The table of each feature that is named, and the rows of tables whose size is known."""
+
+    tables: Mapping[str, str]
+    num_embeddings: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """How to profile.
+
+    Attributes:
+        format_name: name of a reader, or ``auto``.
+        features: the features to profile; empty for all.
+        by_feature: the tables of features that share one, or whose number of rows is known.
+        batch_sizes: samples per batch, for distinct rows.
+        max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
+            known and fewer; None to take them as they are.
+        first_samples: number of samples to read from the start; None for all.
+        sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
+            all.
+        memory_bytes: memory for counting; beyond it, DuckDB works on the disk of the output. At
+            least 256 MiB are used.
+        jobs: number of threads.
+    """
+
+    format_name: str = "auto"
+    features: tuple[str, ...] = ()
+    by_feature: ByFeature | None = None
+    batch_sizes: tuple[int, ...] = (2048, 16384)
+    max_ind_range: int | None = None
+    first_samples: int | None = None
+    sample_rows: int | None = None
+    memory_bytes: float = 2.0 * si.GIB
+    jobs: int = 1
 
 
 class BatchSums(NamedTuple):
@@ -227,28 +266,13 @@ _FEWEST_DRAWS: Final = 1e-4
 _MORE_RANKS: Final = (4, 16, 64)
 
 
-def _folded(
-    indices: Indices, table: str, features: Sequence[str], known: int | None, most: int | None
-) -> int | None:
-    """The number modulo which a table's ids are taken; None to take them as they are."""
-    for name in features if most is None and known is not None else ():
-        if (highest := indices.highest[name]) >= (known or 0):
-            refuse(
-                f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
-                "correct the table map or fold ids with --max-ind-range"
-            )
-    return most and min(most, known or most)
-
-
 def table_stats(
     indices: Indices,
     table: str,
     features: Sequence[str],
+    options: ProfileOptions,
     *,
-    batch_sizes: Iterable[int],
-    num_embeddings: int | None,
     ids_are_hashes: bool,
-    max_ind_range: int | None,
 ) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
@@ -256,24 +280,32 @@ def table_stats(
         indices: of all features.
         table: its name, for messages.
         features: its features.
-        batch_sizes: samples per batch, for distinct rows.
-        num_embeddings: number of rows, if the table map has it, which limits the ids.
+        options: how ids are folded, and batch sizes.
         ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
-        max_ind_range: ids are taken modulo this number; None to take them as they are.
 
     Raises:
         InvalidInputError: it has no index, or one that is too large.
     """
-    fold = _folded(indices, table, features, num_embeddings, max_ind_range)
+    fold, known = options.max_ind_range, options.by_feature
+    num_embeddings = None if known is None else known.num_embeddings.get(table)
+    if num_embeddings is not None and fold is None:
+        for name in features:
+            if (highest := indices.highest[name]) >= num_embeddings:
+                refuse(
+                    f"feature {name!r} has index {highest}, but table {table!r} has "
+                    f"{num_embeddings} rows; correct the table map or fold ids with --max-ind-range"
+                )
+    fold = fold and min(fold, num_embeddings or fold)
     counts, rows, highest = indices.count(features, fold)
     if highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    batches = {size: indices.batches(features, fold, size) for size in sorted(set(batch_sizes))}
+    batches = {
+        size: indices.batches(features, fold, size) for size in sorted(set(options.batch_sizes))
+    }
     hashed = num_embeddings is None and (ids_are_hashes or highest >= LARGEST_TABLE)
     if num_embeddings is None:
-        raw = [highest] if max_ind_range is None else [indices.highest[n] for n in features]
-        needed = 1 + max(raw)
-        num_embeddings = _chao(counts, rows) if hashed else min(max_ind_range or needed, needed)
+        needed = 1 + (highest if fold is None else max(indices.highest[n] for n in features))
+        num_embeddings = _chao(counts, rows) if hashed else min(fold or needed, needed)
     law = laws.smooth(counts, rows, num_embeddings)
     ranges = range_rows = None
     if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:

@@ -20,7 +20,7 @@ from planner.support.processes import usable_cores
 from planner.support.text import counted, significant
 
 if TYPE_CHECKING:
-    from planner.profiling.profiler import ProfileOptions
+    from planner.profiling.statistics import ProfileOptions
     from planner.profiling.stats import Stats, TableStats
 
 Count = Annotated[int | None, count(2**48), "N"]
@@ -80,7 +80,7 @@ class ProfileFlags(spec.Flags):
     def options(self) -> ProfileOptions:
         """How the data are counted."""
         from planner.io.table_map import parse_table_map
-        from planner.profiling.profiler import ProfileOptions
+        from planner.profiling.statistics import ProfileOptions
 
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()

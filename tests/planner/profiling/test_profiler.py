@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.profiling.profiler import ByFeature, profile_files
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ByFeature
 from planner.profiling.stats import TableStats
 from tests.planner.profiling.samples import (
     OPTIONS,

@@ -10,8 +10,8 @@ import pytest
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 from planner.profiling import statistics
-from planner.profiling.profiler import ProfileOptions, profile_files
-from planner.profiling.statistics import fit_zipf
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ProfileOptions, fit_zipf
 from planner.profiling.stats import TableStats, load_stats
 from tests.counted import law_of_counts
 from tests.planner.cases import first
