@@ -350,8 +350,6 @@ def with_curve(
     bare = replace(search, with_baselines=False)
     for count in (0, *(c for c in counts if c < most)):
         less = replace(limit, max_tables=count)
-        if count == 0:
-            less = replace(limit, max_tables=None, max_bytes=0.0)
         found: PlanningResult | None = None
         with suppress(PlannerError):  # none fits
             found = api.solve(
@@ -365,26 +363,22 @@ def with_curve(
         if found is not None and (best is None or found.solver.value < best.solver.value):
             best = found
         if best is not None:
-            points.append(_point(count, best, _bound_s(found)))
+            points.append(_point(count, best, found))
     if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
         known = ("value", "separable_value", "balanced_value")
         solver = replace(result.solver, **{name: getattr(best.solver, name) for name in known})
         changed = {name: getattr(best, name) for name in ("best", "reshard", "scenarios")}
         result = replace(result, solver=solver, **changed)
-    points.append(_point(None, result, _bound_s(result)))
+    points.append(_point(None, result, result))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
 
 
-def _bound_s(result: PlanningResult | None) -> float | None:
-    """The bound that a search proved for the iteration time; None under other objectives."""
-    if result is None or result.scenarios or result.solver.objective != "iteration":
-        return None
-    return result.bound
-
-
-def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
-    if result.reshard is None:
-        refuse("a point of the curve needs the price of its move")
+def _point(count: int | None, result: PlanningResult, searched: PlanningResult | None) -> MovePoint:
+    """A point with the bound that its search proved, which is one on the time of an iteration."""
+    assert result.reshard is not None
+    bound_s = None
+    if searched and not searched.scenarios and searched.solver.objective == "iteration":
+        bound_s = searched.bound
     time_s = result.estimate.time.time_s
     return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
 

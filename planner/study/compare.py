@@ -13,7 +13,7 @@ from planner.report.base import Cell, Column, Kind, Section, laid_out
 from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, fill, grid, plain_body, render_page
 from planner.study import space as design
-from planner.study.figures import GOALS, Figures
+from planner.study.figures import GOALS
 from planner.study.study import TIE_RATIO, Study
 from planner.study.trials import DONE, FAILED, SetupResult
 from planner.support.text import significant
@@ -57,21 +57,21 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         words = r.setup.words if r.status == FAILED else described(study, r)
         return f"* {words}" if several and r in front else words
 
-    def of(figure: Callable[[Figures], Cell]) -> Callable[[SetupResult], Cell]:
-        return lambda r: None if r.figures is None else figure(r.figures)
+    def of(figure: str) -> Callable[[SetupResult], Cell]:
+        return lambda r: getattr(r.figures, figure, None)
 
-    def every(f: Figures) -> Cell:
-        every_s = f.checkpoint_interval_s
-        return None if every_s is None else units.format_long_time(every_s)
+    def every(r: SetupResult) -> Cell:
+        every_s = r.figures and r.figures.checkpoint_interval_s
+        return units.format_long_time(every_s) if every_s else None
 
     cells: list[tuple[Column, Callable[[SetupResult], Cell]]] = [
         (Column("setup"), named),
-        (Column("iteration", Kind.TIME), of(lambda f: f.time_s)),
-        (Column("samples", Kind.RATE), of(lambda f: f.samples_per_s)),
+        (Column("iteration", Kind.TIME), of("time_s")),
+        (Column("samples", Kind.RATE), of("samples_per_s")),
         (Column("gap", Kind.GAP, optional=True, hint=_GAP), study.gap_ratio),
-        (Column("free", Kind.BYTES, optional=True), of(lambda f: f.free_bytes)),
-        (Column("per 1e9 samples", Kind.USD), of(lambda f: f.usd_per_billion_samples)),
-        (Column("checkpoint every"), of(every)),
+        (Column("free", Kind.BYTES, optional=True), of("free_bytes")),
+        (Column("per 1e9 samples", Kind.USD), of("usd_per_billion_samples")),
+        (Column("checkpoint every"), every),
         (
             Column("against the recommended"),
             lambda r: (everything and r.reason) or verdict(study, r),
@@ -79,12 +79,12 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
     ]
     if everything:
         cells += [
-            (Column("low", Kind.TIME), of(lambda f: f.low_s)),
-            (Column("high", Kind.TIME), of(lambda f: f.high_s)),
-            (Column("per hour", Kind.USD), of(lambda f: f.usd_per_hour)),
+            (Column("low", Kind.TIME), of("low_s")),
+            (Column("high", Kind.TIME), of("high_s")),
+            (Column("per hour", Kind.USD), of("usd_per_hour")),
             (
                 Column("training", Kind.SHARE),
-                of(lambda f: f.availability_ratio if f.checkpoint_interval_s else None),
+                lambda r: every(r) and r.figures and r.figures.availability_ratio,
             ),
             (Column("waits for most"), lambda r: r.waits_for),
         ]
@@ -329,25 +329,18 @@ def study_page(study: Study, name: str) -> str:
 
 def _scatter(study: Study, systems: list[str]) -> Markup:
     """The searched setups by the first two goals, or by the only goal and the cost, or memory."""
-    done = [r for r in study.results if r.figures is not None]
+    done = [(r, r.figures) for r in study.results if r.figures is not None]
     across = study.goals[0]
-    costs = [GOALS["cost"].figure(r.figures) for r in done if r.figures is not None]
-    other = "cost" if all(map(math.isfinite, costs)) and across != "cost" else "headroom"
+    is_priced = all(math.isfinite(GOALS["cost"].figure(figures)) for _, figures in done)
+    other = "cost" if is_priced and across != "cost" else "headroom"
     up = study.goals[1] if len(study.goals) > 1 else other
-
-    def place(figures: Figures | None) -> tuple[float, float]:
-        assert figures is not None
-        x, y = (GOALS[goal].figure(figures) for goal in (across, up))
-        return max(x, 1e-12), max(y, 1e-12)
-
     front = {r.setup for r in study.front}
-    done = [r for r in done if max(place(r.figures)) < math.inf]
-    if not done:
-        return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     (title_x, factor_x), (title_y, factor_y) = _AXES[across], _AXES[up]
     dots = []
-    for result in sorted(done, key=lambda r: r.setup in front):
-        x, y = place(result.figures)
+    for result, figures in sorted(done, key=lambda pair: pair[0].setup in front):
+        x, y = (max(GOALS[goal].figure(figures), 1e-12) for goal in (across, up))
+        if math.inf in (x, y):
+            continue
         words = described(study, result)
         dots.append(
             ChartDot(
@@ -359,5 +352,7 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
                 is_best=result.setup in front,
             )
         )
+    if not dots:
+        return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()
     return scatter(dots, systems, _AXES[across], _AXES[up], line)

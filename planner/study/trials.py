@@ -105,14 +105,10 @@ def search(task: Task, *, should_stop: Callable[[], bool] | None = None) -> Setu
     """Search a setup."""
     try:
         result = api.solve(task.problem, search=task.search, should_stop=should_stop)
-    except InfeasibleError as error:
-        return SetupResult(setup=task.setup, status=UNFIT, reason=str(error))
-    except (NoPlanFoundError, StoppedError) as error:
+    except (InfeasibleError, NoPlanFoundError, StoppedError, InvalidInputError) as error:
         is_stopped = should_stop is not None and should_stop()
-        status = STOPPED if is_stopped else FAILED
+        status = UNFIT if isinstance(error, InfeasibleError) else STOPPED if is_stopped else FAILED
         return SetupResult(setup=task.setup, status=status, reason=str(error))
-    except InvalidInputError as error:
-        return SetupResult(setup=task.setup, status=FAILED, reason=str(error))
     memory, time = result.best.memory, result.estimate.time
     waits_s = path_seconds(result.estimate, lambda step: step.stage)
     topology, problem = task.whole.topology, task.problem
