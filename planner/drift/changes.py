@@ -394,7 +394,7 @@ def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
     names = [t.name for t in problem.workload.tables]
 
     def received(name: str, after: TablePlacement) -> float:
-        before, table = limit.present.placement(name), problem.workload.table(name)
+        before, table = limit.start.placement(name), problem.workload.table(name)
         return received_bytes(before, after, table, problem.workload)
 
     moved = np.array([received(n, result.plan.placement(n)) for n in names])

@@ -109,7 +109,7 @@ class Explainer:
         """List the options of all tables, and price the plan."""
         problem = problem.limited
         self.problem, self.plan = problem, plan
-        self._counted_from = plan if problem.move_limit is None else problem.move_limit.present
+        self._counted_from = plan if problem.move_limit is None else problem.move_limit.start
         in_use = replace(problem, move_limit=MoveLimit(start=plan))
         self.space: SearchSpace = search_space(in_use, CostPipeline, every_name=True)
         self._pipeline = self.space.pipeline

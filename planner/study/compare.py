@@ -82,10 +82,7 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
             (Column("low", Kind.TIME), of("low_s")),
             (Column("high", Kind.TIME), of("high_s")),
             (Column("per hour", Kind.USD), of("usd_per_hour")),
-            (
-                Column("training", Kind.SHARE),
-                lambda r: every(r) and r.figures and r.figures.availability_ratio,
-            ),
+            (Column("training", Kind.SHARE), lambda r: every(r) and of("availability_ratio")(r)),
             (Column("waits for most"), lambda r: r.waits_for),
         ]
     columns, rows = laid_out(listed, cells)
