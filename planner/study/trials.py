@@ -259,8 +259,9 @@ class Trials:
         """Every finished search, in the order in which they began."""
         for trial in self._in("COMPLETE"):
             if trial.number not in self._results:
-                kept = _RESULT.validate_python(trial.user_attrs["result"])
-                self._results[trial.number] = replace(kept, number=trial.number)
+                kept, setup = trial.user_attrs["result"], _setup_of(trial)
+                told = replace(_RESULT.validate_python(kept), setup=setup, number=trial.number)
+                self._results[trial.number] = told
         return tuple(self._results[number] for number in sorted(self._results))
 
     @property
