@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -398,24 +399,16 @@ class Study:
         taken = self._trials.taken
         return [s for s in setups if s not in taken]
 
-    def _task(self, setup: Setup) -> trials.Task:
-        return trials.Task(
-            setup=setup,
-            whole=self.space.problem(setup),
-            problem=self.space.restricted(setup),
-            operation=self.operation,
-            search=self.settings,
-        )
-
     def _search(
         self, setups: Sequence[Setup], begun: Sequence[Trial] = (), *, here: bool = False
     ) -> None:
         """Search setups, whose trials may have begun, and write each result at once."""
-        tasks = [self._task(s) for s in setups]
+        asked = [(s, self.space.problem(s), self.space.restricted(s)) for s in setups]
+        search = partial(trials.search, self.operation, self.settings)
         left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
         place = None if here else self._place
         try:
-            for i, found in trials.done_at(place, trials.search, tasks, self._should_stop):
+            for i, found in trials.done_at(place, search, asked, self._should_stop):
                 result = found or trials.SetupResult(
                     setup=setups[i], status=trials.FAILED, reason=trials.DIED
                 )
@@ -540,7 +533,7 @@ class Study:
     def _pick(self, trial: Trial, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""
         try:
-            self._task(setup)
+            self.space.restricted(setup)
         except (InfeasibleError, InvalidInputError) as error:
             self._record(
                 trial, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))

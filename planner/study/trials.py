@@ -82,47 +82,42 @@ class SetupResult:
     plan: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A setup with its problems, and how to search it.
+def search(
+    operation: Operation,
+    settings: SearchSettings,
+    asked: tuple[Setup, PlanningProblem, PlanningProblem],
+    *,
+    should_stop: Callable[[], bool] | None = None,
+) -> SetupResult:
+    """Search a setup.
 
-    Attributes:
-        setup: the setup.
-        whole: the problem of all ranks.
-        problem: that of one group of ranks.
+    Args:
         operation: failures, and speeds of checkpoints.
-        search: budget, limits and seed.
+        settings: budget, limits and seed.
+        asked: the setup, the problem of all ranks under it, and that of one group of ranks.
+        should_stop: called often; True ends the search.
     """
-
-    setup: Setup
-    whole: PlanningProblem
-    problem: PlanningProblem
-    operation: Operation
-    search: SearchSettings
-
-
-def search(task: Task, *, should_stop: Callable[[], bool] | None = None) -> SetupResult:
-    """Search a setup."""
+    setup, whole, problem = asked
     try:
-        result = api.solve(task.problem, search=task.search, should_stop=should_stop)
+        result = api.solve(problem, search=settings, should_stop=should_stop)
     except (InfeasibleError, NoPlanFoundError, StoppedError, InvalidInputError) as error:
         is_stopped = should_stop is not None and should_stop()
         status = UNFIT if isinstance(error, InfeasibleError) else STOPPED if is_stopped else FAILED
-        return SetupResult(setup=task.setup, status=status, reason=str(error))
+        return SetupResult(setup=setup, status=status, reason=str(error))
     memory, time = result.best.memory, result.estimate.time
     waits_s = path_seconds(result.estimate, lambda step: step.stage)
-    topology, problem = task.whole.topology, task.problem
-    once_s = sync_time_s(topology, problem.topology.world_size, memory, models=task.whole.models)
-    sync_s = once_s / whole_number(task.setup.get(SYNC, 1))
+    size = problem.topology.world_size
+    once_s = sync_time_s(whole.topology, size, memory, models=whole.models)
+    sync_s = once_s / whole_number(setup.get(SYNC, 1))
     figures = figures_of(
-        task.whole,
-        task.operation,
+        whole,
+        operation,
         time_s=time.time_s + sync_s,
         free_bytes=memory.fullest.headroom_bytes,
         checkpoint_bytes=saved_bytes(result),
     )
     return SetupResult(
-        setup=task.setup,
+        setup=setup,
         status=STOPPED if result.solver.status is Status.INTERRUPTED else DONE,
         figures=replace(figures, low_s=time.low_s + sync_s, high_s=time.high_s + sync_s),
         bound_s=result.bound,

@@ -21,7 +21,7 @@ from costmodels.topology import Topology
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.solving.prepare import search_space
-from planner.study import Effort, Operation, Space, Study
+from planner.study import Effort, Operation, Space, Study, trials
 from planner.study.compare import choices, study_page, verdict
 from planner.study.figures import GOALS, behind, values_of, with_checkpoints
 from planner.study.trials import DIED, FAILED, Trials
@@ -184,16 +184,16 @@ def test_a_process_that_dies_fails_its_setup_alone(every: Study) -> None:
 # ------------------------------------------------------------------ going on
 
 
-def uneven(study: Study, at: int = 0) -> None:
+@pytest.fixture
+def uneven(large: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one setup is searched for long."""
-    task = study._task
+    honest = trials.search
 
-    def made(setup: Any) -> Any:
-        found = task(setup)
-        most = 60 if setup == study.space.setups[at] else 1
-        return replace(found, search=replace(found.search, max_evaluations=most))
+    def search(operation: Operation, settings: Any, asked: Any, **hooks: Any) -> Any:
+        most = 60 if asked[0] == large.setups[0] else 1
+        return honest(operation, replace(settings, max_evaluations=most), asked, **hooks)
 
-    study._task = made  # type: ignore[method-assign]
+    monkeypatch.setattr(trials, "search", search)
 
 
 @pytest.fixture(scope="module")
@@ -202,16 +202,15 @@ def large() -> Space:
     return space_of(*problems, more={"training.batch_size_per_rank": (8192,)})
 
 
+@pytest.mark.usefixtures("uneven")
 def test_a_study_goes_on_wherever_it_was_stopped(large: Space, tmp_path: Path) -> None:
     """Also with its last line cut off."""
     whole = Study(large, Effort(is_grid=True))
-    uneven(whole)
     whole.run()
     path = tmp_path / "study.journal"
     for _ in range(12):
         done: list[str] = []
         study = Study(large, Effort(is_grid=True), journal=path)
-        uneven(study)
         study.run(progress=done.append, should_stop=lambda d=done: len(d) >= 2)  # type: ignore[misc]
         path.write_bytes(path.read_bytes()[:-7])
         if not done:
