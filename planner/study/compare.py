@@ -27,12 +27,9 @@ _LEAST_PERCENT: Final = 0.01
 
 def described(study: Study, result: SetupResult) -> str:
     """The values of a setup in words: those of the knobs that have several."""
-    varying = [k for k in study.space.varying if k != design.GPUS]
-    words = [design.told(k, v) for k, v in result.setup.picks if k in varying]
-    if {design.SYSTEM, design.GPUS} & set(study.space.varying):
-        words = [
-            w for w in words if w != design.told(design.SYSTEM, result.setup.get(design.SYSTEM))
-        ]
+    varying, cluster = set(study.space.varying), {design.SYSTEM, design.GPUS}
+    words = [design.told(k, v) for k, v in result.setup.picks if k in varying - cluster]
+    if varying & cluster:
         gpus = study.space.problem(result.setup).topology.world_size
         words.insert(0, f"{design.told(design.SYSTEM, result.setup.get(design.SYSTEM))} x {gpus}")
     return ", ".join(words) or "the usual setup"

@@ -457,10 +457,9 @@ class Study:
         """Prove every bound, then search the most promising setups until none can be better."""
         self._search(self._fresh([self.space.base]), here=True)
         self._prove(self.space.setups)
-        size = max(_WAVE, getattr(self._place, "size", 0))
         while not self._should_stop() and self.is_proven:
             room = self.effort.trials - self._num_done
-            wave = self._fresh(self._ordered())[: min(size, room)]
+            wave = self._fresh(self._ordered())[: min(_WAVE, room)]
             if room <= 0 or not wave:
                 return
             self._search(wave)

@@ -29,15 +29,15 @@ def ranks_held(placement: TablePlacement) -> list[int]:
     return [shard.rank for shard in placement.shards if _is_held(shard)]
 
 
+_SHAPE: Final = ("num_embeddings", "embedding_dim", "pooling_factor", "weight_bytes")
+
+
 def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
     """One row per table, in the workload's order."""
     return [
         {
             "table": table.name,
-            "num_embeddings": table.num_embeddings,
-            "embedding_dim": table.embedding_dim,
-            "pooling_factor": table.pooling_factor,
-            "weight_bytes": table.weight_bytes,
+            **{key: getattr(table, key) for key in _SHAPE},
             "sharding_type": placement.sharding_type.value,
             "kernel": placement.kernel.value,
             "num_shards": len(ranks_held(placement)),
