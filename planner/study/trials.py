@@ -14,6 +14,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -208,7 +209,6 @@ def _on_dask(
 
 STUDY_NAME: Final = "shardplan"
 
-_STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
 _CREATE_STUDY, _CREATE_TRIAL, _OPERATIONS = 0, 4, 10
 """Codes of Optuna's operations: those up to the second are about a study, others about a trial."""
@@ -354,20 +354,14 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
     from optuna import samplers
 
+    kinds: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+        "tpe": partial(samplers.TPESampler, multivariate=True, group=True),
+        "nsga2": partial(samplers.NSGAIISampler, population_size=_POPULATION),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna 5 prefers another way, which Optuna 4 has not
-        if name == "tpe":
-            return samplers.TPESampler(
-                seed=seed,
-                n_startup_trials=_STARTUP_TRIALS,
-                multivariate=True,
-                group=True,
-                constraints_func=_violation,
-            )
-        if name == "nsga2":
-            return samplers.NSGAIISampler(
-                population_size=_POPULATION, seed=seed, constraints_func=_violation
-            )
+        if name in kinds:
+            return kinds[name](seed=seed, constraints_func=_violation)
         return samplers.RandomSampler(seed=seed)
 
 
