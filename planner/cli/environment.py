@@ -17,7 +17,7 @@ from typing import Final
 
 from planner.cli.types import shipped
 from planner.errors import refuse
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET: Final = 5
 DISTRIBUTION: Final = "shardplan"

@@ -1,4 +1,4 @@
-"""Processes: cores for them, that they end with their parent, a pool that loses no call, Dask."""
+"""Processes: that they end with their parent, a pool that loses no call, and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -38,16 +38,6 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use: its affinity, within the quota of a container.
-
-    A quota of 1.5 cores counts as 2, so that all of it can be used.
-    """
-    import joblib
-
-    return int(joblib.cpu_count())
 
 
 # ------------------ lifeline

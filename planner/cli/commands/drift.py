@@ -12,7 +12,7 @@ from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.days import DayFile, all_readers, day_file
 from planner.cli.interrupt import StopOnInterrupt
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload

@@ -16,7 +16,7 @@ from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.progress import bars
 from planner.cli.types import Batches, File, Texts, count, quantity
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from planner.cli.console import Settings, complain, remark, shown_paths, warn, w
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_set
 from planner.errors import refuse
+from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
-from planner.support.processes import usable_cores
 from planner.support.text import significant
 
 if TYPE_CHECKING:

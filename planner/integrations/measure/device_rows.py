@@ -33,7 +33,7 @@ from planner.integrations.host_calls import measure_host
 from planner.integrations.measure.calibrate import machine_name, memory_bytes
 from planner.integrations.measure.gloo_ranks import rendezvous
 from planner.integrations.measure.synthetic_indices import IndexSampler
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 Step = Callable[[int], object]
 """Work to be timed; its argument counts the calls, so that inputs can take turns."""

@@ -17,7 +17,7 @@ def test_a_process_that_is_pinned_has_the_cores_it_is_pinned_to() -> None:
     core = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{core}}}); "
-        "from planner.support.processes import usable_cores; print(usable_cores())"
+        "from planner.support.cores import usable_cores; print(usable_cores())"
     )
     done = subprocess.run(
         (sys.executable, "-c", code), cwd=ROOT, capture_output=True, text=True, check=True
