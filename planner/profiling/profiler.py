@@ -267,24 +267,22 @@ def build_table_map(
     Raises:
         InvalidInputError: the data do not have some feature.
     """
-    mapping = by_feature or ByFeature({})
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
     if left_out:
         shown += f", and without indices {', '.join(left_out[:12])}"
-    unknown = {
-        flag: [name for name in asked if name not in names]
-        for flag, asked in (("--features", wanted), ("--table-map", mapping.tables))
-    }
+    mapping = by_feature.tables if by_feature else {}
+    asked = {"--features": wanted, "--table-map": mapping}
+    missing = {flag: [n for n in given if n not in names] for flag, given in asked.items()}
     refuse_any(
         [
-            f"{flag}: the data has no {', '.join(missing[:6])}; it has {shown}"
-            for flag, missing in unknown.items()
-            if missing
+            f"{flag}: the data has no {', '.join(gone[:6])}; it has {shown}"
+            for flag, gone in missing.items()
+            if gone
         ]
     )
     grouped: dict[str, tuple[str, ...]] = {}
     for name in names:
         if not wanted or name in wanted:
-            table = mapping.tables.get(name, name)
+            table = mapping.get(name, name)
             grouped[table] = (*grouped.get(table, ()), name)
     return grouped

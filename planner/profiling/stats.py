@@ -385,22 +385,17 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             f"workload's tables {some_names(missing)}; see shardplan profile --table-map"
         )
     refuse_any(problems)
-    notes = []
-    if missing:
-        notes.append(
-            f"{place}: no statistics of {len(missing)} of {len(keys)} tables "
-            f"({some_names(missing)}): they keep the workload's laws"
-        )
     unused = [name for name in stats.tables if name not in used]
-    if unused:
-        notes.append(
-            f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
-            f"({some_names(unused)})"
-        )
-    remark = undersampled_remark({name: stats.tables[name] for name in sorted(used)})
-    if remark is not None:
-        notes.append(f"{place}: {remark}")
-    return replace(workload, tables=tuple(tables)), tuple(notes)
+    notes = (
+        missing
+        and f"no statistics of {len(missing)} of {len(keys)} tables ({some_names(missing)}): they "
+        "keep the workload's laws",
+        unused
+        and f"{len(unused)} of its {len(stats.tables)} tables are not in the workload "
+        f"({some_names(unused)})",
+        undersampled_remark({name: stats.tables[name] for name in sorted(used)}),
+    )
+    return replace(workload, tables=tuple(tables)), tuple(f"{place}: {n}" for n in notes if n)
 
 
 def stats_key(table: Table, stats: Stats) -> str | None:

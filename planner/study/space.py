@@ -152,21 +152,16 @@ class Space:
 
     def _list(self) -> None:
         every = (self.setup_of(values) for values in itertools.product(*self.knobs.values()))
-        possible = []
-        for setup in dict.fromkeys(every):
-            problem = self.reason(setup)
-            if problem is None:
-                possible.append(setup)
-            elif problem:
-                self.impossible[setup] = problem
-        self.setups = tuple(possible)
+        reasons = {setup: self.reason(setup) for setup in dict.fromkeys(every)}
+        self.setups = tuple(setup for setup, why in reasons.items() if why is None)
+        self.impossible = {setup: why for setup, why in reasons.items() if why}
         for knob, values in self.knobs.items():
-            fine = {setup.get(knob) for setup in possible}
+            fine = {setup.get(knob) for setup in self.setups}
             wrong = [v for v in values if v not in fine]
             why = [r for s, r in self.impossible.items() if wrong and s.get(knob) == wrong[0]]
-            if (why and knob not in _SIZES) or not possible:
-                reasons = why or list(self.impossible.values()) or ["no setup is possible"]
-                raise InvalidInputError(list(dict.fromkeys(reasons)))
+            if (why and knob not in _SIZES) or not self.setups:
+                told = why or list(self.impossible.values()) or ["no setup is possible"]
+                refuse(list(dict.fromkeys(told)))
 
     def reason(self, setup: Setup) -> str | None:
         """Why a setup is impossible; empty if it is not even to be told, None if it is possible."""
