@@ -69,7 +69,7 @@ def profile_files(
         _read(sources, options, features, indices, progress)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
-            tables[table] = table_stats(indices, table, group, options, ids_are_hashes=hashed)
+            tables[table] = table_stats(indices, table, group, options, hashed=hashed)
         progress("summing up", len(tables), len(tables))
     source = SourceStats(
         formats=sorted({s.reader.name for s in sources}),

@@ -267,12 +267,7 @@ _MORE_RANKS: Final = (4, 16, 64)
 
 
 def table_stats(
-    indices: Indices,
-    table: str,
-    features: Sequence[str],
-    options: ProfileOptions,
-    *,
-    ids_are_hashes: bool,
+    indices: Indices, table: str, features: Sequence[str], options: ProfileOptions, *, hashed: bool
 ) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
@@ -281,7 +276,7 @@ def table_stats(
         table: its name, for messages.
         features: its features.
         options: how ids are folded, and batch sizes.
-        ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
+        hashed: whether ids are hashes and not rows, so that only their number counts.
 
     Raises:
         InvalidInputError: it has no index, or one that is too large.
@@ -302,7 +297,7 @@ def table_stats(
     batches = {
         size: indices.batches(features, fold, size) for size in sorted(set(options.batch_sizes))
     }
-    hashed = num_embeddings is None and (ids_are_hashes or highest >= LARGEST_TABLE)
+    hashed = num_embeddings is None and (hashed or highest >= LARGEST_TABLE)
     if num_embeddings is None:
         needed = 1 + (highest if fold is None else max(indices.highest[n] for n in features))
         num_embeddings = _chao(counts, rows) if hashed else min(fold or needed, needed)
