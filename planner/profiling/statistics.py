@@ -320,8 +320,8 @@ def table_stats(
         ranges=ranges,
         zipf=None,
         batches=[],
-        hottest_rows=[],
-        cache=[],
+        hottest_rows={},
+        cache={},
     )
     return _with_law(found, batches, counts, rows)
 
@@ -340,19 +340,9 @@ def _with_law(
         update={
             "zipf": zipf,
             "batches": [_batch(n, b, shown.pooling.mean, law) for n, b in batches.items()],
-            "hottest_rows": [
-                schema.AccessShare(
-                    hottest_rows_ratio=ratio, access_ratio=law.access_share(ratio * num_rows)
-                )
-                for ratio in _HOTTEST_RATIOS
-            ],
+            "hottest_rows": {str(r): law.access_share(r * num_rows) for r in _HOTTEST_RATIOS},
             "hot_share": _hot_share(law, counts, rows, table.num_samples),
-            "cache": [
-                schema.CacheHit(
-                    cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
-                )
-                for ratio in _CACHE_RATIOS
-            ],
+            "cache": {str(r): min(law.hit_ratio(r * num_rows), 1.0) for r in _CACHE_RATIOS},
         }
     )
 

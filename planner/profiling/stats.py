@@ -115,13 +115,6 @@ class BatchStats(_Part):
     next_batch_ratio: Ratio | None = None
 
 
-class AccessShare(_Part):
-    """Accesses that fall on the hottest rows."""
-
-    hottest_rows_ratio: Ratio
-    access_ratio: Ratio
-
-
 class HotShare(_Part):
     """Least and most that the hottest 1 % of rows may hold of the accesses, by this sample.
 
@@ -133,15 +126,12 @@ class HotShare(_Part):
     samples_needed: Count | None
 
 
-class CacheHit(_Part):
-    """Hit ratio of an LRU cache that holds a share of the rows (Che's approximation)."""
-
-    cached_rows_ratio: Ratio
-    hit_ratio: Ratio
-
-
 class TableStats(_Part):
-    """What was measured of one table."""
+    """What was measured of one table.
+
+    ``hottest_rows``: share of accesses on the hottest rows, by their share of all rows. ``cache``:
+    hit ratio of an LRU cache, by the share of the rows that it holds (Che's approximation).
+    """
 
     features: dict[str, PoolingStats]
     num_samples: Count
@@ -157,9 +147,9 @@ class TableStats(_Part):
     ranges: Ranges | None
     zipf: ZipfStats | None
     batches: list[BatchStats]
-    hottest_rows: list[AccessShare]
+    hottest_rows: dict[str, Ratio]
     hot_share: HotShare | None = None
-    cache: list[CacheHit]
+    cache: dict[str, Ratio]
 
     @model_validator(mode="after")
     def _bins_exist(self) -> TableStats:

@@ -167,12 +167,8 @@ def _print(stats: Stats, output: Path) -> None:
             "s": lambda row: _law(row[1], "exponent", "{:.2f}"),
             "q?": lambda row: _law(row[1], "shift", ""),
             "KS": lambda row: _law(row[1], "ks_ratio", "{:.3f}"),
-            "hot 1%": lambda row: share(
-                next(h.access_ratio for h in row[1].hottest_rows if h.hottest_rows_ratio == 0.01)
-            ),
-            "cache 10%": lambda row: share(
-                next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1)
-            ),
+            "hot 1%": lambda row: share(row[1].hottest_rows["0.01"]),
+            "cache 10%": lambda row: share(row[1].cache["0.1"]),
             "clustered": lambda row: (
                 "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no"
             ),
