@@ -12,7 +12,7 @@ from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import Document, parse_yaml, read_text
 from planner.io.schemas import Loose, validate
 from planner.io.workload.workload_schema import MAX_TABLES
-from planner.profiling.profiler import ByFeature
+from planner.profiling.statistics import ByFeature
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:

@@ -190,12 +190,13 @@ def run_on_ranks(
     calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
     found: list[Result] = []
     with WorkerPool(len(own)) as processes:
-        for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
-            if done.error is not None:
-                told = "".join(traceback.format_exception_only(done.error))
-                message = f"a rank failed: rank {own[done.index]}: {told}"
-                raise RankError(message) from done.error
-            found = done.value
+        runs = processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting()))
+        for index, done in runs:
+            if (error := done.exception()) is not None:
+                told = "".join(traceback.format_exception_only(error))
+                message = f"a rank failed: rank {own[index]}: {told}"
+                raise RankError(message) from error
+            found = done.result()
     return found
 
 

@@ -45,7 +45,7 @@ from planner.io.workload.workload_schema import (
 )
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
-from planner.support.kinds import require_list
+from planner.support.kinds import LIST, require_kind
 from planner.support.processes import collector_paused
 from planner.support.text import counted
 
@@ -174,7 +174,7 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    require_list("overrides", overrides, "give pairs of a key path and a value")
+    require_kind("overrides", overrides, LIST, "give pairs of a key path and a value")
     with collector_paused():
         is_list = path.suffix.lower() in LIST_ENDINGS
         document = read_table_list(path) if is_list else read_yaml(path)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.profiling.profiler import ByFeature, ProfileOptions, profile_files
-from planner.profiling.statistics import LEAST_MEMORY_BYTES, open_indices
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import LEAST_MEMORY_BYTES, ByFeature, ProfileOptions, open_indices
 from planner.profiling.stats import Stats
 from tests.planner.cases import first
 from tests.planner.profiling.samples import (
