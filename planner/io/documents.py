@@ -9,6 +9,8 @@ text, but ``1e6`` is a number.
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import itertools
 import json
 import math
@@ -398,6 +400,30 @@ def parse_json(text: str, path: Path, *, line: int = 1) -> Any:
         reason = _DEPTH_ERROR if isinstance(error, RecursionError) else error
         at = f":{line}" if line > 1 else ""
         refuse(f"{path}{at}: not well-formed JSON: {reason}")
+
+
+def csv_rows(
+    path: Path, text: str, *, delimiter: str = ",", first: int = 1
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of CSV, and its rows with their lines; blank rows are left out.
+
+    Args:
+        path: the file.
+        text: of the file, from its line ``first``.
+        delimiter: what is between cells.
+        first: the line at which the text begins.
+
+    Raises:
+        InvalidInputError: it is not well formed.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        rows = ((reader.line_num + first - 1, row) for row in reader)
+        return header, [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        line = reader.line_num + first - 1
+        refuse(f"{path}:{line}: not well-formed CSV: {error}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

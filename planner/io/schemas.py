@@ -92,13 +92,24 @@ def quantity(
             return parse_quantity(written, dimension)
         if dimension is None and isinstance(written, int | float):
             written = str(written)
-        text, source, reference = split_source(written, example)
+        short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
+        match = _SOURCED.fullmatch(str(written)) if short else None
+        if match is None:
+            refuse(
+                "must be a number with its unit, then its source in parentheses if known, such as "
+                f"'{example} (datasheet, H100)'"
+            )
+        text, kind = match["value"], match["source"] or Source.USER.value
+        if kind not in list(Source):
+            known = ", ".join(Source)
+            refuse(f"source {kind!r} is not one of {known}; write '(source, reference)'")
         value = float(text) if dimension is None else parse_quantity(text, dimension)
         if not low <= value <= high:
             refuse(f"must be {low:g}..{high:g} in SI units, got {value:g}")
         if is_whole and not value.is_integer():
             refuse(f"must be a whole number, got {value:g}")
-        return Sourced(int(value) if is_whole else value, text, source, reference)
+        value = int(value) if is_whole else value
+        return Sourced(value, text, Source(kind), match["reference"] or "")
 
     units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
     end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
@@ -107,25 +118,6 @@ def quantity(
     schema = told if units else {"anyOf": [told, {"type": "number"}]}
     kind: Any = Sourced if is_sourced else float
     return Annotated[kind, PlainValidator(read), WithJsonSchema(schema)]
-
-
-def split_source(written: object, example: str) -> tuple[str, Source, str]:
-    """Split text such as ``"80 GiB (datasheet, H100)"`` into value, source and reference.
-
-    Raises:
-        ValueError: it is not such a text, or its source is not a known kind.
-    """
-    short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
-    match = _SOURCED.fullmatch(str(written)) if short else None
-    if match is None:
-        refuse(
-            "must be a number with its unit, then its source in parentheses if known, such as "
-            f"'{example} (datasheet, H100)'"
-        )
-    kind = match["source"] or Source.USER.value
-    if kind not in list(Source):
-        refuse(f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'")
-    return match["value"], Source(kind), match["reference"] or ""
 
 
 _MOST_SAMPLES: Final = 10**8

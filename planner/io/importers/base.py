@@ -27,6 +27,7 @@ from costmodels.sharding import (
 )
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
+from planner.io.documents import Document
 from planner.io.plan.plan_file import (
     ParameterSchema,
     entries_of,
@@ -91,25 +92,38 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
-def imported_of(where: str, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
-    """What was read, with the workload that has the values.
+@dataclass
+class Reading:
+    """A file of another tool while it is read; ``assumed`` and ``unsaid`` as in the result."""
 
-    Args:
-        where: begins the messages of errors.
-        source: what was read, in words.
-        values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields of
-            the dense part.
-        told: other fields of :class:`Imported`.
+    document: Document
+    assumed: dict[str, str] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)
 
-    Raises:
-        InvalidInputError: the values contradict each other.
-    """
+    def assume(self, key: str, text: str) -> None:
+        """Add an assumption about a key; several about one key are joined."""
+        assume(self.assumed, key, text)
 
-    def build() -> Workload:
-        dense = DenseArch(**values.get("dense", {}))
-        return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+    def imported(self, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
+        """What was read, with the workload that has the values.
 
-    return Imported(workload=made(where, build), source=source, **told)
+        Args:
+            source: what was read, in words.
+            values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields
+                of the dense part.
+            told: other fields of :class:`Imported`.
+
+        Raises:
+            InvalidInputError: the values contradict each other.
+        """
+
+        def build() -> Workload:
+            dense = DenseArch(**values.get("dense", {}))
+            return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+
+        both = {"assumed": self.assumed, "unsaid": tuple(self.unsaid)}
+        workload = made(str(self.document.path), build)
+        return Imported(workload=workload, source=source, **both, **told)
 
 
 def plain_table(
@@ -220,17 +234,15 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
     refuse_any(problems)
-    batch = schema.batch_size_per_rank
-    assumed = dict(_ASSUMED)
+    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), dict(_ASSUMED))
     if batch is None:
-        assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
+        read.assume("training.batch_size_per_rank", f"{DEFAULT_BATCH}; a plan does not say it")
     values = {
         "name": schema.workload or path.stem,
         "tables": tables,
         "batch_size_per_rank": batch or DEFAULT_BATCH,
     }
-    source = f"the TorchRec plan {path.name}"
-    return imported_of(str(path), source, values, assumed=assumed, law_is_known=False)
+    return read.imported(f"the TorchRec plan {path.name}", values, law_is_known=False)
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:

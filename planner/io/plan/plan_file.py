@@ -7,8 +7,6 @@ order of its rows.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +34,7 @@ from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import (
     PLAN,
     Document,
+    csv_rows,
     dotted,
     parse_scalar,
     read_json,
@@ -228,8 +227,13 @@ def _laid_out(
     kind = entry.sharding_type
     if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
         refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
-    local, where = _column_places(kind, ranks, local_world_size)
-    pieces = max(len(where), 1)
+    spread, step = SPREAD[kind], 1
+    if spread is Spread.HOSTS:
+        given = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
+        if given is None:
+            refuse("has no shards; which ranks share a host is not known, give local_world_size")
+        step = given
+    pieces = 1 if spread is Spread.UNIFORM else len(ranks[::step])
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
         refuse(
@@ -242,24 +246,11 @@ def _laid_out(
         column_widths=(width,) * pieces,
         cache_load_factor_ratio=None if "caching" not in entry.compute_kernel else 0.5,
     )
-    placed = place(
-        option, table.num_embeddings, where, world_size=len(ranks), local_world_size=local
-    )
+    where, sizes = option.places_of(ranks, step), {"world_size": len(ranks)}
+    placed = place(option, table.num_embeddings, where, local_world_size=step, **sizes)
     if list(placed.ranks) != ranks:
         refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
     return placed.shards
-
-
-def _column_places(
-    kind: ShardingType, ranks: list[int], local_world_size: int | None
-) -> tuple[int, tuple[int, ...]]:
-    """Ranks per host, and the rank or host of each column piece."""
-    if SPREAD[kind] is not Spread.HOSTS:
-        return 1, tuple(ranks) if SPREAD[kind] is Spread.RANKS else ()
-    local = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
-    if local is None:
-        refuse("has no shards; which ranks share a host is not known, give local_world_size")
-    return local, tuple(rank // local for rank in ranks[::local])
 
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
@@ -561,22 +552,18 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: a column is unknown or missing, or a cell is no number.
     """
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    columns, rows = csv_rows(path, read_text(path))
     tables: dict[str, dict[str, Any]] = {}
-    try:
-        columns = [name.strip() for name in next(reader, [])]
-        if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
-            refuse(
-                f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
-                f"{', '.join(COLUMNS)}"
-            )
-        for cells in filter(None, reader):
-            where = f"{path}:{reader.line_num}"
-            if len(cells) != len(columns):
-                refuse(f"{where}: has more or fewer cells than the first line has columns")
-            _add(tables, dict(zip(columns, cells, strict=True)), where)
-    except csv.Error as error:
-        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
+    if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
+        refuse(
+            f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
+            f"{', '.join(COLUMNS)}"
+        )
+    for line, cells in rows:
+        where = f"{path}:{line}"
+        if len(cells) != len(columns):
+            refuse(f"{where}: has more or fewer cells than the first line has columns")
+        _add(tables, dict(zip(columns, cells, strict=True)), where)
     for entry in tables.values():
         if "sharding_type" not in entry:
             is_whole = len(entry["ranks"]) == 1

@@ -8,8 +8,6 @@ pooling factor, and a word says how rows are pooled.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, parse_scalar, read_text, show
+from planner.io.documents import Document, Keys, csv_rows, parse_scalar, read_text, show
 from planner.io.schemas import nearest
 from planner.io.workload.workload_schema import ASSUMED, TableSchema
 
@@ -181,33 +179,26 @@ def read_table_list(path: Path, *, dim: int | None = None) -> Document:
     body = text[marked.end() :] if marked else text
     separator = marked[1] if marked else _separator(body)
     first = 1 + bool(marked)
-    reader = csv.reader(io.StringIO(body, newline=""), strict=True, delimiter=separator)
+    header, rows = csv_rows(path, body, delimiter=separator, first=first)
     lines: dict[Keys, int] = {}
     tables: list[dict[str, Any]] = []
-    try:
-        header = [cell.strip() for cell in next(reader, [])]
-        header, dropped = _without_index(header)
-        needed = NEEDED if dim is None else NEEDED[:-1]
-        columns = named_columns(header, f"{path}:{first}", needed) if any(header) else []
-        for row in reader:
-            line = reader.line_num + first - 1
-            if not any(cell.strip() for cell in row):
-                continue
-            if len(row) != len(columns) + dropped:
-                refuse(
-                    f"{path}:{line}: {len(row)} cells, the first line names "
-                    f"{len(columns) + dropped} columns; give one cell for each"
-                )
-            lines["tables", len(tables)] = line
-            cells = {
-                column: _value(column, cell.strip(), separator)
-                for column, cell in zip(columns, row[dropped:], strict=True)
-                if cell.strip() and cell.strip().lower() not in _MISSING
-            }
-            entry = entry_of(cells, f"{path}:{line}")
-            tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
-    except csv.Error as error:
-        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
+    header, dropped = _without_index(header)
+    needed = NEEDED if dim is None else NEEDED[:-1]
+    columns = named_columns(header, f"{path}:{first}", needed) if any(header) else []
+    for line, row in rows:
+        if len(row) != len(columns) + dropped:
+            refuse(
+                f"{path}:{line}: {len(row)} cells, the first line names "
+                f"{len(columns) + dropped} columns; give one cell for each"
+            )
+        lines["tables", len(tables)] = line
+        cells = {
+            column: _value(column, cell.strip(), separator)
+            for column, cell in zip(columns, row[dropped:], strict=True)
+            if cell.strip() and cell.strip().lower() not in _MISSING
+        }
+        entry = entry_of(cells, f"{path}:{line}")
+        tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
     return document_of(path, tables, lines)
 
 
