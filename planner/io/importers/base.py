@@ -15,16 +15,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AliasChoices, AliasPath, Field
 
+from costmodels import sharding
 from costmodels.distribution.uniform import Uniform
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingType,
-    TablePlacement,
-    check_tiling,
-    row_blocks,
-)
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document
@@ -81,7 +73,7 @@ class Imported:
     assumed: dict[str, str] = field(default_factory=dict)
     unsaid: tuple[str, ...] = ()
     law_is_known: bool = True
-    plan: Plan | None = None
+    plan: sharding.Plan | None = None
     world_size: int | None = None
     local_world_size: int | None = None
 
@@ -143,17 +135,19 @@ def plain_table(
     )
 
 
-def placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
+def placed(
+    table: Table, kind: sharding.ShardingType, gpus: Sequence[int]
+) -> sharding.TablePlacement:
     """A placement with one shard on each GPU: a copy, or a block of rows."""
     rows, width = table.num_embeddings, table.embedding_dim
-    is_copy = kind is ShardingType.DATA_PARALLEL
-    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
-    return TablePlacement(
+    is_copy = kind is sharding.ShardingType.DATA_PARALLEL
+    blocks = [(0, rows)] * len(gpus) if is_copy else sharding.row_blocks(rows, len(gpus))
+    return sharding.TablePlacement(
         table=table.name,
         sharding_type=kind,
-        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
+        kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
         shards=tuple(
-            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
+            sharding.Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
             for gpu, (first, count) in zip(gpus, blocks, strict=True)
         ),
     )
@@ -253,14 +247,14 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
             refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
     table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
     if entry.shards:
-        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
-        placement = TablePlacement(
+        replicated = entry.sharding_type is sharding.ShardingType.DATA_PARALLEL
+        placement = sharding.TablePlacement(
             table=name,
             sharding_type=entry.sharding_type,
-            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
             shards=shards_of(entry, table, None, None),
         )
-        check_tiling(placement, rows, columns)
+        sharding.check_tiling(placement, rows, columns)
     return table
 
 

@@ -16,32 +16,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from costmodels.sharding import (
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    check_plan,
-    place,
-)
+from costmodels import sharding
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.io.documents import (
-    PLAN,
-    Document,
-    csv_rows,
-    dotted,
-    parse_scalar,
-    read_json,
-    read_text,
-    read_yaml,
-    refuse_other_kind,
-)
+from planner.io import documents
 from planner.io.schemas import Loose, collect, noun_of, schema_of, shortened, validate
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
@@ -71,8 +50,8 @@ class CacheParamsSchema(Loose):
 class ParameterSchema(Loose):
     """One table. TorchRec writes no shards for replicated tables, and no load factor."""
 
-    sharding_type: Annotated[ShardingType, Field(strict=False)]
-    compute_kernel: Annotated[ComputeKernel, Field(strict=False)]
+    sharding_type: Annotated[sharding.ShardingType, Field(strict=False)]
+    compute_kernel: Annotated[sharding.ComputeKernel, Field(strict=False)]
     ranks: list[Count] | None = None
     shards: list[ShardSchema] | None = None
     cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -87,7 +66,7 @@ class ParameterSchema(Loose):
     @property
     def is_cached(self) -> bool:
         """Whether a cache on the device holds a share of the rows."""
-        return self.compute_kernel is ComputeKernel.FUSED_UVM_CACHING
+        return self.compute_kernel is sharding.ComputeKernel.FUSED_UVM_CACHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +90,7 @@ class SavedPlan:
         warnings: what had to be assumed to read the file.
     """
 
-    plan: Plan
+    plan: sharding.Plan
     workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
@@ -183,7 +162,7 @@ def shards_of(
     table: Table | None,
     world_size: int | None,
     local_world_size: int | None,
-) -> Sequence[Shard]:
+) -> Sequence[sharding.Shard]:
     """The shards as written, or as TorchRec lays them out on the ranks of the entry.
 
     Args:
@@ -198,7 +177,7 @@ def shards_of(
     """
     if entry.shards:
         shards = tuple(
-            Shard(
+            sharding.Shard(
                 rank=int(s.placement.removeprefix("rank:").split("/")[0]),
                 row_offset=s.shard_offsets[0],
                 num_rows=s.shard_sizes[0],
@@ -213,7 +192,7 @@ def shards_of(
         return shards
     if table is None:
         refuse("has no shards; its shape is only known with the workload")
-    everywhere = SPREAD[entry.sharding_type] is Spread.UNIFORM
+    everywhere = sharding.SPREAD[entry.sharding_type] is sharding.Spread.UNIFORM
     all_ranks = list(range(world_size or 0)) if everywhere else []
     ranks = all_ranks if entry.ranks is None else entry.ranks
     return _laid_out(entry, table, ranks, local_world_size)
@@ -221,25 +200,25 @@ def shards_of(
 
 def _laid_out(
     entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
-) -> Sequence[Shard]:
+) -> Sequence[sharding.Shard]:
     if not ranks:
         refuse("has neither shards nor ranks; give one of them")
     kind = entry.sharding_type
-    if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
+    if kind is sharding.ShardingType.TABLE_WISE and len(ranks) > 1:
         refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
-    spread, step = SPREAD[kind], 1
-    if spread is Spread.HOSTS:
-        given = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
+    spread, step = sharding.SPREAD[kind], 1
+    if spread is sharding.Spread.HOSTS:
+        given = len(ranks) if kind is sharding.ShardingType.TABLE_ROW_WISE else local_world_size
         if given is None:
             refuse("has no shards; which ranks share a host is not known, give local_world_size")
         step = given
-    pieces = 1 if spread is Spread.UNIFORM else len(ranks[::step])
+    pieces = 1 if spread is sharding.Spread.UNIFORM else len(ranks[::step])
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
         refuse(
             f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
         )
-    option = ShardingOption(
+    option = sharding.ShardingOption(
         table=table.name,
         sharding_type=kind,
         kernel=entry.compute_kernel,
@@ -247,7 +226,7 @@ def _laid_out(
         cache_load_factor_ratio=None if "caching" not in entry.compute_kernel else 0.5,
     )
     where, sizes = option.places_of(ranks, step), {"world_size": len(ranks)}
-    placed = place(option, table.num_embeddings, where, local_world_size=step, **sizes)
+    placed = sharding.place(option, table.num_embeddings, where, local_world_size=step, **sizes)
     if list(placed.ranks) != ranks:
         refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
     return placed.shards
@@ -295,14 +274,14 @@ def load_plan(
 
 def plan_from_json(
     values: object, workload: Workload, topology: Topology, *, source: str = "plan"
-) -> Plan:
+) -> sharding.Plan:
     """A plan from plain values, as :func:`plan_to_json` makes them; they are checked like a file.
 
     Raises:
         InvalidInputError: in the cases of :func:`load_plan`; messages name ``source`` for the file.
     """
     if values == {} and not workload.tables:
-        return Plan(placements=())
+        return sharding.Plan(placements=())
     return _saved(_document(Path(source), values), workload, topology).plan
 
 
@@ -315,7 +294,9 @@ def read_plan_schema(path: Path) -> PlanSchema:
     return validate(PlanSchema, _document(path, _read(path)))
 
 
-def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
+def _saved(
+    document: documents.Document, workload: Workload | None, topology: Topology | None
+) -> SavedPlan:
     path = document.path
     schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
@@ -326,7 +307,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     local = topology.local_world_size if topology else schema.local_world_size
     whole = schema.whole
     placements, warnings = _placements(schema, workload, path, local)
-    plan = Plan(placements=placements)
+    plan = sharding.Plan(placements=placements)
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
     return noun_of(
@@ -347,7 +328,7 @@ def plan_json_schema() -> dict[str, Any]:
     return dict(PlanSchema.model_json_schema())
 
 
-def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
+def plan_to_json(plan: sharding.Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
     """The plan in the form of TorchRec's ``ShardingPlan._serialize()``, with sorted modules.
 
     In addition to TorchRec's keys it has the shards of replicated tables, and
@@ -369,7 +350,7 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
     return tree
 
 
-def _shard_entry(shard: Shard, local_world_size: int) -> dict[str, Any]:
+def _shard_entry(shard: sharding.Shard, local_world_size: int) -> dict[str, Any]:
     return {
         "shard_offsets": [shard.row_offset, shard.col_offset],
         "shard_sizes": [shard.num_rows, shard.num_cols],
@@ -404,13 +385,13 @@ def entries_of(
             yield (module, parameter), table.name if table else name, entry, table
 
 
-def _document(path: Path, value: object) -> Document:
+def _document(path: Path, value: object) -> documents.Document:
     if not isinstance(value, dict) or not value:
         refuse(f"{path}: must hold a plan: an object with the key 'plan'")
-    refuse_other_kind(path, value, PLAN)
+    documents.refuse_other_kind(path, value, documents.PLAN)
     if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
-    return Document(path, value, {})
+    return documents.Document(path, value, {})
 
 
 def _read(path: Path) -> object:
@@ -423,13 +404,13 @@ def _read(path: Path) -> object:
     if path.suffix.lower() == ".csv":
         return read_plan_csv(path)
     try:
-        return read_json(path)
+        return documents.read_json(path)
     except InvalidInputError as error:
         try:
-            found = read_yaml(path).value
+            found = documents.read_yaml(path).value
         except InvalidInputError:
             raise error from None
-        refuse_other_kind(path, found, PLAN)
+        documents.refuse_other_kind(path, found, documents.PLAN)
         raise
 
 
@@ -441,9 +422,11 @@ def _is_module(value: object) -> bool:
 
 def _placements(
     schema: PlanSchema, workload: Workload | None, path: Path, local_world_size: int | None
-) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
-    def placement(name: str, entry: ParameterSchema, table: Table | None) -> TablePlacement:
-        return TablePlacement(
+) -> tuple[tuple[sharding.TablePlacement, ...], tuple[str, ...]]:
+    def placement(
+        name: str, entry: ParameterSchema, table: Table | None
+    ) -> sharding.TablePlacement:
+        return sharding.TablePlacement(
             table=name,
             sharding_type=entry.sharding_type,
             kernel=entry.compute_kernel,
@@ -456,7 +439,7 @@ def _placements(
     problems: list[str] = []
     found, bare = [], 0
     for keys, name, entry, table in entries_of(schema, workload):
-        where = f"{path}: {dotted(('plan', *keys))}"
+        where = f"{path}: {documents.dotted(('plan', *keys))}"
         found.append(collect(problems, where, partial(placement, name, entry, table)))
         bare += entry.is_cached and entry.load_factor is None
     refuse_any(shortened(problems, path, _MOST_LINES))
@@ -465,7 +448,7 @@ def _placements(
 
 
 def _check(
-    path: Path, schema: PlanSchema, plan: Plan, workload: Workload, topology: Topology
+    path: Path, schema: PlanSchema, plan: sharding.Plan, workload: Workload, topology: Topology
 ) -> None:
     made_for, world = schema.world_size, topology.world_size
     if made_for is not None and made_for != world:
@@ -488,12 +471,12 @@ def _check(
         elif extent != shape:
             problems.append(f"{where}: {extent} in the plan, {shape} in the workload")
         else:
-            alone, one = replace(workload, tables=(table,)), Plan(placements=(placement,))
-            collect(problems, str(path), partial(check_plan, one, alone, world))
+            alone, one = replace(workload, tables=(table,)), sharding.Plan(placements=(placement,))
+            collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
     refuse_any(shortened(problems, path, _MOST_LINES))
 
 
-def _extent_text(placement: TablePlacement) -> str:
+def _extent_text(placement: sharding.TablePlacement) -> str:
     """Rows and columns that the shards of a table reach, for messages."""
     rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
     columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
@@ -509,7 +492,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-def shards_csv(plan: Plan) -> str:
+def shards_csv(plan: sharding.Plan) -> str:
     """The shards of all tables in the plan's order, with the columns of :data:`COLUMNS`."""
     rows = [
         (
@@ -525,21 +508,21 @@ def shards_csv(plan: Plan) -> str:
     return csv_text(COLUMNS, rows)
 
 
-def ranks_csv(plan: Plan) -> str:
+def ranks_csv(plan: sharding.Plan) -> str:
     """Table and rank of each shard, for plans that the short form can hold.
 
     Raises:
         InvalidInputError: names each table that is neither whole nor cut into equal column pieces,
             or not in device memory.
     """
-    kinds = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    kinds = (sharding.ShardingType.TABLE_WISE, sharding.ShardingType.COLUMN_WISE)
     problems = [
         f"table {p.table!r}: {p.sharding_type} with kernel {p.kernel} and pieces of "
         f"{sorted({s.num_cols for s in p.shards})} columns is more than columns table and rank can "
         "say; use 'export csv', or plan with table_wise, column_wise and kernel fused"
         for p in plan.placements
         if p.sharding_type not in kinds
-        or p.kernel is not ComputeKernel.FUSED
+        or p.kernel is not sharding.ComputeKernel.FUSED
         or len({s.num_cols for s in p.shards}) > 1
     ]
     refuse_any(problems)
@@ -552,7 +535,7 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: a column is unknown or missing, or a cell is no number.
     """
-    columns, rows = csv_rows(path, read_text(path))
+    columns, rows = documents.csv_rows(path, documents.read_text(path))
     tables: dict[str, dict[str, Any]] = {}
     if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
         refuse(
@@ -567,8 +550,13 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     for entry in tables.values():
         if "sharding_type" not in entry:
             is_whole = len(entry["ranks"]) == 1
-            kind = ShardingType.TABLE_WISE if is_whole else ShardingType.COLUMN_WISE
-            entry |= {"sharding_type": kind.value, "compute_kernel": ComputeKernel.FUSED.value}
+            kind = (
+                sharding.ShardingType.TABLE_WISE if is_whole else sharding.ShardingType.COLUMN_WISE
+            )
+            entry |= {
+                "sharding_type": kind.value,
+                "compute_kernel": sharding.ComputeKernel.FUSED.value,
+            }
     return {"plan": {"": tables}}
 
 
@@ -580,11 +568,11 @@ def _add(tables: dict[str, dict[str, Any]], row: dict[str, str], where: str) -> 
         return
     said: dict[str, Any] = {key: row[key] for key in ("sharding_type", "compute_kernel")}
     if row["cache_load_factor"]:
-        said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
+        said["cache_load_factor"] = documents.parse_scalar(row["cache_load_factor"])
     entry = tables.setdefault(name, {**said, "shards": []})
     if {key: entry[key] for key in said} != said:
         refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
-    entry["shards"].append(_shard_entry(Shard(**numbers), 1))
+    entry["shards"].append(_shard_entry(sharding.Shard(**numbers), 1))
 
 
 def _whole(text: str, where: str) -> int:

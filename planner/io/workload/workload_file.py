@@ -27,22 +27,8 @@ from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_it
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
+from planner.io.workload import workload_schema
 from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
-from planner.io.workload.workload_schema import (
-    ASSUMED,
-    LAW_KINDS,
-    LAWS,
-    MAX_TABLES,
-    DenseSchema,
-    StatsSchema,
-    TableSchema,
-    TrainingSchema,
-    WorkloadSchema,
-    communication_entry,
-    communication_of,
-    layers_of,
-    read_operators,
-)
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
 from planner.support.kinds import require_list
@@ -95,7 +81,7 @@ def _stats(entry: object, table: str, features: tuple[str, ...], folder: Path) -
     Raises:
         InvalidInputError: the file cannot be read, or it has no statistics of the table.
     """
-    if not isinstance(entry, StatsSchema):
+    if not isinstance(entry, workload_schema.StatsSchema):
         return None
     path = folder / entry.stats
     try:
@@ -197,7 +183,7 @@ def load_workload_file(
 
 def workload_json_schema() -> dict[str, Any]:
     """JSON Schema of a workload file, for editors."""
-    return WorkloadSchema.model_json_schema()
+    return workload_schema.WorkloadSchema.model_json_schema()
 
 
 def workload_file_of(document: Document) -> WorkloadFile:
@@ -206,12 +192,11 @@ def workload_file_of(document: Document) -> WorkloadFile:
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.
     """
-    schema = validate(WorkloadSchema, document)
+    schema = validate(workload_schema.WorkloadSchema, document)
     total = sum(entry.count for entry in schema.tables)
-    if total > MAX_TABLES:
-        refuse(
-            f"{document.where(('tables',))}: value {total:,} tables: must be at most {MAX_TABLES:,}"
-        )
+    if total > (most := workload_schema.MAX_TABLES):
+        where = document.where(("tables",))
+        refuse(f"{where}: value {total:,} tables: must be at most {most:,}")
     problems: list[str] = []
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
@@ -231,7 +216,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
         if counts[name] > 1
     ]
     problems += unmatched(schema.constraints, document, list(counts))
-    layers = layers_of(schema.dense.layers, document, problems)
+    layers = workload_schema.layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
     refuse_any(list(dict.fromkeys(problems)))
@@ -250,7 +235,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
 # ------------------------------------------------------------------ rules across tables
 
 
-def _names(entry: TableSchema) -> Iterator[str]:
+def _names(entry: workload_schema.TableSchema) -> Iterator[str]:
     """The name of the table, or the names of ``count`` equal tables."""
     if entry.count == 1:
         yield entry.name
@@ -259,17 +244,18 @@ def _names(entry: TableSchema) -> Iterator[str]:
 
 
 def _assumed(
-    schema: WorkloadSchema, unmeasured: Sequence[tuple[str, TableSchema]]
+    schema: workload_schema.WorkloadSchema,
+    unmeasured: Sequence[tuple[str, workload_schema.TableSchema]],
 ) -> dict[str, tuple[str, ...]]:
     """The assumed keys: those that the file lists and did not change, and those it leaves out.
 
     A section ``dense`` that is missing means that there is no dense part.
     """
     bare = {"name": "any", "num_embeddings": 1, "embedding_dim": 1}
-    listed = validate(WorkloadSchema, document_of(Path("list"), [bare], {}))
+    listed = validate(workload_schema.WorkloadSchema, document_of(Path("list"), [bare], {}))
     says_type = {"output_dtype"} if schema.training.communication else set()
     found: dict[str, tuple[str, ...]] = {}
-    for key in ASSUMED:
+    for key in workload_schema.ASSUMED:
         section, _, name = key.partition(".")
         ours, usual = getattr(schema, section), getattr(listed, section)
         is_same = getattr(ours, name) == getattr(usual, name) if name else ours == usual
@@ -283,7 +269,7 @@ def _assumed(
 
 
 def _left_open(
-    schema: WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
+    schema: workload_schema.WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
 ) -> tuple[str, ...]:
     undersampled = undersampled_remark(measured)
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
@@ -308,15 +294,17 @@ def _left_open(
 # ------------------------------------------------------------------ schema to nouns
 
 
-def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
+def _operators(schema: workload_schema.DenseSchema, document: Document) -> OperatorList | None:
     if schema.ops is None:
         return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
         refuse("operators and ops both list the operators; keep one of them")
-    return read_operators(document.path.parent / schema.ops)
+    return workload_schema.read_operators(document.path.parent / schema.ops)
 
 
-def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+def _workload(
+    schema: workload_schema.WorkloadSchema, tables: list[Table], dense: DenseArch
+) -> Workload:
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
@@ -327,9 +315,9 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
 
 
 def _table(
-    entry: TableSchema,
+    entry: workload_schema.TableSchema,
     name: str,
-    training: TrainingSchema,
+    training: workload_schema.TrainingSchema,
     folder: Path,
     measured: dict[str, TableStats],
 ) -> Table:
@@ -348,7 +336,10 @@ def _table(
             f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
             "features; give one for each, or a single number"
         )
-    rows, law = entry.num_embeddings, entry.distribution or LAWS["uniform"](kind="uniform")
+    rows, law = (
+        entry.num_embeddings,
+        entry.distribution or workload_schema.LAWS["uniform"](kind="uniform"),
+    )
     law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
@@ -365,7 +356,7 @@ def _table(
         ),
         distribution=law,
         dtype=entry.dtype or training.embedding_dtype,
-        communication=codecs and communication_of(codecs),
+        communication=codecs and workload_schema.communication_of(codecs),
         row_update=entry.row_update or training.row_update,
         deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
         if entry.deduplicate_indices is None
@@ -373,7 +364,7 @@ def _table(
     )
 
 
-def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
+def _feature_names(entry: workload_schema.TableSchema, name: str) -> tuple[str, ...]:
     """The features of a table as given; without any, one with the table's name.
 
     The features of one of several equal tables get the number of the table.
@@ -543,7 +534,7 @@ def _on_one_line(text: str) -> str:
 def _training(workload: Workload, shared: Communication | None) -> dict[str, Any]:
     found = entry_of(workload, always=_ALWAYS)
     if shared is not None:
-        found["communication"] = communication_entry(shared)
+        found["communication"] = workload_schema.communication_entry(shared)
     if "between_steps" in found:
         found["between_steps"] = f"{workload.between_steps_s!r} s"
     return found
@@ -564,7 +555,7 @@ def _tables(
         names, law = [f.name for f in table.features], table.distribution
         factors = [f.pooling_factor for f in table.features]
         entry = entry_of(table, always=("dtype",))
-        kind = LAW_KINDS.get(type(law), type(law).__name__)
+        kind = workload_schema.LAW_KINDS.get(type(law), type(law).__name__)
         written = {"kind": kind, **entry["distribution"]}
         is_left_out = not law_is_known and law == Uniform(num_embeddings=table.num_embeddings)
         codecs = None if table.communication == shared else table.communication
@@ -572,7 +563,7 @@ def _tables(
             "features": None if names == [table.name] else names,
             "pooling_factor": factors[0] if len({*factors}) == 1 else factors,
             "distribution": None if is_left_out else written,
-            "communication": codecs and communication_entry(codecs),
+            "communication": codecs and workload_schema.communication_entry(codecs),
         }
         if isinstance(law, Empirical):
             entry["distribution"] = bins.setdefault(law, written)
