@@ -17,14 +17,9 @@ from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.support.kinds import path_of
 
-Types = list[Annotated[ShardingType, Field(strict=False)]]
-Kernels = list[Annotated[ComputeKernel, Field(strict=False)]]
-Pair = Annotated[
-    tuple[
-        Annotated[ShardingType, Field(strict=False)], Annotated[ComputeKernel, Field(strict=False)]
-    ],
-    Field(strict=False),
-]
+Type = Annotated[ShardingType, Field(strict=False)]
+Kernel = Annotated[ComputeKernel, Field(strict=False)]
+Pair = Annotated[tuple[Type, Kernel], Field(strict=False)]
 Group = Annotated[list[Name], Field(min_length=1)]
 
 
@@ -49,10 +44,10 @@ class TableConstraintSchema(Strict):
             fused_uvm_caching], [table_wise, fused]]; empty for all.
     """
 
-    sharding_types: Types = Field(default_factory=list)
-    forbid_sharding_types: Types = Field(default_factory=list)
-    kernels: Kernels = Field(default_factory=list)
-    forbid_kernels: Kernels = Field(default_factory=list)
+    sharding_types: list[Type] = Field(default_factory=list)
+    forbid_sharding_types: list[Type] = Field(default_factory=list)
+    kernels: list[Kernel] = Field(default_factory=list)
+    forbid_kernels: list[Kernel] = Field(default_factory=list)
     ranks: list[Count] = Field(default_factory=list)
     hosts: list[Count] = Field(default_factory=list)
     min_column_width: Positive = 4

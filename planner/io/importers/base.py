@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import AliasChoices, AliasPath, Field
 
 from costmodels import sharding
@@ -139,17 +140,13 @@ def placed(
     table: Table, kind: sharding.ShardingType, gpus: Sequence[int]
 ) -> sharding.TablePlacement:
     """A placement with one shard on each GPU: a copy, or a block of rows."""
-    rows, width = table.num_embeddings, table.embedding_dim
-    is_copy = kind is sharding.ShardingType.DATA_PARALLEL
-    blocks = [(0, rows)] * len(gpus) if is_copy else sharding.row_blocks(rows, len(gpus))
+    rows, is_copy = table.num_embeddings, kind is sharding.ShardingType.DATA_PARALLEL
+    blocks = (0, rows) if is_copy else sharding.row_block_columns(rows, len(gpus))
     return sharding.TablePlacement(
         table=table.name,
         sharding_type=kind,
         kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
-        shards=tuple(
-            sharding.Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
-            for gpu, (first, count) in zip(gpus, blocks, strict=True)
-        ),
+        shards=sharding.Shards(np.array(gpus), *blocks, 0, table.embedding_dim),
     )
 
 

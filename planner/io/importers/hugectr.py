@@ -181,21 +181,19 @@ class _Model(base.Reading):
             document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
 
     def result(self) -> base.Imported:
-        solver, assumed, path = self.solver, self.assumed, self.document.path
+        solver, path = self.solver, self.document.path
         is_half = bool(solver.mixed_precision)
         if solver.gpu is None:
-            assumed["gpus"] = "1; the solver names none"
+            self.assume("gpus", "1; the solver names none")
         if solver.batchsize % self.world:
-            assumed["training.batch_size_per_rank"] = (
-                f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
-            )
+            told = f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
+            self.assume("training.batch_size_per_rank", told)
         if solver.cuda_graph and not solver.holistic_cuda_graph:
-            assumed["training.cuda_graph"] = (
-                "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
-                "exchanges outside the graph is not counted"
-            )
+            told = "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
+            told += "exchanges outside the graph is not counted"
+            self.assume("training.cuda_graph", told)
         if not solver.enable_overlap:
-            assumed["training.pipeline"] = "none, since the solver has no enable_overlap"
+            self.assume("training.pipeline", "none, since the solver has no enable_overlap")
         tables, plan = self._embeddings()
         values = {
             "name": path.stem,
@@ -225,15 +223,14 @@ class _Model(base.Reading):
         found = {layer.title: layer.optimizer or self.default for _, layer in self.embeddings}
         name, most = max(found.items(), key=lambda item: item[1].states)
         others = [f"{n} has {o.type}" for n, o in found.items() if o.type != most.type]
-        text = None
         if others:
-            text = f"that of {name}, {most.type}, for all tables; {', '.join(others)}"
+            told = f"that of {name}, {most.type}, for all tables; {', '.join(others)}"
+            self.assume("training.optimizer", told)
         elif self.config.optimizer is None and not all(own):
-            text = "the file does not name it"
+            self.assume("training.optimizer", "the file does not name it")
         elif most.type in _SAME_STATE:
-            text = f"adagrad in place of {most.type}: both keep one state per value"
-        if text is not None:
-            self.assumed["training.optimizer"] = text
+            told = f"adagrad in place of {most.type}: both keep one state per value"
+            self.assume("training.optimizer", told)
         return _OPTIMIZERS[most.type][0]
 
     def _dense(self) -> dict[str, Any]:
@@ -390,8 +387,7 @@ class _Model(base.Reading):
             given = getattr(sparse, key)
             if given is not None:
                 if given != 1:
-                    told = f"{key} indices per sample, the most there may be"
-                    self.assume("tables", told)
+                    self.assume("tables", f"{key} indices per sample, the most there may be")
                 return each(given, slots, self.document, (*keys, key))
         key = "max_feature_num_per_sample"
         total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
@@ -531,7 +527,9 @@ def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
         InvalidInputError: names each table that such a file cannot place.
     """
     numbers = {t.name: i for i, t in enumerate(workload.tables)}
-    groups: dict[tuple[bool, tuple[int, ...]], dict[int, list[int]]] = {(False, ()): {}}
+    # Whole tables of all GPUs are one group, the first; those cut or copied alike are one, too.
+    groups: dict[tuple[bool, tuple[int, ...]], list[list[int]]] = {}
+    groups[False, ()] = [[] for _ in range(world_size)]
     problems = []
     for placement in plan.placements:
         number, is_copy = numbers[placement.table], placement.kernel is ComputeKernel.DENSE
@@ -544,25 +542,23 @@ def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
                 "sharding types table_wise, row_wise, table_row_wise, data_parallel and kernels "
                 "fused, dense"
             )
-        # Whole tables of all GPUs are one group; those that are cut or copied alike are one, too.
         alike = (is_copy, held if is_copy or len(held) > 1 else ())
+        everywhere = groups.setdefault(alike, [[] for _ in range(world_size)])
         for gpu in held:
-            groups.setdefault(alike, {}).setdefault(gpu, []).append(number)
+            everywhere[gpu].append(number)
     refuse_any(problems)
-    listed: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
-    for (is_copy, parts), tables in sorted(
-        groups.items(), key=lambda group: group[0] != (False, ())
-    ):
-        everywhere = [sorted(tables.get(gpu, ())) for gpu in range(world_size)]
-        is_cut = bool(parts) and not is_copy
-        for gpu in sorted(tables):
-            listed[gpu].append(
-                {
-                    "local_embedding_list": everywhere[gpu],
-                    "global_embedding_list": everywhere,
-                    "sharding_id": parts.index(gpu) if is_cut else 0,
-                    "num_sharding": len(parts) if is_cut else 1,
-                    "table_placement_strategy": "dp" if is_copy else "localized",
-                }
-            )
+    listed = [
+        [
+            {
+                "local_embedding_list": sorted(tables),
+                "global_embedding_list": [sorted(every) for every in everywhere],
+                "sharding_id": 0 if is_copy or not parts else parts.index(gpu),
+                "num_sharding": 1 if is_copy or not parts else len(parts),
+                "table_placement_strategy": "dp" if is_copy else "localized",
+            }
+            for (is_copy, parts), everywhere in groups.items()
+            if (tables := everywhere[gpu])
+        ]
+        for gpu in range(world_size)
+    ]
     return json.dumps(listed, indent=1) + "\n"

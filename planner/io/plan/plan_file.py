@@ -305,9 +305,16 @@ def _saved(
             "update shardplan"
         )
     local = topology.local_world_size if topology else schema.local_world_size
-    whole = schema.whole
-    placements, warnings = _placements(schema, workload, path, local)
-    plan = sharding.Plan(placements=placements)
+    whole, world, problems = schema.whole, schema.world_size, list[str]()
+    placements, bare = [], 0
+    for keys, name, entry, table in entries_of(schema, workload):
+        where = f"{path}: {documents.dotted(('plan', *keys))}"
+        build = partial(_placement, name, entry, table, world, local)
+        placements.append(collect(problems, where, build))
+        bare += entry.is_cached and entry.load_factor is None
+    refuse_any(shortened(problems, path, _MOST_LINES))
+    note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
+    plan = sharding.Plan(placements=tuple(filter(None, placements)))
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
     return noun_of(
@@ -319,7 +326,7 @@ def _saved(
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
         num_scenarios=max(len(schema.scenarios) - 1, 0),
-        warnings=warnings,
+        warnings=(note,) if bare else (),
     )
 
 
@@ -420,31 +427,18 @@ def _is_module(value: object) -> bool:
     return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
 
 
-def _placements(
-    schema: PlanSchema, workload: Workload | None, path: Path, local_world_size: int | None
-) -> tuple[tuple[sharding.TablePlacement, ...], tuple[str, ...]]:
-    def placement(
-        name: str, entry: ParameterSchema, table: Table | None
-    ) -> sharding.TablePlacement:
-        return sharding.TablePlacement(
-            table=name,
-            sharding_type=entry.sharding_type,
-            kernel=entry.compute_kernel,
-            shards=shards_of(entry, table, schema.world_size, local_world_size),
-            cache_load_factor_ratio=(
-                (entry.load_factor or DEFAULT_LOAD_FACTOR) if entry.is_cached else None
-            ),
-        )
-
-    problems: list[str] = []
-    found, bare = [], 0
-    for keys, name, entry, table in entries_of(schema, workload):
-        where = f"{path}: {documents.dotted(('plan', *keys))}"
-        found.append(collect(problems, where, partial(placement, name, entry, table)))
-        bare += entry.is_cached and entry.load_factor is None
-    refuse_any(shortened(problems, path, _MOST_LINES))
-    note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
-    return tuple(filter(None, found)), (note,) if bare else ()
+def _placement(
+    name: str, entry: ParameterSchema, table: Table | None, world: int | None, local: int | None
+) -> sharding.TablePlacement:
+    return sharding.TablePlacement(
+        table=name,
+        sharding_type=entry.sharding_type,
+        kernel=entry.compute_kernel,
+        shards=shards_of(entry, table, world, local),
+        cache_load_factor_ratio=(entry.load_factor or DEFAULT_LOAD_FACTOR)
+        if entry.is_cached
+        else None,
+    )
 
 
 def _check(
