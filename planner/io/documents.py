@@ -25,7 +25,7 @@ import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError, refuse
-from planner.io.library import is_file
+from planner.io.library import configs_folder, is_file
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -374,6 +374,11 @@ def as_yaml(path: Path, text: str) -> Document:
     if not isinstance(value, dict):
         refuse(f"{path}: must hold keys and values at the top, such as 'tables:'")
     return Document(path, value, lines)
+
+
+def read_words(name: str) -> Any:
+    """What other programs call their keys and values: a file of ``configs/imports``."""
+    return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value
 
 
 def read_json(path: Path) -> Any:

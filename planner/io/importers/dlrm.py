@@ -20,20 +20,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, read_yaml
+from planner.io.documents import Document, read_words
 from planner.io.importers import base
-from planner.io.library import configs_folder
 from planner.io.schemas import Loose, nearest, validate
 
 _WHERE: Final = "command line"
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
 _SHELL_ENDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "2>&1", "2>", "<", "&>"})
-_LAUNCH_COUNTS: Final = {
-    "nproc_per_node": "local", "np": "world", "n": "world",
-    "nnodes": "hosts", "nodes": "hosts", "npernode": "local", "ntasks": "world",
-    "ntasks_per_node": "local", "num_trainers": "world", "num_processes": "world",
-}  # fmt: skip
 _LAUNCHED: Final = re.compile(r"(?<!\S)--?([\w-]+)[= ]([0-9]{1,6})(?:x([0-9]{1,6}))?(?!\S)")
 _ASSIGNED: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(\S*)\s*(?:[;\n]\s*)?")
 _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
@@ -41,7 +35,7 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _ARITHMETIC: Final = re.compile(r"\$\(\(([\w\s$+*/%(){}-]{1,200}?)\)\)(?!\))")
-_KNOWN: Final = read_yaml(configs_folder() / "imports" / "dlrm.yaml").value
+_KNOWN: Final = read_words("dlrm")
 PROGRAMS: Final = {
     program: (frozenset(flags["values"]), frozenset(flags["switches"]))
     for program, flags in _KNOWN["programs"].items()
@@ -175,7 +169,7 @@ def _world_size(launcher: str) -> int | None:
     for name, count, local in _LAUNCHED.findall(launcher):
         if local and name == "j":
             found |= {"hosts": int(count), "local": int(local)}
-        elif not local and (key := _LAUNCH_COUNTS.get(name.replace("-", "_"))):
+        elif not local and (key := _KNOWN["launchers"].get(name.replace("-", "_"))):
             found[key] = int(count)
     world = found.get("world") or found.get("local", 0) * found.get("hosts", 1)
     if world > base.MAX_RANKS:
@@ -186,23 +180,6 @@ def _world_size(launcher: str) -> int | None:
 NUM_CRITEO_TABLES: Final = 26
 NUM_CRITEO_DENSE: Final = 13
 _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
-_S_OPTIMIZERS: Final = {
-    "sgd": {"optimizer": "sgd", "dense_optimizer": "sgd"},
-    "adagrad": {"optimizer": "adagrad", "dense_optimizer": "adagrad"},
-    "rwsadagrad": {"optimizer": "rowwise_adagrad", "dense_optimizer": "adagrad"},
-}
-"""For each name the optimizer of the tables and that of the dense part. One optimizer trains both;
-``rwsadagrad`` keeps one sum per row only for sparse gradients, that is for tables."""
-_PLAIN_TABLES: Final = (
-    "tables are built from smaller ones, which a workload cannot say; leave the flag out for the "
-    "plain tables"
-)
-_S_UNABLE: Final = {
-    "--qr-flag": _PLAIN_TABLES,
-    "--md-flag": _PLAIN_TABLES,
-    "--inference-only": "the program trains nothing, and a workload is a training step; leave the "
-    "flag out for the model that it would train",
-}
 _MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
 """The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
@@ -318,7 +295,7 @@ def _main_values(flags: _MainFlags, read: base.Reading) -> dict[str, Any]:
             for i, (n, h) in enumerate(zip(rows, hot, strict=True))
         ),
         "batch_size_per_rank": flags.batch_size,
-        **_S_OPTIMIZERS["sgd" if flags.adagrad is None else "adagrad"],
+        **_KNOWN["optimizers"]["sgd" if flags.adagrad is None else "adagrad"],
         "dense": {
             "num_dense_features": NUM_CRITEO_DENSE,
             "bottom_mlp": bottom,
@@ -340,7 +317,7 @@ def _check_end(document: Document, flag: str, sizes: list[int], dim: int) -> Non
 def _s_values(flags: _SFlags, read: base.Reading, world_size: int | None) -> dict[str, Any]:
     """``dlrm_s_pytorch.py``: a global batch; defaults are the program's own."""
     given = read.document.value
-    refuse_any([f"{_WHERE}: {k}: {why}" for k, why in _S_UNABLE.items() if k in given])
+    refuse_any([f"{_WHERE}: {k}: {why}" for k, why in _KNOWN["unable"].items() if k in given])
     is_random = flags.data_generation != "dataset"
     bottom, dim = flags.arch_mlp_bot, flags.arch_sparse_feature_size
     rows = flags.arch_embedding_size if is_random else _data_rows(flags, read)
@@ -363,7 +340,7 @@ def _s_values(flags: _SFlags, read: base.Reading, world_size: int | None) -> dic
             for i, (n, factor) in enumerate(zip(rows, factors, strict=True))
         ),
         "batch_size_per_rank": math.ceil(batch / (world_size or 1)),
-        **_S_OPTIMIZERS[flags.optimizer],
+        **_KNOWN["optimizers"][flags.optimizer],
         "dense": {
             "num_dense_features": bottom[0] if is_random else NUM_CRITEO_DENSE,
             "bottom_mlp": bottom[1:],

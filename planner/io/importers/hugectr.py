@@ -23,31 +23,16 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, read_json
+from planner.io.documents import Document, Keys, read_json, read_words
 from planner.io.importers import base
 from planner.io.schemas import Count, Loose, PoolingFactor, each, made, present, validate
 
-_OPTIMIZERS: Final = {
-    "SGD": ("sgd", 0),
-    "Adam": ("adam", 2),
-    **dict.fromkeys(("AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"), ("adagrad", 1)),
-}
-"""For each of HugeCTR's names ours, and its states per weight."""
-_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
-_CONNECTED: Final = {
-    "MLP": "mlp_param",
-    "InnerProduct": "fc_param",
-    "FusedInnerProduct": "fc_param",
-}
-"""Kinds of fully connected layers, with the key of their outputs."""
+_WORDS: Final = read_words("hugectr")
+_OPTIMIZERS: Final = _WORDS["optimizers"]
+_OptimizerType: Any = Literal[tuple(_OPTIMIZERS)]
 _OUTPUTS: Final = (
     "fc_param.num_output fc_param.num_outputs mlp_param.num_outputs mlp_param.num_output"
 )
-_UNCOUNTED: Final = (
-    "Data", "ReLU", "Dropout", "Reshape", "Concat", "Slice", "Interaction", "MultiCross",
-    "BinaryCrossEntropyLoss", "CrossEntropyLoss", "MultiCrossEntropyLoss", "Sigmoid", "Add",
-)  # fmt: skip
-"""Layers that are counted elsewhere, or that take almost no time."""
 _LOAD_FACTOR: Final = 0.75
 _HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
@@ -73,14 +58,14 @@ def _hosts(gpus: list[Any]) -> tuple[int, int]:
 
 
 class _Optimizer(Loose):
-    type: Literal["SGD", "Adam", "AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"]
+    type: _OptimizerType
     update_type: Any = None
 
     @property
     def states(self) -> int:
         """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
         lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
-        return _OPTIMIZERS[self.type][1] + lazy
+        return int(_OPTIMIZERS[self.type]["states"]) + lazy
 
 
 class _Solver(Loose):
@@ -201,7 +186,7 @@ class _Model(base.Reading):
             "batch_size_per_rank": math.ceil(solver.batchsize / self.world),
             "dense": self._dense(),
             "optimizer": self._optimizer(),
-            "dense_optimizer": _OPTIMIZERS[self.default.type][0],
+            "dense_optimizer": _OPTIMIZERS[self.default.type]["name"],
             **dict.fromkeys(("output_dtype", "gradient_dtype"), "fp16" if is_half else "fp32"),
             "index_bytes": self.index_bytes,
             "pipeline": "hugectr" if solver.enable_overlap else "none",
@@ -228,10 +213,10 @@ class _Model(base.Reading):
             self.assume("training.optimizer", told)
         elif self.config.optimizer is None and not all(own):
             self.assume("training.optimizer", "the file does not name it")
-        elif most.type in _SAME_STATE:
+        elif most.type in _WORDS["same_state"]:
             told = f"adagrad in place of {most.type}: both keep one state per value"
             self.assume("training.optimizer", told)
-        return _OPTIMIZERS[most.type][0]
+        return str(_OPTIMIZERS[most.type]["name"])
 
     def _dense(self) -> dict[str, Any]:
         """The dense part; layers that it leaves out are told.
@@ -253,15 +238,15 @@ class _Model(base.Reading):
             kind, tops = layer.type, layer.top
             is_bottom = bool(layer.bottom) and after_dense.issuperset(layer.bottom)
             after_dense = after_dense.union(tops) if is_bottom else after_dense.difference(tops)
-            if kind in _CONNECTED:
-                place = ("layers", number, _CONNECTED[kind], "num_output")
+            if kind in _WORDS["connected"]:
+                place = ("layers", number, _WORDS["connected"][kind], "num_output")
                 (bottom_mlp if is_bottom else top_mlp).extend(
                     present(layer.outputs, document, place)
                 )
             elif kind == "MultiCross":
                 present(layer.num_layers, document, ("layers", number, "mc_param", "num_layers"))
                 cross = layer
-            elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
+            elif kind not in _WORDS["uncounted"] and "SparseEmbedding" not in kind:
                 skipped.add(kind)
         if cross and not top_mlp:
             skipped.add("MultiCross")

@@ -23,6 +23,7 @@ from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
 from planner.io.workload.table_list import (
+    WORDS,
     document_of,
     entry_of,
     joined,
@@ -31,19 +32,6 @@ from planner.io.workload.table_list import (
 )
 from planner.io.workload.workload_file import workload_file_of, workload_text
 
-_KEYS: Final = {
-    "num_embeddings": "vocab_size cardinality num_buckets hash_bucket_size zch_size max_capacity",
-    "embedding_dim": "embedding_dim embedding_size",
-    "pooling_factor": "hotness max_len sequence_length",
-    "pooling": "pooling combiner",
-    "zipf_exponent": "alpha",
-}
-"""What the files call the columns of a list of tables."""
-_TABLE: Final = ("embedding_name", "share_embedding")
-_NAME: Final = ("feature_name", "sequence_name", "input_names")
-_INSIDE: Final = ("zch", "dynamicembedding")
-_EXTRA_ROWS: Final = {"boundaries": 1, "vocab_list": 2}
-"""Lists that stand for rows: bins between boundaries; words, the default and the unknown word."""
 _PROTOBUF: Final = re.compile(r"^\s*(feature_configs?|data_config|model_config)\s*:?\s*\{", re.M)
 _TOKEN: Final = re.compile(
     r"""[\s:,;]+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
@@ -106,15 +94,15 @@ def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[s
             yield from _features(part, name, length, depth + 1)
     if not isinstance(value, dict):
         return
-    inner = [value, *(value[k] for k in _INSIDE if isinstance(value.get(k), dict))]
+    inner = [value, *(value[k] for k in WORDS["inside"] if isinstance(value.get(k), dict))]
     cells = {
         column: part[key]
-        for column, keys in _KEYS.items()
-        for key in keys.split()
+        for column, keys in WORDS["features"].items()
+        for key in keys
         for part in inner
         if isinstance(part.get(key), int | float | str) and part[key] != ""
     }
-    for key, extra in _EXTRA_ROWS.items():
+    for key, extra in WORDS["extra_rows"].items():
         if key in value and "num_embeddings" not in cells:
             listed = value[key]
             cells["num_embeddings"] = extra + (len(listed) if isinstance(listed, list) else 1)
@@ -123,8 +111,9 @@ def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[s
         for key, part in value.items():
             yield from _features(part, str(key), length, depth + 1)
         return
-    feature = str(next((value[k] for k in _NAME if isinstance(value.get(k), str)), name))
-    table = next((value[k] for k in _TABLE if isinstance(value.get(k), str) and value[k]), feature)
+    said = {key: cell for key, cell in value.items() if isinstance(cell, str)}
+    feature = next((said[k] for k in WORDS["feature_names"] if k in said), name)
+    table = next((said[k] for k in WORDS["table_names"] if said.get(k)), feature)
     factor = {"pooling_factor": length} if length else {}
     yield {**cells, **factor, "name": table, "features": [feature]}
 

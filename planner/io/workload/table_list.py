@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, csv_rows, parse_scalar, read_text, show
+from planner.io.documents import Document, Keys, csv_rows, parse_scalar, read_text, read_words, show
 from planner.io.schemas import nearest
 from planner.io.workload.workload_schema import ASSUMED, TableSchema
 
@@ -24,28 +24,11 @@ KNOWN: Final = (*TableSchema.model_fields, *LAW_COLUMNS)
 NEEDED: Final = ("name", "num_embeddings", "embedding_dim")
 WHOLE: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
 
-_SYNONYMS: Final = {
-    "name": "table tablename embedding embeddingname embeddingtable",
-    "num_embeddings": "rows row nrows numrows hashsize hashbucketsize cardinality vocab vocabsize "
-    "vocabularysize numbuckets numcategories ncategories numids nunique inputdim numembedding",
-    "embedding_dim": "dim dims dimension embeddingsize embdim embeddim embsize embedsize "
-    "embeddingdimension embeddingvecsize outputdim columns numcolumns numcols",
-    "pooling_factor": "avgpooling meanpooling avgpoolingfactor multihot multihotsize hotness "
-    "avghotness meanhotness avglength meanlength avglen idspersample indicespersample bagsize",
-    "pooling": "combiner poolingtype poolingmode",
-    "dtype": "datatype precision weightdtype",
-    "features": "feature featurename featurenames",
-    "is_weighted": "weighted",
-    "zipf_exponent": "zipf zipfalpha alpha",
-}
+WORDS: Final = read_words("tables")
 _BY_WORD: Final = {
-    **{word: key for key, words in _SYNONYMS.items() for word in words.split()},
+    **{word: key for key, words in WORDS["columns"].items() for word in words},
     **{key.replace("_", ""): key for key in KNOWN},
 }
-_WORDS: Final = {
-    "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
-    "avg": "mean", "average": "mean", "pooled": "sum",
-}  # fmt: skip
 _MOST_WHOLE: Final = 2.0**53
 
 
@@ -79,7 +62,7 @@ def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEE
         problems.append(f"{where}: column {key!r} is there twice ({', '.join(same)}); keep one")
     lacking = [key for key in needed if key not in columns]
     problems += [
-        f"{where}: column {key!r} is missing; it may also be called {_SYNONYMS[key].split()[0]}"
+        f"{where}: column {key!r} is missing; it may also be called {WORDS['columns'][key][0]}"
         for key in lacking
     ]
     refuse_any(problems)
@@ -108,7 +91,7 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
             key = "pooling_factor"
         elif column in ("dtype", "pooling") and isinstance(value, str):
             word = value.lower().rpartition(".")[2]
-            value = _WORDS.get(word, word)
+            value = WORDS["words"].get(word, word)
         elif column == "features" and isinstance(value, str):
             value = [value]
         elif column in WHOLE and isinstance(value, float) and value.is_integer():
@@ -143,19 +126,6 @@ def _factors(entry: Mapping[str, Any]) -> list[Any]:
     factor = entry.get("pooling_factor", 1.0)
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
 
-
-_VALUES: Final = {
-    "training": {"batch_size_per_rank": 4096},
-    "dense": {
-        "num_dense_features": 13,
-        "bottom_mlp": [512, 256, 128],
-        "top_mlp": [1024, 512, 256, 1],
-        "interaction": "cat",
-        "dtype": "bf16",
-    },
-    "memory": {"reserve": "6 GiB"},
-}
-"""The values of these keys that are no defaults of the format."""
 
 LIST_ENDINGS: Final = (".csv", ".tsv")
 """Ends of names of files that are read as lists of tables."""
@@ -211,7 +181,12 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
     if not tables:
         refuse(f"{path}: no tables; below the line of column names, give one table per line")
     whole = joined(tables)
-    value = {"name": path.stem, **deepcopy(_VALUES), "assumed": list(ASSUMED), "tables": whole}
+    value = {
+        "name": path.stem,
+        **deepcopy(WORDS["assumed"]),
+        "assumed": list(ASSUMED),
+        "tables": whole,
+    }
     return Document(path, value, lines if len(whole) == len(tables) else {})
 
 
