@@ -26,6 +26,7 @@ import yaml
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError, refuse
 from planner.io.library import configs_folder, is_file
+from planner.support.kinds import require_list
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -531,19 +532,29 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def override(document: Document, key: str, text: str) -> None:
-    """Set one value of a document, before it is validated.
+def override_all(document: Document, pairs: Iterable[tuple[str, str]]) -> None:
+    """Set values of a document, before it is validated.
 
-    The path has to lead through values that exist, but can begin a section that the file has not.
+    A path has to lead through values that exist, but can begin a section that the file has not.
 
     Args:
         document: the document, which is changed.
-        key: a key path, such as ``tables.3.embedding_dim``.
-        text: the value as YAML.
+        pairs: a key path, such as ``tables.3.embedding_dim``, and the value as YAML.
 
     Raises:
-        InvalidInputError: there is nothing at the path, or the text is not a YAML value.
+        InvalidInputError: there is nothing at a path, or a text is not a YAML value.
     """
+    require_list("overrides", pairs, "give pairs of a key path and a value")
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
+            refuse(
+                f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
+                "value, such as ('tables.3.embedding_dim', '64')"
+            )
+        _override(document, *pair)
+
+
+def _override(document: Document, key: str, text: str) -> None:
     where = f"--set {key}={text}"
     value, _ = parse_yaml(text, where)
     try:

@@ -278,8 +278,9 @@ def made(where: str, build: Callable[[], T]) -> T:
     try:
         return build()
     except (CostModelError, InvalidInputError) as error:
+        file = f"{where.partition(':')[0]}:"
         found = str(error).splitlines()
-        lines = [line if line.startswith(where) else f"{where}: {line}" for line in found]
+        lines = [line if line.startswith(file) else f"{where}: {line}" for line in found]
         raise InvalidInputError(lines) from error
 
 

@@ -153,8 +153,8 @@ def _flags_of(words: Sequence[str], program: str) -> dict[str, str]:
             elif is_on:
                 flags[name] = ""
         elif name not in values:
-            hint = nearest(name, sorted(values | switches)) or "remove it"
-            problems.append(f"--{name}: {program} has no such flag; {hint.strip()}")
+            hint = nearest(f"--{name}", [f"--{n}" for n in sorted(values | switches)])
+            problems.append(f"--{name}: {program} has no such flag; {hint or 'remove it'}".strip())
         elif said is None:
             problems.append(f"--{name}: needs a value")
         else:

@@ -27,7 +27,7 @@ from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topolo
 from costmodels.workload import DataType
 from planner.errors import refuse
 from planner.io import schemas
-from planner.io.documents import Document, Keys, as_yaml, override, read_text
+from planner.io.documents import Document, Keys, as_yaml, override_all, read_text
 from planner.io.library import is_file, locate, names
 from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_files import load_constants
@@ -350,8 +350,7 @@ def load_system(
     """
     path = locate(source, "systems")
     document = read_system(path)
-    for pair in overrides:
-        override(document, *pair)
+    override_all(document, overrides)
     named = named_system(document, gpus, gpus_per_host)
     key = "collective_curves" if named.collective_curves else "calibration"
     return schemas.made(document.where((key,)), partial(with_measurements, named))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import typing
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,7 @@ from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, DenseArch, OperatorList, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io import schemas
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document, read_yaml
@@ -213,6 +215,28 @@ class _TableKeys(schemas.Strict):
 
 _RENAMED: Final = {"deduplicates_indices": "deduplicate_indices"}
 TableSchema: Any = schemas.schema_of(Table, "TableSchema", base=_TableKeys, keys=_RENAMED)
+
+
+def names_of(entry: Any) -> Iterator[str]:
+    """The name of the table, or the names of ``count`` equal tables."""
+    if entry.count == 1:
+        yield entry.name
+    else:
+        yield from (f"{entry.name}_{number}" for number in range(entry.count))
+
+
+def features_of(entry: Any, name: str) -> tuple[str, ...]:
+    """The features of a table as given; without any, one with the table's name.
+
+    The features of one of several equal tables get the number of the table.
+    """
+    if entry.features is None:
+        return (name,)
+    twice = [f for f, count in Counter(entry.features).items() if count > 1]
+    if twice:
+        refuse(f"features: value {twice[0]!r}: is there twice; name each feature once")
+    number = name.removeprefix(entry.name)
+    return tuple(f"{feature}{number}" for feature in entry.features)
 
 
 class _TrainingKeys(schemas.Strict):
