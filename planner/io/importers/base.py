@@ -114,7 +114,7 @@ class Reading:
             dense = DenseArch(**values.get("dense", {}))
             return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
 
-        both = {"assumed": self.assumed, "unsaid": tuple(self.unsaid)}
+        both: dict[str, Any] = {"assumed": self.assumed, "unsaid": tuple(self.unsaid)}
         workload = made(str(self.document.path), build)
         return Imported(workload=workload, source=source, **both, **told)
 
@@ -141,12 +141,12 @@ def placed(
 ) -> sharding.TablePlacement:
     """A placement with one shard on each GPU: a copy, or a block of rows."""
     rows, is_copy = table.num_embeddings, kind is sharding.ShardingType.DATA_PARALLEL
-    blocks = (0, rows) if is_copy else sharding.row_block_columns(rows, len(gpus))
+    first, count = (0, rows) if is_copy else sharding.row_block_columns(rows, len(gpus))
     return sharding.TablePlacement(
         table=table.name,
         sharding_type=kind,
         kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
-        shards=sharding.Shards(np.array(gpus), *blocks, 0, table.embedding_dim),
+        shards=sharding.Shards(np.array(gpus), first, count, 0, table.embedding_dim),
     )
 
 

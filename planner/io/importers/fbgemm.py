@@ -27,7 +27,7 @@ from costmodels.workload import Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.io.documents import Document, read_json
 from planner.io.importers import base
-from planner.io.schemas import Loose, PoolingFactor, each, present, validate
+from planner.io.schemas import Loose, PoolingFactor, each, present, row_schema, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _DENSE: Final = "none, for the file holds lookups only"
@@ -244,18 +244,10 @@ class _Argument(Loose):
     listed: Any = Field(default=None, validation_alias="__list__")
 
 
-class _Part(Loose):
-    args: list[_Argument]
-    kwargs: dict[str, _Argument] = Field(default_factory=dict)
-
-
-class _Setup(Loose):
-    build: Annotated[list[_Part], Field(min_length=1, max_length=1)]
-    input: Annotated[list[_Part], Field(min_length=1, max_length=1)]
-
-
-class _Benchmark(Loose):
-    config: Annotated[list[_Setup], Field(min_length=1, max_length=1)]
+_ONE: Final = Field(min_length=1, max_length=1)
+_Part: Any = row_schema(args=list[_Argument], kwargs=(dict[str, _Argument], {}))
+_Setup: Any = row_schema(**dict.fromkeys(("build", "input"), Annotated[list[_Part], _ONE]))
+_Benchmark: Any = row_schema(config=Annotated[list[_Setup], _ONE])
 
 
 def _optimizer(name: object) -> str:

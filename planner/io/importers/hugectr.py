@@ -65,7 +65,8 @@ class _Optimizer(Loose):
     def states(self) -> int:
         """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
         lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
-        return int(_OPTIMIZERS[self.type]["states"]) + lazy
+        states: int = _OPTIMIZERS[self.type]["states"]
+        return states + lazy
 
 
 class _Solver(Loose):
