@@ -66,7 +66,7 @@ class _Optimizer(Loose):
         """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
         lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
         states: int = _OPTIMIZERS[self.type]["states"]
-        return states + lazy
+        return states + bool(lazy)
 
 
 class _Solver(Loose):
