@@ -276,7 +276,8 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
         return document
     if not isinstance(base, str):
         refuse(f"{document.where(('base',))}: must be the name or file of a system, got {base!r}")
-    found = _beside_or_shipped(path, base)
+    beside = Path(os.path.normpath(path.parent / base))
+    found = beside if is_file(beside) else locate(base, "systems")
     seen = [p.resolve() for p in (*above, path)]
     if found.resolve() in seen:
         refuse(
@@ -289,11 +290,6 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if k not in document.lines}
     return Document(path, _merged_values(values, own, ()), document.lines, origins)
-
-
-def _beside_or_shipped(path: Path, base: str) -> Path:
-    beside = Path(os.path.normpath(path.parent / base))
-    return beside if is_file(beside) else locate(base, "systems")
 
 
 def _with_full_paths(document: Document) -> Document:

@@ -17,7 +17,6 @@ from costmodels.calibration.device import (
     LOOKUP_BLOCKS,
     HostCalls,
     Rates,
-    Row,
     collective_curves,
     fit_rates,
     host_calls_of,
@@ -298,7 +297,9 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     )
     (found, text), lookups = checked(values), None
     if rows := measured.of_block(*LOOKUP_BLOCKS):
-        lookups = made(str(measured.path), partial(_fit_lookups, rows, found))
+        lookups = made(
+            str(measured.path), lambda: fit_fbgemm([LookupRow.of(r) for r in rows], found)
+        )
         values["lookup"] = _lookup_section(lookups, measured)
         found, text = checked(values)
     write_texts_atomic({**texts, path: text})
@@ -357,10 +358,6 @@ def _calls(measured: MeasuredRows) -> HostCalls | None:
 def _note(text: str) -> str:
     """Text as the source of a number in a file."""
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
-
-
-def _fit_lookups(rows: Sequence[Row], topology: Topology) -> FbgemmFit:
-    return fit_fbgemm([LookupRow.of(row) for row in rows], topology)
 
 
 def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:

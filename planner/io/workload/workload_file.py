@@ -406,10 +406,16 @@ def workload_text(
     found = {table.communication for table in workload.tables}
     shared = found.pop() if len(found) == 1 else None
     bare, reserved = {*given.get("tables.pooling_factor", ())}, workload.reserved_bytes
+    dense, training = workload.dense, entry_of(workload, always=_ALWAYS)
+    if shared is not None:
+        training["communication"] = spec.communication_entry(shared)
+    if "between_steps" in training:
+        training["between_steps"] = f"{workload.between_steps_s!r} s"
+    always = ("dtype",) if dense.layers or dense.operators else _DLRM
     sections: dict[str, Any] = {
         "assumed": [key for key in given if not key.startswith("tables.")],
-        "training": _training(workload, shared),
-        "dense": {} if workload.dense == DenseArch() else _dense(workload.dense),
+        "training": training,
+        "dense": {} if dense == DenseArch() else entry_of(dense, always=always),
         "memory": {"reserve": bytes_text(reserved)} if reserved else {},
         "tables": list(_tables(workload, shared, bare, law_is_known=law_is_known)),
         "constraints": _rules(constraints),
@@ -476,20 +482,6 @@ def comment_lines(lines: Iterable[str]) -> list[str]:
 def _on_one_line(text: str) -> str:
     """The text on one line, so that it cannot end a comment early."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _training(workload: Workload, shared: Communication | None) -> dict[str, Any]:
-    found = entry_of(workload, always=_ALWAYS)
-    if shared is not None:
-        found["communication"] = spec.communication_entry(shared)
-    if "between_steps" in found:
-        found["between_steps"] = f"{workload.between_steps_s!r} s"
-    return found
-
-
-def _dense(dense: DenseArch) -> dict[str, Any]:
-    is_listed = dense.layers or dense.operators
-    return entry_of(dense, always=("dtype",) if is_listed else _DLRM)
 
 
 def _tables(
