@@ -249,7 +249,7 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
             table=name,
             sharding_type=entry.sharding_type,
             kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
-            shards=shards_of(entry, table, None, None),
+            shards=shards_of(entry),
         )
         sharding.check_tiling(placement, rows, columns)
     return table

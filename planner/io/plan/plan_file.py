@@ -8,7 +8,7 @@ order of its rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
 SCHEMA_VERSION: Final = 1
+DEFAULT_LOAD_FACTOR: Final = 0.2
+"""Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
 Count = Annotated[int, Field(ge=0)]
 Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -64,9 +66,10 @@ class ParameterSchema(Loose):
         return self.cache_load_factor or (params.load_factor if params else None)
 
     @property
-    def is_cached(self) -> bool:
-        """Whether a cache on the device holds a share of the rows."""
-        return self.compute_kernel is sharding.ComputeKernel.FUSED_UVM_CACHING
+    def cache_ratio(self) -> float | None:
+        """The share of the rows that a cache on the device holds; None without a cache."""
+        is_cached = self.compute_kernel is sharding.ComputeKernel.FUSED_UVM_CACHING
+        return (self.load_factor or DEFAULT_LOAD_FACTOR) if is_cached else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,83 +160,72 @@ _READ: Final = ("predicted_s", "objective", "torchrec_defaults", "num_scenarios"
 PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ, **_FOUND)
 
 
-def shards_of(
-    entry: ParameterSchema,
-    table: Table | None,
-    world_size: int | None,
-    local_world_size: int | None,
-) -> Sequence[sharding.Shard]:
-    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
+def shards_of(entry: ParameterSchema) -> tuple[sharding.Shard, ...]:
+    """The shards of an entry as written.
 
-    Args:
-        entry: one table of the file.
-        table: the table with its shape, if the workload is known.
-        world_size: number of ranks that the plan was made for, if known.
-        local_world_size: ranks per host, if known.
+    Raises:
+        InvalidInputError: they contradict the list of ranks.
+    """
+    shards = tuple(
+        sharding.Shard(
+            rank=int(s.placement.removeprefix("rank:").split("/")[0]),
+            row_offset=s.shard_offsets[0],
+            num_rows=s.shard_sizes[0],
+            col_offset=s.shard_offsets[1],
+            num_cols=s.shard_sizes[1],
+        )
+        for s in entry.shards or ()
+    )
+    placed = [s.rank for s in shards]
+    if entry.ranks is not None and placed != entry.ranks:
+        refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
+    return shards
+
+
+def _placement(
+    name: str, entry: ParameterSchema, table: Table | None, world: int | None, local: int | None
+) -> sharding.TablePlacement:
+    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
 
     Raises:
         InvalidInputError: the shards contradict the list of ranks, or they are missing and cannot
             be computed.
     """
+    kind, ranks, step = entry.sharding_type, entry.ranks, 1
+    kernel, ratio = entry.compute_kernel, entry.cache_ratio
+    same: dict[str, Any] = {
+        "sharding_type": kind,
+        "kernel": kernel,
+        "cache_load_factor_ratio": ratio,
+    }
     if entry.shards:
-        shards = tuple(
-            sharding.Shard(
-                rank=int(s.placement.removeprefix("rank:").split("/")[0]),
-                row_offset=s.shard_offsets[0],
-                num_rows=s.shard_sizes[0],
-                col_offset=s.shard_offsets[1],
-                num_cols=s.shard_sizes[1],
-            )
-            for s in entry.shards
-        )
-        placed = [s.rank for s in shards]
-        if entry.ranks is not None and placed != entry.ranks:
-            refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
-        return shards
+        return sharding.TablePlacement(table=name, shards=shards_of(entry), **same)
     if table is None:
         refuse("has no shards; its shape is only known with the workload")
-    everywhere = sharding.SPREAD[entry.sharding_type] is sharding.Spread.UNIFORM
-    all_ranks = list(range(world_size or 0)) if everywhere else []
-    ranks = all_ranks if entry.ranks is None else entry.ranks
-    return _laid_out(entry, table, ranks, local_world_size)
-
-
-def _laid_out(
-    entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
-) -> Sequence[sharding.Shard]:
+    spread = sharding.SPREAD[kind]
+    if ranks is None and spread is sharding.Spread.UNIFORM:
+        ranks = list(range(world or 0))
     if not ranks:
         refuse("has neither shards nor ranks; give one of them")
-    kind = entry.sharding_type
     if kind is sharding.ShardingType.TABLE_WISE and len(ranks) > 1:
         refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
-    spread, step = sharding.SPREAD[kind], 1
     if spread is sharding.Spread.HOSTS:
-        given = len(ranks) if kind is sharding.ShardingType.TABLE_ROW_WISE else local_world_size
+        given = len(ranks) if kind is sharding.ShardingType.TABLE_ROW_WISE else local
         if given is None:
             refuse("has no shards; which ranks share a host is not known, give local_world_size")
         step = given
     pieces = 1 if spread is sharding.Spread.UNIFORM else len(ranks[::step])
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
-        refuse(
-            f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
-        )
-    option = sharding.ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=entry.compute_kernel,
-        column_widths=(width,) * pieces,
-        cache_load_factor_ratio=None if "caching" not in entry.compute_kernel else 0.5,
-    )
+        columns = f"{table.embedding_dim} columns are no multiple of {pieces}"
+        refuse(f"ranks: value {ranks[:8]}: {columns}")
+    option = sharding.ShardingOption(table=name, column_widths=(width,) * pieces, **same)
     where, sizes = option.places_of(ranks, step), {"world_size": len(ranks)}
     placed = sharding.place(option, table.num_embeddings, where, local_world_size=step, **sizes)
     if list(placed.ranks) != ranks:
         refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
-    return placed.shards
+    return placed
 
-
-DEFAULT_LOAD_FACTOR: Final = 0.2
-"""Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
 _MOST_LINES: Final = 20
 
@@ -311,7 +303,7 @@ def _saved(
         where = f"{path}: {documents.dotted(('plan', *keys))}"
         build = partial(_placement, name, entry, table, world, local)
         placements.append(collect(problems, where, build))
-        bare += entry.is_cached and entry.load_factor is None
+        bare += entry.cache_ratio is not None and entry.load_factor is None
     refuse_any(shortened(problems, path, _MOST_LINES))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     plan = sharding.Plan(placements=tuple(filter(None, placements)))
@@ -425,20 +417,6 @@ def _is_module(value: object) -> bool:
     """Whether this has the tables of one module, and not the modules of a plan."""
     entries = value.values() if isinstance(value, dict) else ()
     return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
-
-
-def _placement(
-    name: str, entry: ParameterSchema, table: Table | None, world: int | None, local: int | None
-) -> sharding.TablePlacement:
-    return sharding.TablePlacement(
-        table=name,
-        sharding_type=entry.sharding_type,
-        kernel=entry.compute_kernel,
-        shards=shards_of(entry, table, world, local),
-        cache_load_factor_ratio=(entry.load_factor or DEFAULT_LOAD_FACTOR)
-        if entry.is_cached
-        else None,
-    )
 
 
 def _check(
