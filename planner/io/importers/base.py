@@ -238,35 +238,28 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
     """One table; shards with holes are refused, because the shape read from them would be wrong."""
-    rows, columns = _shape(name, entry, given)
-    for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
-        if not 1 <= value <= most:
-            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
-    table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
+    shape, placement = given, None
     if entry.shards:
-        replicated = entry.sharding_type is sharding.ShardingType.DATA_PARALLEL
+        is_copy = entry.sharding_type is sharding.ShardingType.DATA_PARALLEL
         placement = sharding.TablePlacement(
             table=name,
             sharding_type=entry.sharding_type,
-            kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
+            kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
             shards=shards_of(entry),
         )
-        sharding.check_tiling(placement, rows, columns)
-    return table
-
-
-def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
-    if not entry.shards:
-        if given is None:
-            refuse(
-                f"table {name!r}: has no shards, so that its shape is not known; give it with "
-                f"--shape {name}=ROWSxCOLUMNS"
-            )
-        return given
-    ends = [
-        [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
-    ]
-    rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
-    if given is not None and given != (rows, columns):
-        refuse(f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}")
-    return rows, columns
+        cells = placement.cells
+        ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols
+        shape = int(ends[0].max()), int(ends[1].max())
+        if given not in (None, shape):
+            refuse(f"table {name!r}: shape {given} was given, its shards cover {shape}")
+    if shape is None:
+        refuse(
+            f"table {name!r}: has no shards, so that its shape is not known; give it with "
+            f"--shape {name}=ROWSxCOLUMNS"
+        )
+    for what, value, most in zip(("rows", "columns"), shape, (MAX_ROWS, MAX_COLUMNS), strict=True):
+        if not 1 <= value <= most:
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
+    if placement is not None:
+        sharding.check_tiling(placement, *shape)
+    return plain_table(name, *shape, [(name, 1.0)], module=module)

@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -453,7 +452,7 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
         ("different_hosts", "hosts", "ddr_capacity", "ddr_capacity_by_host_bytes",
          topology.ddr_capacities()),
     ):  # fmt: skip
-        entries, given = getattr(schema, section), Counter[int]()
+        entries, given = getattr(schema, section), set[int]()
         for entry in entries:
             at, number = getattr(entry, places), getattr(entry, key)
             if max(at) >= len(values):
@@ -462,11 +461,10 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
                     f"0..{len(values) - 1} at this size; remove it, or use more GPUs"
                 )
             if number is not None:
+                if twice := given & {*at}:
+                    refuse(f"{section}: 2 entries give {key} of {min(twice)}; keep one")
                 values[at] = number.value
-                given.update({*at})
-        for place, times in given.items():
-            if times > 1:
-                refuse(f"{section}: {times} entries give {key} of {place}; keep one")
+                given |= {*at}
         if entries:
             own[field] = tuple(values.tolist())
     return replace(topology, **own)
