@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.support.lazy import load_lazily
+from planner.support import load_lazily
 
 if TYPE_CHECKING:
     from costmodels.distribution.uniform import Uniform as Uniform

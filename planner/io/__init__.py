@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.support.lazy import load_lazily
+from planner.support import load_lazily
 
 if TYPE_CHECKING:
     from planner.io.constraints import constraints_json_schema as constraints_json_schema

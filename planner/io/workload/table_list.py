@@ -60,10 +60,10 @@ def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEE
     for key in twice:
         same = [repr(name) for name, k in zip(given, columns, strict=True) if k == key]
         problems.append(f"{where}: column {key!r} is there twice ({', '.join(same)}); keep one")
-    lacking = [key for key in needed if key not in columns]
     problems += [
         f"{where}: column {key!r} is missing; it may also be called {WORDS['columns'][key][0]}"
-        for key in lacking
+        for key in needed
+        if key not in columns
     ]
     refuse_any(problems)
     return columns
@@ -106,16 +106,14 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one table, each with other features, as one table with all of these features."""
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
         features = entry.get("features")
         key = repr({k: v for k, v in entry.items() if k not in ("features", "pooling_factor")})
-        if not isinstance(features, list):
-            tables[f"{number}"] = entry
-        elif (first := tables.setdefault(key, entry)) is not entry:
-            if {*first["features"]} & {*features}:
-                tables[f"{number}"] = entry
-                continue
+        first = tables.setdefault(key if isinstance(features, list) else number, entry)
+        if first is not entry and {*first["features"]} & {*features}:
+            tables[number] = entry
+        elif first is not entry:
             factors = [*_factors(first), *_factors(entry)]
             first["features"] = [*first["features"], *features]
             first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
