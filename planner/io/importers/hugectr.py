@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -36,6 +36,9 @@ _OUTPUTS: Final = (
 _LOAD_FACTOR: Final = 0.75
 _HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
+
+
+_T = TypeVar("_T")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -166,6 +169,9 @@ class _Model(base.Reading):
         if not self.embeddings:
             document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
 
+    def _need(self, value: _T | None, *keys: str | int) -> _T:
+        return present(value, self.document, keys)
+
     def result(self) -> base.Imported:
         solver, path = self.solver, self.document.path
         is_half = bool(solver.mixed_precision)
@@ -225,11 +231,9 @@ class _Model(base.Reading):
         Fully connected layers that depend only on the dense input are the bottom MLP; the others
         are the top MLP.
         """
-        document, solver, width = self.document, self.solver, 0
+        solver, width = self.solver, 0
         if self.data.dense is not None:
-            width = present(
-                self.data.dense_dim, document, ("layers", self.at, "dense", "dense_dim")
-            )
+            width = self._need(self.data.dense_dim, "layers", self.at, "dense", "dense_dim")
         after_dense = set(self.data.dense_top)
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
@@ -241,11 +245,9 @@ class _Model(base.Reading):
             after_dense = after_dense.union(tops) if is_bottom else after_dense.difference(tops)
             if kind in _WORDS["connected"]:
                 place = ("layers", number, _WORDS["connected"][kind], "num_output")
-                (bottom_mlp if is_bottom else top_mlp).extend(
-                    present(layer.outputs, document, place)
-                )
+                (bottom_mlp if is_bottom else top_mlp).extend(self._need(layer.outputs, *place))
             elif kind == "MultiCross":
-                present(layer.num_layers, document, ("layers", number, "mc_param", "num_layers"))
+                self._need(layer.num_layers, "layers", number, "mc_param", "num_layers")
                 cross = layer
             elif kind not in _WORDS["uncounted"] and "SparseEmbedding" not in kind:
                 skipped.add(kind)
@@ -281,7 +283,7 @@ class _Model(base.Reading):
         gpus, place = range(self.world), ("layers", self.at, "sparse")
         inputs = {
             name: (sparse, (*place, i))
-            for i, sparse in enumerate(present(self.data.sparse, self.document, place))
+            for i, sparse in enumerate(self._need(self.data.sparse, *place))
             for name in sparse.top
         }
         for number, layer in self.embeddings:
@@ -320,7 +322,7 @@ class _Model(base.Reading):
     ) -> list[Table]:
         """One table for each slot, or one for all where slots are neither cut nor have sizes."""
         keys: Keys = ("layers", number, "sparse_embedding_hparam")
-        hparam = present(layer.sparse_embedding_hparam, self.document, keys)
+        hparam = self._need(layer.sparse_embedding_hparam, *keys)
         slots, name = sparse.slot_num, layer.title
         names = [f"{name}_slot{i}" for i in range(slots)]
         features = list(zip(names, self._factors(sparse, where), strict=True))
@@ -376,7 +378,7 @@ class _Model(base.Reading):
                     self.assume("tables", f"{key} indices per sample, the most there may be")
                 return each(given, slots, self.document, (*keys, key))
         key = "max_feature_num_per_sample"
-        total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
+        total = self._need(sparse.max_feature_num_per_sample, *keys, key)
         self.assume("tables", f"{key} / slot_num indices per sample and slot")
         return [total / slots] * slots
 

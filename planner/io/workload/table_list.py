@@ -108,7 +108,7 @@ def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one table, each with other features, as one table with all of these features."""
     tables: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
-        features = entry.get("features")
+        features: Any = entry.get("features")
         key = repr({k: v for k, v in entry.items() if k not in ("features", "pooling_factor")})
         first = tables.setdefault(key if isinstance(features, list) else number, entry)
         if first is not entry and {*first["features"]} & {*features}:
