@@ -194,11 +194,6 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     return f"{where}: not valid YAML: {problem}; {hint}"
 
 
-_STYLE: Final[dict[str, Any]] = {
-    "default_flow_style": True,
-    "sort_keys": False,
-    "allow_unicode": True,
-}
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 
 
@@ -253,7 +248,8 @@ def yaml_items(values: Iterable[object]) -> list[str]:
 
 
 def _dumped(value: object, width: int) -> str:
-    return str(yaml.dump(value, Dumper=_Dumper, width=width, **_STYLE))
+    style: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(value, Dumper=_Dumper, width=width, **style))
 
 
 MAX_BYTES: Final = 64 * MIB
