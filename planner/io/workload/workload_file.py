@@ -356,11 +356,8 @@ def load_problem(
         2
     """
     file = load_workload_file(workload)
-    return PlanningProblem(
-        workload=file.workload,
-        topology=load_system(system, gpus=gpus, gpus_per_host=gpus_per_host),
-        constraints=file.constraints,
-    )
+    topology = load_system(system, gpus=gpus, gpus_per_host=gpus_per_host)
+    return PlanningProblem(workload=file.workload, topology=topology, constraints=file.constraints)
 
 
 # ------------------------------------------------------------------ writing
