@@ -13,9 +13,8 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -45,8 +44,7 @@ KAGGLE_ROWS: Final[list[int]] = _KNOWN["criteo_kaggle_rows"]
 MLPERF_HOT: Final[list[int]] = _KNOWN["mlperf_indices_per_sample"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DlrmCommand:
+class DlrmCommand(NamedTuple):
     """One command line.
 
     Attributes:
@@ -85,11 +83,8 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
         begins = words.index("--") if "--" in words else own[program].index(True)
         first = 0 if words[0].startswith("--") else begins
     first += words[first : first + 1] == ["--"]
-    return DlrmCommand(
-        program=program,
-        flags=_flags_of(words[first:], program),
-        world_size=_world_size(" ".join(words[:first])),
-    )
+    world_size = _world_size(" ".join(words[:first]))
+    return DlrmCommand(program, _flags_of(words[first:], program), world_size)
 
 
 def _split(words: Sequence[str]) -> list[str]:
