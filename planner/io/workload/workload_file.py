@@ -5,6 +5,7 @@ What is written reads back as equal; a note for a key becomes a comment behind i
 
 from __future__ import annotations
 
+import glob
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -183,7 +184,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
         table = collect(problems, document.where(("tables", index)), build)
         tables += [table] if table is not None else []
         if entry.constraints.model_fields_set:
-            limits.append(table_constraint(_literal(name), entry.constraints))
+            limits.append(table_constraint(glob.escape(name), entry.constraints))
     problems += [
         f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
         "this name; give each its own"
@@ -266,7 +267,9 @@ def _operators(schema: spec.DenseSchema, document: Document) -> OperatorList | N
         return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
         refuse("operators and ops both list the operators; keep one of them")
-    return spec.read_operators(document.path.parent / schema.ops)
+    path = document.path.parent / schema.ops
+    found = validate(spec.OperatorListSchema, read_yaml(path))
+    return made(str(path), partial(noun_of, OperatorList, found))
 
 
 def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
@@ -323,11 +326,6 @@ def _table(
         if entry.deduplicate_indices is None
         else entry.deduplicate_indices,
     )
-
-
-def _literal(name: str) -> str:
-    """A pattern that matches exactly this name."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def load_problem(

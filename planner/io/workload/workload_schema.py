@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema
@@ -27,7 +26,7 @@ from costmodels.workload import DataType, DenseArch, OperatorList, Table, Worklo
 from planner.errors import InvalidInputError, refuse
 from planner.io import schemas
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
-from planner.io.documents import Document, read_yaml
+from planner.io.documents import Document
 
 KINDS: Final = discovery.names(kinds)
 _Kinded: Any = schemas.row_schema(kind=Literal[KINDS])
@@ -78,16 +77,6 @@ OperatorListSchema: Any = schemas.schema_of(
     before_tables=_Operators,
     after_tables=_Operators,
 )
-
-
-def read_operators(path: Path) -> OperatorList:
-    """The operators of a YAML or JSON file.
-
-    Raises:
-        InvalidInputError: lists every broken rule with file, line, key and value.
-    """
-    schema = schemas.validate(OperatorListSchema, read_yaml(path))
-    return schemas.made(str(path), partial(schemas.noun_of, OperatorList, schema))
 
 
 MAX_TABLES: Final = 100_000
