@@ -183,7 +183,8 @@ def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
     told = [m.__doc__ or "" for m in (*reversed(model.__mro__), _NOUNS.get(model, model))]
     keys = {to: field for field, to in _KEYS.get(model, {}).items()}
     texts = dict(match for doc in told for match in _ATTRIBUTE.findall(inspect.cleandoc(doc)))
-    schema["description"] = str(schema.get("description", "")).partition("\n\nAttributes:")[0]
+    if "description" in schema:
+        schema["description"] = schema["description"].partition("\n\nAttributes:")[0]
     for key, part in schema.get("properties", {}).items():
         if found := texts.get(key) or texts.get(keys.get(key, key)):
             part.setdefault("description", " ".join(found.split()))
@@ -213,10 +214,10 @@ class Strict(Loose):
         return self
 
 
-def row_schema(**keys: Any) -> type[Loose]:
+def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:
     """The schema of values that need these keys, unless they come with a default."""
     kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
-    return pydantic.create_model("Row", __base__=Loose, **kinds)
+    return pydantic.create_model(title, __base__=Loose, **kinds)
 
 
 def validate(schema: type[M], document: Document) -> M:

@@ -21,7 +21,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io import documents
-from planner.io.schemas import Loose, collect, noun_of, schema_of, shortened, validate
+from planner.io.schemas import Loose, collect, noun_of, row_schema, schema_of, shortened, validate
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
@@ -43,10 +43,9 @@ class ShardSchema(Loose):
     placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
 
 
-class CacheParamsSchema(Loose):
-    """TorchRec's cache parameters, as some tools write them."""
-
-    load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+Share = Annotated[float, Field(gt=0, lt=1)]
+# TorchRec's cache parameters, as some tools write them.
+CacheParamsSchema: Any = row_schema("CacheParamsSchema", load_factor=(Share | None, None))
 
 
 class ParameterSchema(Loose):
@@ -56,7 +55,7 @@ class ParameterSchema(Loose):
     compute_kernel: Annotated[sharding.ComputeKernel, Field(strict=False)]
     ranks: list[Count] | None = None
     shards: list[ShardSchema] | None = None
-    cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    cache_load_factor: Share | None = None
     cache_params: CacheParamsSchema | None = None
 
     @property
@@ -110,26 +109,10 @@ class SavedPlan:
     warnings: tuple[str, ...] = ()
 
 
-class PredictedSchema(Loose):
-    """What an iteration costs."""
-
-    iteration_time_s: Seconds
-
-
-class SolverSchema(Loose):
-    """How the search went."""
-
-    objective: str
-    torchrec_defaults: bool = False
-
-
-class WholeSchema(Loose):
-    """All ranks of a job, of which a plan is for one group with a copy of the tables."""
-
-    world_size: Size
-    local_world_size: Size
-
-
+# What an iteration costs, how the search went, and all ranks of a job whose plan is for one group.
+PredictedSchema: Any = row_schema("PredictedSchema", iteration_time_s=Seconds)
+SolverSchema: Any = row_schema("SolverSchema", objective=str, torchrec_defaults=(bool, False))
+WholeSchema: Any = row_schema("WholeSchema", world_size=Size, local_world_size=Size)
 _NAMES: Final = (
     "workload", "workload_hash", "system", "system_hash", "inputs_hash", "pipeline", "tool",
 )  # fmt: skip
