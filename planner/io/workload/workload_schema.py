@@ -23,7 +23,7 @@ from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, DenseArch, OperatorList, Table, Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse
 from planner.io import schemas
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document
@@ -36,20 +36,17 @@ def layers_of(
     entries: list[dict[str, Any]], document: Document, problems: list[str]
 ) -> tuple[AbstractLayer, ...]:
     """The layers of some entries; broken rules become lines in ``problems``."""
-    layers = []
-    for index, entry in enumerate(entries):
-        part = replace(document, value=entry, above=("dense", "layers", index))
-        try:
-            kind = schemas.validate(_Kinded, part).kind
-            noun, schema = _layer_schema(kind)
-            layers.append(
-                schemas.made(
-                    part.where(()), partial(schemas.noun_of, noun, schemas.validate(schema, part))
-                )
-            )
-        except InvalidInputError as error:
-            problems += error.problems
-    return tuple(layers)
+    parts = [
+        replace(document, value=entry, above=("dense", "layers", index))
+        for index, entry in enumerate(entries)
+    ]
+    found = [schemas.collect(problems, p.where(()), partial(_layer, p)) for p in parts]
+    return tuple(layer for layer in found if layer is not None)
+
+
+def _layer(part: Document) -> AbstractLayer:
+    noun, schema = _layer_schema(schemas.validate(_Kinded, part).kind)
+    return schemas.noun_of(noun, schemas.validate(schema, part))
 
 
 @functools.cache
