@@ -26,7 +26,6 @@ import yaml
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError, refuse
 from planner.io.library import configs_folder, is_file
-from planner.support.kinds import require_list
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -540,8 +539,7 @@ def override_all(document: Document, pairs: Iterable[tuple[str, str]]) -> None:
     Raises:
         InvalidInputError: there is nothing at a path, or a text is not a YAML value.
     """
-    require_list("overrides", pairs, "give pairs of a key path and a value")
-    for pair in pairs:
+    for pair in pairs if isinstance(pairs, list | tuple) else [pairs]:
         if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
             refuse(
                 f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
