@@ -1,7 +1,7 @@
 """Which sharding plan makes a training iteration fastest?
 
-The public names are those of ``__all__``. Each is loaded from its module when it is first used, so
-that importing the package costs nothing.
+Each public name is loaded from its module when it is first used, so that importing the package
+costs nothing.
 
 Example:
     >>> from planner import load_system, load_workload, plan
@@ -13,8 +13,9 @@ Example:
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from planner.support import load_lazily
 
 if TYPE_CHECKING:
     from costmodels.distribution.uniform import Uniform as Uniform
@@ -49,32 +50,4 @@ if TYPE_CHECKING:
     from planner.result import PlanningResult as PlanningResult
     from planner.settings import SearchSettings as SearchSettings
 
-_NAMES = {
-    "costmodels.distribution.uniform": "Uniform",
-    "costmodels.distribution.zipf": "Zipf",
-    "costmodels.workload": "Feature Table Workload",
-    "planner.api": "compare estimate plan solve",
-    "planner.errors": "InfeasibleError InvalidInputError NoPlanFoundError PlannerError "
-    "StoppedError",
-    "planner.io": "load_constraints load_plan load_problem load_system load_workload "
-    "load_workload_file save_plan workload_from_dataframe",
-    "planner.problem": "Constraints CountLimit MemoryLimit MoveLimit PlanningProblem "
-    "TableConstraint TableGroup",
-    "planner.result": "PlanningResult",
-    "planner.settings": "SearchSettings",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module."""
-    if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """The public names, for completion."""
-    return list(__all__)
+load_lazily(globals())
