@@ -49,7 +49,7 @@ from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api, io
-from planner.errors import InfeasibleError, InvalidInputError, PlannerError
+from planner.errors import InfeasibleError, InvalidInputError, PlannerError, refuse
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
@@ -210,11 +210,10 @@ def best_plan(job: Job) -> PlanningResult:
     if rates_by_torchrec(job.search.objective):
         counts = [job.theirs]
         if job.model.key_values:
-            message = (
+            refuse(
                 f"objective {job.search.objective!r} cannot rate key-value tables "
                 f"({[*job.model.key_values][:5]}); use objective 'iteration'"
             )
-            raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
         try:
@@ -283,17 +282,16 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     """
     workload = count.workload
     problem = PlanningProblem(workload=workload, topology=count.topology)
-    limits = pipeline_of(problem, count.make_pipeline).device_limits
+    limits = np.maximum(pipeline_of(problem, count.make_pipeline).device_limits, 0.0)
     ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
-    needed = sum(workload.trained_bytes(t) for t in ordinary)
-    short = needed > float(np.maximum(limits, 0.0).sum())
-    left = f"{format_bytes(max(float(limits.min()), 0.0))} on each of {len(limits)} ranks"
+    left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
-    if short:
-        return ShardPlannerError("\n".join(lines), PlannerErrorType.INSUFFICIENT_STORAGE)
-    lines.append("all devices together have room: widen the constraints or sharding types")
-    return ShardPlannerError("\n".join(lines), PlannerErrorType.STRICT_CONSTRAINTS)
+    kind = PlannerErrorType.INSUFFICIENT_STORAGE
+    if sum(map(workload.trained_bytes, ordinary)) <= float(limits.sum()):
+        lines.append("all devices together have room: widen the constraints or sharding types")
+        kind = PlannerErrorType.STRICT_CONSTRAINTS
+    return ShardPlannerError("\n".join(lines), kind)
 
 
 def soundest_plan(job: Job) -> PlanningResult:
@@ -563,21 +561,17 @@ def rival_plan(
         module: the model.
         sharders: its sharders.
     """
-    topology, workload, share = (
-        job.topology,
-        job.ours.workload,
-        min(job.limit_s / _WHOLE_LIMIT_S, 1.0),
-    )
-    num_tables, most = len(workload.tables), int(share * MOST_COMPARED)
-    if num_tables * topology.world_size > most:
+    topology, workload = job.topology, job.ours.workload
+    share = min(job.limit_s / _WHOLE_LIMIT_S, 1.0)
+    size, most = len(workload.tables) * topology.world_size, int(share * MOST_COMPARED)
+    if size > most:
         within = f" within {job.limit_s:g} s" if share < 1.0 else ""
         return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
     rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
-    factors = {n: r.cache_load_factors for n, r in rules.items()}
+    factors = {name: rule.cache_load_factors for name, rule in rules.items()}
     try:
-        work = share * _MOST_WORK / (num_tables * topology.world_size)
         for proposer in proposers_of(theirs):
-            ended(proposer, max(int(work) // 2, 1))
+            ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
         options = last_options(theirs)
@@ -587,14 +581,10 @@ def rival_plan(
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
-    device = topology.compute_device
-    wrong = [
-        *runtime_problems(plan, workload, job.ours.topology, device),
-        *(
-            f"table {placed.table!r} as {placed.sharding_type} on {device}"
-            for placed in plan.placements
-            if placed.sharding_type not in rules[placed.table].sharding_types
-        ),
+    wrong = runtime_problems(plan, job) + [
+        f"table {placed.table!r} as {placed.sharding_type} on {topology.compute_device}"
+        for placed in plan.placements
+        if placed.sharding_type not in rules[placed.table].sharding_types
     ]
     if wrong:
         return Rival(reason=f"cannot run: {wrong[0]}")
@@ -603,12 +593,10 @@ def rival_plan(
     return Rival(plan=plan, rating_ms=rating_ms)
 
 
-def runtime_problems(
-    plan: Plan, workload: Workload, topology: Topology, compute_device: str
-) -> list[str]:
+def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
-    device = OUR_DEVICE.get(compute_device, compute_device)
-    layout = layout_problems(plan, workload, topology, device=device)
+    workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
+    layout = layout_problems(plan, workload, job.ours.topology, device=device)
     return [*layout, *width_problems(plan, workload).values()]
 
 
@@ -646,18 +634,18 @@ def load_for_model(path: Path, job: Job) -> Plan:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
-    workload, topology, _ = job.ours
+    workload, topology, make_pipeline = job.ours
     problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
     try:
         plan = io.load_plan(path, workload, topology).plan
-        problems = runtime_problems(plan, workload, topology, job.topology.compute_device)
+        problems = runtime_problems(plan, job)
     except InvalidInputError as error:
         plan, problems = Plan(placements=()), list(error.problems)
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
         raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
-    fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
+    fullest = pipeline_of(problem, make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
         lines.append(
             f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "

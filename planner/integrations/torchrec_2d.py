@@ -18,7 +18,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.system_models import sync_time_s
 from costmodels.topology import Topology
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, NoPlanFoundError, refuse
 from planner.integrations.drop_in import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
@@ -84,11 +84,10 @@ def group_choices(
     """
     world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
-        message = (
+        refuse(
             f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
             f"sizes {list(sizes)} and {sync_interval}"
         )
-        raise InvalidInputError(message)
     refuse_key_values(model.key_values, "a choice of group sizes")
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)

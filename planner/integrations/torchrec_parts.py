@@ -44,7 +44,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
@@ -77,8 +77,7 @@ class _Priced:
     ) -> None:
         group, world = topology.intra_group_size, topology.world_size
         if world % group:
-            message = f"world size {world} is no multiple of the {group} ranks of a host"
-            raise InvalidInputError(message)
+            refuse(f"world size {world} is no multiple of the {group} ranks of a host")
         given = system is not None
         self._system = topology_from_torchrec(topology, system, rates_from_base=given)
         self._given, self._hints = dict(constraints or {}), hints
@@ -100,11 +99,10 @@ class _Priced:
             owner = option.module[1]
             config = (table_configs(owner) or {}).get(option.name)
             if config is None or getattr(config, "use_virtual_table", False):
-                message = (
+                refuse(
                     f"table {option.name!r} of a {type(owner).__name__} cannot be priced here; "
                     "see ShardPlanner"
                 )
-                raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths

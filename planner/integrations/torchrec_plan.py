@@ -35,7 +35,7 @@ from torchrec.distributed.types import (
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
 from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
@@ -131,8 +131,7 @@ def plan_of(
     for option in options:
         name = names[key_of(option)]
         if any(shard.rank is None for shard in option.shards):
-            message = f"table {name!r}: a shard has no rank yet; place the options first"
-            raise InvalidInputError(message)
+            refuse(f"table {name!r}: a shard has no rank yet; place the options first")
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
         placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
@@ -160,13 +159,12 @@ def terms_of(
     try:
         kernel = settings.our_kernel(option.compute_kernel)
         kind = ShardingType(option.sharding_type)
-    except ValueError as error:
-        message = (
+    except ValueError:
+        refuse(
             f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
             "no cost model; constrain its sharding_types, or its compute_kernels to some of "
             f"{', '.join(ComputeKernel)}"
         )
-        raise InvalidInputError(message) from error
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None

@@ -40,7 +40,6 @@ from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import pricing, settings
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
-from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
 from planner.settings import SearchSettings
 from planner.support.text import significant
@@ -157,17 +156,13 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
         warn_of_unused(ShardPlanner, given)
-        self.result: PlanningResult | None = None
-        self.block = ""
+        self._forget()
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)
         self._hints = hints
         self._search = {name: given[name] for name in _OF_SEARCHES[1:]}
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
-        self._started_s = self._planning_limit_s = 0.0
-        self._rival = search.NO_RIVAL
-        self._best_plan: list[ShardingOption] | None = None
         self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
@@ -242,11 +237,16 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
     # -------------------------------------------------------------- steps of one plan
 
+    def _forget(self) -> None:
+        self.result: PlanningResult | None = None
+        self.block, self._rival = "", search.NO_RIVAL
+        self._best_plan: list[ShardingOption] | None = None
+        self._num_proposals = self._num_plans = 0
+
     def _plan_within(
         self, most_s: float, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
-        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
-        self._num_proposals = self._num_plans = 0
+        self._forget()
         self._started_s = time.perf_counter()
         self._planning_limit_s = min(self._limit_s, most_s)
         if most_s < self._limit_s:
@@ -278,8 +278,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if model is None:
             return ShardingPlan({})
         job = self._job(model, module, sharders)
-        if mismatch := topologies.pod_size_mismatch(self._topology):
-            logger.warning(mismatch)
+        _warn(*topologies.pod_size_mismatch(self._topology))
         options: list[ShardingOption] = []
         if self.plan_loader is not None:
             space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
@@ -399,22 +398,12 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if self._plan_file is not None:
             return search.load_for_model(self._plan_file, job)
         said = topologies.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
-        for line in (*model.warnings, *said):
-            logger.warning(line)
+        _warn(*model.warnings, *said)
         listed = self._user_enumerator
         limits = rules.search_limits(model, self._topology, listed, module, sharders)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
-        for line in (
-            *result.warnings,
-            *rules.copied_by_another_optimizer(result.plan, model.tables),
-        ):
-            logger.warning(line)
+        _warn(*result.warnings, *rules.copied_by_another_optimizer(result.plan, model.tables))
         self._num_proposals = self._num_plans = result.solver.evaluations
-        workload, topology, _ = job.ours
-        device = rules.OUR_DEVICE[self._topology.compute_device]
-        if problems := layout_problems(result.plan, workload, topology, device=device):
-            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
-            raise ShardPlannerError(message)
         return result.plan
 
     def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
@@ -430,6 +419,11 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         )
         self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
+
+
+def _warn(*lines: str) -> None:
+    for line in lines:
+        logger.warning(line)
 
 
 _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
@@ -458,7 +452,7 @@ def stored_options(
     try:
         current = current_hash()
     except _NO_FINGERPRINT as error:
-        logger.warning("the stored plan cannot be checked, so a new one is made: %s", error)
+        _warn(f"the stored plan cannot be checked, so a new one is made: {error}")
         return []
     stored = loader.plan_context_hash()
     if stored is not None and stored != current:
@@ -468,9 +462,7 @@ def stored_options(
         )
         raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
     loaded = loader.load()
-    if loaded is None:
-        return []
-    return planners.extract_plan(search_space=search_space, loaded_sharding_options=loaded)
+    return [] if loaded is None else planners.extract_plan(search_space, loaded)
 
 
 # ------------------------------------------------------------------ the log
@@ -495,8 +487,7 @@ def planning_block(
         topology: TorchRec's topology.
         seconds: seconds of the whole planning.
     """
-    time = result.estimate.time
-    rank = result.best.memory.fullest
+    time, rank = result.estimate.time, result.best.memory.fullest
     ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
     if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
         taken = "TorchRec's plan: none was found that is predicted to be faster"

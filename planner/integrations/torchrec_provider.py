@@ -20,7 +20,7 @@ from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.errors import InfeasibleError, refuse
 from planner.integrations.drop_in import Job, Rival, evaluations_within
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
@@ -133,10 +133,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         max_evaluations: int | None = None,
     ) -> None:
         if objective.startswith("torchrec"):
-            message = (
-                f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it"
-            )
-            raise InvalidInputError(message)
+            refuse(f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it")
         self._hints = hints
         self._search: dict[str, Any] = {"objective": objective, "strategy": strategy, "seed": seed}
         self._search["max_evaluations"] = max_evaluations
@@ -221,17 +218,15 @@ class ShardplanProvider(DefaultPlannerProvider):
     def _hints_for(self, config: PlannerConfig) -> WorkloadHints:
         """The hints, with the pipeline of a configuration that is for this planner."""
         if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
-            message = (
+            refuse(
                 f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
                 "unset, or 'oss', to plan with shardplan"
             )
-            raise InvalidInputError(message)
         kind = config.pipeline_type
         if kind is None:
             return self._hints
         if kind not in _PIPELINES:
-            message = f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}"
-            raise InvalidInputError(message)
+            refuse(f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}")
         return replace(self._hints, pipeline=_PIPELINES[kind])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.integrations.torchrec_plan import sharding_of
 from planner.io.documents import read_json
 from planner.io.plan.result_json import KIND
@@ -30,8 +30,7 @@ def load_reshard(
     """
     values = read_json(Path(path))
     if not isinstance(values, dict) or values.get("kind") != KIND:
-        message = f"{path}: is no file of 'shardplan plan --from': its kind is not {KIND!r}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: is no file of 'shardplan plan --from': its kind is not {KIND!r}")
     stuck = values["restart"]
     if stuck and not partly:
         problems = [f"{path}: table {name!r} {reason}" for name, reason in stuck.items()]

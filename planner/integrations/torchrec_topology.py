@@ -22,7 +22,7 @@ from costmodels.estimates import Provenance, Source
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.errors import InfeasibleError, refuse
 from planner.integrations.translate.private_names import topology_setting
 
 _MS_PER_S: Final = 1000.0
@@ -218,8 +218,7 @@ def sized_system(
     """
     if not isinstance(system, Topology):
         if system is None and compute_device not in DEFAULT_SYSTEMS:
-            message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
-            raise InvalidInputError(message)
+            refuse(f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia")
         name = DEFAULT_SYSTEMS[compute_device] if system is None else system
         return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
     if (system.world_size, system.local_world_size) == (ranks, per_host):
@@ -229,12 +228,11 @@ def sized_system(
         or system.hbm_capacity_by_rank_bytes
         or system.ddr_capacity_by_host_bytes
     ):
-        message = (
+        refuse(
             f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
             f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "
             "host: give the system at this size"
         )
-        raise InvalidInputError(message)
     return system.resized(ranks // per_host, per_host)
 
 
@@ -249,11 +247,10 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
         InvalidInputError: there is no process group.
     """
     if not dist.is_initialized():
-        message = (
+        refuse(
             "the number of ranks is not known without a process group; pass topology=, or call "
             "init_process_group first"
         )
-        raise InvalidInputError(message)
     device = get_device_type()
     world = dist.get_world_size()
     local = get_local_size(world)
@@ -274,12 +271,11 @@ def runtime_pod_size() -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        message = f"{POD_SIZE_VARIABLE} must be a number of hosts, 1 or more, got {text!r}"
-        raise InvalidInputError(message)
+        refuse(f"{POD_SIZE_VARIABLE} must be a number of hosts, 1 or more, got {text!r}")
     return int(text)
 
 
-def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
+def pod_size_mismatch(topology: TorchrecTopology) -> list[str]:
     """A warning if TorchRec's runtime would group ranks in another way than its topology says.
 
     The runtime reads the number of hosts per pod from an environment variable, and groups ranks by
@@ -287,12 +283,11 @@ def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
     """
     pod_size = topology.intra_group_size // topology.local_world_size
     seen = os.environ.get(POD_SIZE_VARIABLE, "1")
-    if seen == str(pod_size):
-        return None
-    return (
+    line = (
         f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
         f"{pod_size} on every rank before training"
     )
+    return [line] if seen != str(pod_size) else []
 
 
 MULTIPLIERS: Final = {

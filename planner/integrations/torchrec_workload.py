@@ -20,8 +20,8 @@ from torchrec.modules.embedding_configs import PoolingType
 from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
-from planner.errors import InvalidInputError
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import pricing, reading, settings
 from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
@@ -144,47 +144,8 @@ def describe_model(
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given = settings.require_constraints(constraints)
-    sizes = batch_size, world_size
-    found = _tables_of(module, chosen, given, hints, compute_device, *sizes)
-    if not found:
-        return None
-    warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
-    dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
-    workload, unknown = workload_of(found, hints, batch_size)
-    if unseen_bytes:
-        warnings.append(_UNSEEN_DENSE)
-    if unknown:
-        warnings.append(
-            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
-            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
-        )
-    reserved_bytes = hints.reserved_bytes + unseen_bytes
-    return ModelDescription(
-        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
-        constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
-        tables=tuple(found),
-        warnings=tuple(warnings),
-        knows_optimizer=not unknown,
-    )
-
-
-def _tables_of(
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]],
-    given: Mapping[str, ParameterConstraints],
-    hints: WorkloadHints,
-    compute_device: str,
-    batch_size: int,
-    world_size: int,
-) -> list[ShardableTable]:
-    """The tables of a model, under names of their own.
-
-    Raises:
-        InvalidInputError: some cannot be planned; there is a line on each of them.
-    """
     found, problems = list[ShardableTable](), list[str]()
-    for path, owner, sharder in reading.shardable_modules(module, sharders):
+    for path, owner, sharder in reading.shardable_modules(module, chosen):
         configs = reading.table_configs(owner)
         if configs is None:
             problems.append(
@@ -204,10 +165,30 @@ def _tables_of(
                 problems.append(f"table {name!r} of module {path!r}: {error}")
                 continue
             found.append(replace(table, key_value=kept))
-    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
-    if problems:
-        raise InvalidInputError(problems)
-    return with_unique_names(found)
+    problems += [line for f in found for line in reading.bucket_problems(f, world_size)]
+    refuse_any(problems)
+    if not found:
+        return None
+    found = with_unique_names(found)
+    warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
+    dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
+    workload, unknown = workload_of(found, hints, batch_size)
+    if unseen_bytes:
+        warnings.append(_UNSEEN_DENSE)
+    if unknown:
+        warnings.append(
+            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
+            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
+            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
+        )
+    reserved_bytes = hints.reserved_bytes + unseen_bytes
+    return ModelDescription(
+        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
+        constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
+        tables=tuple(found),
+        warnings=tuple(warnings),
+        knows_optimizer=not unknown,
+    )
 
 
 def workload_of(
@@ -338,11 +319,15 @@ _ASSUMED: Final = (
     "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
     "does not say them"
 )
+_TRACED: Final = (
+    "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+    "gradients, as vectors from tables do"
+)
 _NO_TABLES: Final = (
     "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
     "name a function that gives its inputs with --inputs"
 )
-_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PRECISIONS: Final = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def import_module(
@@ -373,9 +358,13 @@ def import_module(
             cannot be traced.
     """
     model, constraints = built_model(factory)
-    name = factory.rpartition(":")[2].rpartition(".")[2]
-    trace = _traced(model, inputs, batch_size, autocast)
-    dense = None if trace is None else DenseArch(operators=trace.operators)
+    name, trace, dense = factory.rpartition(":")[2].rpartition(".")[2], None, None
+    if inputs is not None:
+        given, dtype = _called(inputs, batch_size), _PRECISIONS[autocast]
+        trace = trace_dense(model, given, batch_size=batch_size, autocast=dtype)
+        dense = DenseArch(operators=trace.operators)
+    elif autocast is not None:
+        refuse("--autocast is about the traced dense part; name its inputs with --inputs too")
     described = describe_model(
         model,
         batch_size=batch_size,
@@ -383,7 +372,7 @@ def import_module(
         constraints=constraints,
         hints=WorkloadHints(name=name, dense=dense),
     )
-    source, assumed = f"the model that {factory} builds", dict[str, str]()
+    assumed = dict[str, str]()
     if described is not None:
         pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
@@ -394,45 +383,19 @@ def import_module(
     elif dense is not None:
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
     else:
-        message = f"{factory}: {_NO_TABLES}"
-        raise InvalidInputError(message)
-    assumed |= _notes(workload, trace)
-    return Imported(
-        workload=workload,
-        constraints=described.constraints if described else NO_CONSTRAINTS,
-        source=source,
-        assumed=assumed,
-        law_is_known=described is None,
-    )
-
-
-def _traced(
-    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
-) -> DenseTrace | None:
-    """The trace of the dense part; None without inputs."""
-    if inputs is not None:
-        dtype = None if autocast is None else _PRECISIONS[autocast]
-        given = _called(inputs, batch_size)
-        return trace_dense(model, given, batch_size=batch_size, autocast=dtype)
-    if autocast is None:
-        return None
-    message = "--autocast is about the traced dense part; name its inputs with --inputs too"
-    raise InvalidInputError(message)
-
-
-def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
-    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
-    assumed = {}
+        refuse(f"{factory}: {_NO_TABLES}")
     if workload.dense.is_given:
         update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
         assumed["training.dense_optimizer"] = f"{update} updated"
     if trace is not None:
-        words = (
-            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-            "gradients, as vectors from tables do"
-        )
-        assumed["dense"] = "; ".join([words, *trace.remarks])
-    return assumed
+        assumed["dense"] = "; ".join([_TRACED, *trace.remarks])
+    return Imported(
+        workload=workload,
+        constraints=described.constraints if described else NO_CONSTRAINTS,
+        source=f"the model that {factory} builds",
+        assumed=assumed,
+        law_is_known=described is None,
+    )
 
 
 def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
@@ -447,11 +410,10 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     made = _called(factory, device="meta")
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
-        message = (
+        refuse(
             f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
             "ParameterConstraints by table name"
         )
-        raise InvalidInputError(message)
     return model, constraints
 
 
@@ -466,8 +428,7 @@ def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
         with torch.device(device):
             return function(*arguments)
     except (Exception, SystemExit) as error:
-        message = f"{factory}: failed: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{factory}: failed: {type(error).__name__}: {error}")
 
 
 def _function(factory: str) -> Any:
@@ -478,17 +439,14 @@ def _function(factory: str) -> Any:
     """
     package, _, path = factory.partition(":")
     if not package or not path:
-        message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
-        raise InvalidInputError(message)
+        refuse(f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found = pkgutil.resolve_name(factory)
     except (Exception, SystemExit) as error:
-        message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{factory}: cannot be imported: {type(error).__name__}: {error}")
     if not callable(found):
-        message = f"{factory}: is no function but {type(found).__name__}"
-        raise InvalidInputError(message)
+        refuse(f"{factory}: is no function but {type(found).__name__}")
     return found

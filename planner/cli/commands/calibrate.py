@@ -177,8 +177,8 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
 
 def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
-    from planner.integrations.host_calls import measure_host
     from planner.integrations.measure.calibrate import sees_gpus
+    from planner.integrations.measure.device_rows import measure_host
     from planner.io.system.system_writer import write_host_calls
 
     none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"

@@ -24,7 +24,7 @@ from costmodels.datatypes import DataType
 from costmodels.layers import joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
 
 # ------------------ what an operator is
@@ -184,11 +184,10 @@ def _refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> Non
     """
     types = [str(x.dtype).removeprefix("torch.") for x in operands]
     if len(set(types)) > 1 and name != "_scaled_mm":
-        message = (
+        refuse(
             f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
             "parameters one type, or trace with --autocast as the model trains"
         )
-        raise InvalidInputError(message)
 
 
 def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:

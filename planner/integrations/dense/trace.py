@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, Keyed
 from costmodels.dense.rewriting import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
 
 
@@ -91,11 +91,10 @@ def trace_dense(
         raise
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
-        message = (
+        refuse(
             f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
             f"{text}; describe the dense part by dense.layers instead"
         )
-        raise InvalidInputError(message) from error
     return _trace(recorder, outputs, batch_size, has_tables=bool(found))
 
 
@@ -238,12 +237,11 @@ def _refuse_lazy(module: nn.Module) -> None:
     ]
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        message = (
+        refuse(
             f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
             f"not known: {', '.join(found[:5])}{more}; give their sizes, such as nn.Linear(in, "
             "out), or run the model once before you return it"
         )
-        raise InvalidInputError(message)
 
 
 def _module_tensors(

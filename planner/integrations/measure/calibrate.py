@@ -35,8 +35,10 @@ def measure_machine(
 
     ``launch`` is the job in which this process is a rank, if a launcher started it.
     """
+    from planner.integrations.measure.microbench_cpu import measure_rank
+
     own = effort.shared_by(world_size)
-    per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
+    per_rank = run_on_ranks(measure_rank, world_size, own, seed, launch=launch)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
         steps=tuple(
@@ -52,15 +54,6 @@ def measure_machine(
         pace_s=geometric_mean(points.pace_s or math.nan for points in per_rank),
         pace_sigma_ratio=max(points.pace_sigma_ratio for points in per_rank),
     )
-
-
-def _measure_rank(
-    rank: int, world_size: int, effort: MeasuringEffort, seed: int
-) -> CalibrationPoints:
-    """Measure one rank; torch is imported here, so that only the ranks import it."""
-    from planner.integrations.measure.microbench_cpu import measure_rank
-
-    return measure_rank(rank, world_size, effort, seed)
 
 
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
@@ -127,6 +120,8 @@ def write_rows(
     Raises:
         InvalidInputError: the file cannot be written, or there are fewer GPUs than ranks.
     """
+    from planner.integrations.measure.device_rows import measure_device
+
     on_gpus = job.kind == "cuda"
     if on_gpus and not 0 < world_size <= sees_gpus():
         refuse(f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}")
@@ -141,12 +136,5 @@ def write_rows(
         progress(f"measured {done} of about {total} points")
 
     run_on_ranks(
-        _measure_device, world_size, job, launch=launch, on_gpus=on_gpus, while_waiting=tell
+        measure_device, world_size, job, launch=launch, on_gpus=on_gpus, while_waiting=tell
     )
-
-
-def _measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
-    """Measure as one rank; torch is imported here, so that only the ranks import it."""
-    from planner.integrations.measure.device_rows import measure_device
-
-    measure_device(rank, world_size, job)

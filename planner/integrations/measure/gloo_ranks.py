@@ -6,10 +6,11 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -94,7 +95,8 @@ time than in quiet moments is spinning."""
 _THREAD_CLOCK = 6
 """The number of Linux's processor clock of one thread; the thread's number is in higher bits."""
 _NETWORK_CLOCKS: list[int] = []
-_MEETINGS: list[_Meeting] = []
+_MEETINGS: list[tuple[TCPStore, int, Iterator[int]]] = []
+"""A store that another process keeps, the number of ranks, and the numbers of their meetings."""
 
 
 def rendezvous() -> None:
@@ -103,28 +105,11 @@ def rendezvous() -> None:
     A gloo message that arrives before its receiver has asked for it keeps the receiver's network
     thread spinning, which costs the processor time that is to be measured.
     """
-    for meeting in _MEETINGS:
-        meeting.wait()
-
-
-@dataclass(slots=True)
-class _Meeting:
-    """Lets ranks wait for each other, by counters in a store that another process keeps."""
-
-    store: TCPStore
-    world_size: int
-    turn: int = 0
-
-    def wait(self) -> None:
-        """Return when every rank has called this as often as this one."""
-        before, here = f"met/{self.turn}", f"met/{self.turn + 1}"
-        self.turn += 1
-        if self.store.add(here, 1) == self.world_size:
-            self.store.set(f"{here}/all", "")
-            # Every rank has left the last meeting, because all have come to this one.
-            self.store.delete_key(before)
-            self.store.delete_key(f"{before}/all")
-        self.store.wait([f"{here}/all"], _PATIENCE)
+    for store, world_size, turns in _MEETINGS:
+        key = f"met/{next(turns)}"
+        if store.add(key, 1) == world_size:
+            store.set(f"{key}/all", "")
+        store.wait([f"{key}/all"], _PATIENCE)
 
 
 def calm_network_threads() -> None:
@@ -187,7 +172,8 @@ def run_on_ranks(
         os.environ.setdefault(name, value)  # new processes get it; that of the user is kept
     _store, port = _open_store(launch)
     ranks = [Launch(rank=r, world_size=world_size, address=address, port=port) for r in own]
-    calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
+    job = pickle.dumps((function, arguments))
+    calls = [pickle.dumps((rank, on_gpus, job)) for rank in ranks]
     found: list[Result] = []
     with WorkerPool(len(own)) as processes:
         for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
@@ -220,22 +206,17 @@ def _open_store(launch: Launch | None) -> tuple[TCPStore | None, int]:
 
 def _as_rank(call: bytes) -> list[Any]:
     """Join the group, call a function, and wait for the others; the results of all ranks."""
-    own, on_gpus, function, arguments = pickle.loads(call)
+    own, on_gpus, job = pickle.loads(call)
     _join_group(own, on_gpus=on_gpus)
-    import torch.distributed as dist
-
-    results: list[Any] = [None] * own.world_size
-    dist.all_gather_object(results, function(own.rank, own.world_size, *arguments))
-    _meet()
-    return results
-
-
-def _meet() -> None:
-    """Wait for all ranks by gloo, also where the group has NCCL."""
     import torch
     import torch.distributed as dist
 
+    # Only now: the function's module may import torch, whose threads inherit this rank's core.
+    function, arguments = pickle.loads(job)
+    results: list[Any] = [None] * own.world_size
+    dist.all_gather_object(results, function(own.rank, own.world_size, *arguments))
     dist.all_reduce(torch.zeros(1))
+    return results
 
 
 def _join_group(own: Launch, *, on_gpus: bool) -> None:
@@ -273,6 +254,6 @@ def _join_group(own: Launch, *, on_gpus: bool) -> None:
     group = dist.PrefixStore("gloo", stores[0])
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     dist.init_process_group(backend, store=group, rank=own.rank, world_size=own.world_size)
-    _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
-    _meet()
+    _MEETINGS.append((stores[1], own.world_size, count()))
+    dist.all_reduce(torch.zeros(1))  # by gloo, also where the group has NCCL
     calm_network_threads()

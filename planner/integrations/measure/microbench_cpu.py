@@ -16,7 +16,6 @@ from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
 from planner.integrations.measure.pace import Pace, Timed
 from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
-from planner.integrations.measure.stage_clock import stage_clock
 
 _TAKING_TURNS = 6
 """This many models are in memory and take turns, so that each finds the others' data in caches."""
@@ -119,7 +118,7 @@ def _measure_steps(
 ) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
     cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
-    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace.read)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)

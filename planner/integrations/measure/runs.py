@@ -20,7 +20,7 @@ from torchrec.distributed import fbgemm_qcomm_codec as codec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ModuleSharder, ShardingEnv
+from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -120,10 +120,10 @@ class Model(nn.Module):
 
 def _tables(workload: Workload) -> nn.Module:
     """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
-    collection: Any = torchrec.EmbeddingBagCollection
-    config: Any = torchrec.EmbeddingBagConfig
+    kinds: Any = (torchrec.EmbeddingBagCollection, torchrec.EmbeddingBagConfig)
     if workload.tables[0].pooling is Pooling.NONE:
-        collection, config = torchrec.EmbeddingCollection, torchrec.EmbeddingConfig
+        kinds = (torchrec.EmbeddingCollection, torchrec.EmbeddingConfig)
+    collection, config = kinds
     tables = [
         config(
             name=t.name,
@@ -191,11 +191,8 @@ class Training:
             "learning_rate": _LEARNING_RATE,
             "eps": 1e-8,
         }
+        kinds: Any = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
         codecs = _codecs(workload)
-        sharders: list[ModuleSharder[nn.Module]] = [
-            EmbeddingBagCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
-            EmbeddingCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
-        ]
         self.model = DistributedModelParallel(
             Model(workload, marks, blocks),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
@@ -203,7 +200,7 @@ class Training:
             plan=to_sharding_plan(
                 plan, workload, compute_device="cpu", local_world_size=world_size
             ),
-            sharders=sharders,
+            sharders=[k(fused_params=fused_params, qcomm_codecs_registry=codecs) for k in kinds],
         )
         dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
         optimizer = KeyedOptimizerWrapper(
@@ -334,49 +331,36 @@ def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSetting
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
     logs, used, paces = zip(*per_rank, strict=True)
     foreign = max(0.0, busy - sum(used)) / wall if wall > 0 else 0.0
-    pace_s = geometric_mean(paces)
-    return [_summary(logs, k, settings, foreign, pace_s) for k in range(len(cases))]
-
-
-def _summary(
-    logs: Sequence[list[TimedIteration]],
-    plan: int,
-    settings: RunSettings,
-    foreign: float,
-    pace_s: float,
-) -> PlanRun:
-    rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
-    virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
-    # Each rank counts by itself, because threads of one rank may spin while others do not.
-    moved = np.array([[i.trace.network_s for i in group] for group in rows])
-    network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
-    virtual += network_s
-    block = np.array([group[0].block for group in rows])
-    typical = float(np.median(virtual))
-    quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
-
-    stages = np.array([[i.stages_s for i in group] for group in rows])
-    return PlanRun(
-        measured_s=typical,
-        spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
-        wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-        stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
-        network_measured_s=network_s,
-        virtual_s=tuple(virtual.tolist()),
-        foreign_ratio=foreign,
-        pace_s=pace_s,
-    )
+    pace_s, found = geometric_mean(paces), []
+    for plan in range(len(cases)):
+        rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
+        # Each rank counts by itself, because threads of one rank may spin while others do not.
+        moved = np.array([[i.trace.network_s for i in group] for group in rows])
+        network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
+        virtual = network_s + np.array([virtual_time([i.trace for i in group]) for group in rows])
+        typical, block = float(np.median(virtual)), np.array([group[0].block for group in rows])
+        quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
+        stages = np.array([[i.stages_s for i in group] for group in rows])
+        run = PlanRun(
+            measured_s=typical,
+            spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
+            wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
+            stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
+            network_measured_s=network_s,
+            virtual_s=tuple(virtual.tolist()),
+            foreign_ratio=foreign,
+            pace_s=pace_s,
+        )
+        found.append(run)
+    return found
 
 
 def _measure(
-    rank: int,
-    world_size: int,
-    cases: tuple[RunCase, ...],
-    settings: RunSettings,
+    rank: int, world_size: int, cases: tuple[RunCase, ...], settings: RunSettings
 ) -> tuple[list[TimedIteration], float, float]:
     """The iterations of this rank, its total processor seconds, and its pace."""
     pace = Pace()
-    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace.read)
     return log, time.process_time(), pace.typical_s()
 
 
@@ -385,14 +369,13 @@ def train_in_turns(
     rank: int,
     world_size: int,
     settings: RunSettings,
-    clock: StageClock,
     between: Callable[[], None],
 ) -> list[TimedIteration]:
     """Run all iterations of this rank; returns those after the warm-up of their block.
 
     All models are in memory together. ``between`` is called before each block.
     """
-    seed = settings.seed
+    seed, clock = settings.seed, stage_clock()
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
     models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]

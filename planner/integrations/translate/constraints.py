@@ -21,7 +21,7 @@ from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddi
 
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import DataType, Table
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate import reading, settings
 from planner.integrations.translate.pricing import planned_as
@@ -97,8 +97,7 @@ def table_constraints(
             tables.append(_one_table(table, entry.sharder, given, legal, compute_device))
         except InvalidInputError as error:
             problems += [f"table {table.name!r}: {p}" for p in error.problems]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return Constraints(
         tables=tuple(tables),
         kernels=tuple(k for k in ComputeKernel if k in kernels),
@@ -119,8 +118,7 @@ def _one_table(
 ) -> TableConstraint:
     least = given.min_partition
     if least is not None and (not isinstance(least, Integral) or least < 0):
-        message = f"min_partition must be a whole number of columns, 1 or more, got {least!r}"
-        raise InvalidInputError(message)
+        refuse(f"min_partition must be a whole number of columns, 1 or more, got {least!r}")
     left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
@@ -191,8 +189,7 @@ def _runnable(
         if left is None:
             stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
         limits.append(left or limit)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     if stuck:
         logger.warning(
             "training will fail on cpu: %d tables are left only types with which TorchRec fails "
@@ -287,8 +284,7 @@ def _pinned_load_factor(
         ratio = settings.fused_setting(sharder, "cache_load_factor")
         name = "fused_params['cache_load_factor']"
     if ratio is not None and not (isinstance(ratio, Real) and float(ratio) > 0):
-        message = f"{name} must be above 0, got {ratio!r}"
-        raise InvalidInputError(message)
+        refuse(f"{name} must be above 0, got {ratio!r}")
     return None if ratio is None else min(float(ratio), settings.WHOLE_CACHE)
 
 
@@ -324,8 +320,7 @@ def _listed_by(
         ]
         if not pairs:
             name = entry.table.name
-            message = f"table {name!r}: the enumerator lists no option that can be planned"
-            raise InvalidInputError(message)
+            refuse(f"table {name!r}: the enumerator lists no option that can be planned")
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
 

@@ -48,7 +48,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.workload import Optimizer, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
@@ -144,11 +144,10 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        message = (
+        refuse(
             f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
             "ShardPlanner, or leave these tables out"
         )
-        raise InvalidInputError(message)
 
 
 def planned_as(

@@ -27,7 +27,7 @@ from costmodels.fields import shown
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
@@ -63,21 +63,18 @@ def features_of(
     for what, values in lists.items():
         is_single = len(values) == 1 and (longest == 1 or not getattr(limit, what))
         if len(values) != count and not is_single:
-            message = f"{what} has {len(values)} values for {count} inputs; give one for each"
-            raise InvalidInputError(message)
+            refuse(f"{what} has {len(values)} values for {count} inputs; give one for each")
         wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
         if wrong:
-            message = f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}"
-            raise InvalidInputError(message)
+            refuse(f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}")
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
-        message = (
+        refuse(
             f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
             f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
             "them smaller"
         )
-        raise InvalidInputError(message)
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
@@ -250,11 +247,10 @@ def optimizer_name(entry: TableSource) -> str:
         return _name_of(own())
     chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
-        message = (
+        refuse(
             "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
             f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
         )
-        raise InvalidInputError(message)
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
@@ -340,25 +336,24 @@ def _of_bag(owner: nn.EmbeddingBag) -> embedding_configs.BaseEmbeddingConfig:
     )
 
 
-def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
-    """Why the rows of a managed-collision table cannot be cut for the ranks; None if they can.
+def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
+    """Why the rows of a managed-collision table cannot be cut for the ranks; empty if they can.
 
     Such a table is cut by rows, and TorchRec's runtime needs every cut to be between two buckets.
     """
     if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
-        return None
+        return []
     buckets = int(private.collision_buckets(entry.module).get(entry.parameter_name) or 1)
     rows = entry.table.num_embeddings
-    if buckets == 1 or buckets % world_size == 0 or rows % buckets:
-        return None
-    block = -(-rows // world_size)
-    if all(min(rank * block, rows) % (rows // buckets) == 0 for rank in range(world_size)):
-        return None
-    return (
+    block, size = -(-rows // world_size), max(rows // buckets, 1)
+    parted = any(min(rank * block, rows) % size for rank in range(world_size))
+    if not parted or buckets == 1 or buckets % world_size == 0 or rows % buckets:
+        return []
+    return [
         f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
         f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
         f"use a number of buckets that is a multiple of {world_size}"
-    )
+    ]
 
 
 def tower_of(path: str, owner: nn.Module, table: str) -> str | None:

@@ -281,7 +281,7 @@ def test_calls_of_the_host_are_printed_and_written(
         asked["kind"] = kind
         return HostCalls(eager_call_s=2e-5, eager_pass_s=3e-4, machine="some host")
 
-    module = types.ModuleType("planner.integrations.host_calls")
+    module = types.ModuleType("planner.integrations.measure.device_rows")
     assert find_spec(module.__name__), "a stand-in for nothing would let the real one run"
     monkeypatch.setattr(module, "measure_host", measure_host, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)
