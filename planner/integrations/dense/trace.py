@@ -73,7 +73,7 @@ def trace_dense(
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
     try:
-        args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
+        args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
         with (
             fake,
             _changed(module, found, recorder, fake),
@@ -95,23 +95,14 @@ def trace_dense(
             f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
             f"{text}; describe the dense part by dense.layers instead"
         )
-    return _trace(recorder, outputs, batch_size, has_tables=bool(found))
-
-
-def _trace(
-    recorder: Recorder, outputs: list[torch.Tensor], batch_size: int, *, has_tables: bool
-) -> DenseTrace:
     before, after = recorder.operators(after=False), recorder.operators(after=True)
-    if not has_tables:
+    if not found:
         before, after = [], before + after
-    after += [_loss(x) for x in outputs if x.numel() > 1]
-    after += _unused(recorder)
-    return DenseTrace(
-        operators=OperatorList(
-            batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
-        ),
-        remarks=tuple(recorder.remarks.values()),
+    after += [_loss(x) for x in outputs if x.numel() > 1] + _unused(recorder)
+    operators = OperatorList(
+        batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
     )
+    return DenseTrace(operators=operators, remarks=tuple(recorder.remarks.values()))
 
 
 @contextlib.contextmanager
@@ -224,31 +215,26 @@ _OWN = frozenset({"_parameters", "_buffers", "_modules"})
 """Attributes of a module that hold what is replaced as parameters and buffers."""
 
 
-def _refuse_lazy(module: nn.Module) -> None:
-    """Refuse lazy layers, whose sizes are known only after they have run.
+def _module_tensors(
+    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Parameters and buffers as fake tensors, without those of tables.
 
     Raises:
-        InvalidInputError: there is such a layer.
+        InvalidInputError: there are lazy layers, whose sizes are known only after they have run.
     """
-    found = [
+    lazy = [
         f"{path or 'the model itself'} ({type(child).__name__})"
         for path, child in module.named_modules()
         if any(map(is_lazy, (*child._parameters.values(), *child._buffers.values())))
     ]
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    if lazy:
+        more = f" and {len(lazy) - 5} more" if len(lazy) > 5 else ""
         refuse(
             f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
-            f"not known: {', '.join(found[:5])}{more}; give their sizes, such as nn.Linear(in, "
+            f"not known: {', '.join(lazy[:5])}{more}; give their sizes, such as nn.Linear(in, "
             "out), or run the model once before you return it"
         )
-
-
-def _module_tensors(
-    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
-) -> dict[str, torch.Tensor]:
-    """Parameters and buffers as fake tensors, without those of tables."""
-    _refuse_lazy(module)
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:
@@ -267,6 +253,10 @@ def _arguments(
     """The arguments of ``forward`` with fake tensors: a tuple, a mapping, or a single argument."""
 
     def faked(value: Any) -> Any:
+        if isinstance(value, KeyedJaggedTensor):
+            value = (
+                value.sync()
+            )  # the host has to know lengths, because fake tensors have no values
         made = _faked(value, fake)
         if made is value:
             return value
@@ -327,11 +317,6 @@ def lookups_of(module: nn.Module) -> dict[str, nn.Module]:
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     kinds = (EmbeddingBagCollection, EmbeddingCollection)
     return {path: child for path, child in module.named_modules() if isinstance(child, kinds)}
-
-
-def synchronized(value: Any) -> Any:
-    """Jagged inputs with lengths that the host knows, because fake tensors have no values."""
-    return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
 
 
 def _type_of(module: nn.Module) -> torch.dtype:
