@@ -8,7 +8,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -197,7 +197,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     ) -> ShardingPlan:
         """Plan on the first rank of a group, and send the plan (or the error) to all others.
 
-        The others wait in a broadcast, so that the search ends before the group's timeout.
+        The others wait in a broadcast, so that the search ends before the group's timeout. If a
+        rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
 
         Args:
             module: the model.
@@ -206,10 +207,40 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
         Raises:
             ShardPlannerError: planning failed on the first rank, which raises the same error on
-                every rank; or a rank was lost.
+                every rank; there is no process group; or a rank was lost.
         """
+        if pg is None:
+            if not dist.is_initialized():
+                message = (
+                    "collective_plan needs a process group; call init_process_group first, or "
+                    "plan() outside of a distributed job"
+                )
+                raise ShardPlannerError(message)
+            pg = dist.GroupMember.WORLD
         most_s = _SHARE_OF_TIMEOUT * _timeout_s(pg)
-        return plan_on_first_rank(lambda: self._plan_within(most_s, module, sharders), pg)
+        outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
+        cause: Exception | None = None
+        if dist.get_rank(pg) == 0:
+            try:
+                outcome = [self._plan_within(most_s, module, sharders)]
+            except Exception as error:  # the other ranks have to get every error
+                logger.exception("planning failed")
+                cause, outcome = error, [settings.as_planner_error(error)]
+        try:
+            dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
+        except RuntimeError as error:  # torch has no narrower error for a lost rank
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            what = (
+                "the first rank of the group sent no plan: it died, or plans for longer than the "
+                "group's timeout; see its own error"
+                if dist.get_rank(pg)
+                else "the plan could not be sent to all ranks: one of them died; see its own error"
+            )
+            message = f"{what} ({first})"
+            raise ShardPlannerError(message) from (cause or error)
+        if isinstance(outcome[0], ShardingPlan):
+            return outcome[0]
+        raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
@@ -281,8 +312,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         _warn(*topologies.pod_size_mismatch(self._topology))
         options: list[ShardingOption] = []
         if self.plan_loader is not None:
-            space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
-            options = stored_options(self.plan_loader, space, current)
+            options = self._stored_options(self.plan_loader)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
@@ -315,10 +345,35 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                 ),
             )
         if self.result is not None:
-            told = self._rival, options, self._topology, seconds
-            self.block = planning_block(self.result, *told)
+            self.block = self._told(self.result, options, seconds)
             logger.info("%s", self.block)
         return sharding_plan
+
+    def _stored_options(self, loader: torchrec_types.PlanLoader) -> list[ShardingOption]:
+        """The options of the plan in a TorchRec plan loader; empty if it has none.
+
+        They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan
+        was made for the same inputs; TorchRec's own planner then makes a new plan too.
+
+        Raises:
+            ShardPlannerError: the stored plan was made for other inputs.
+            PlannerError: TorchRec's error if the stored options are not those of this model.
+        """
+        try:
+            current = self.hash_planner_context_inputs_str()
+        except _NO_FINGERPRINT as error:
+            _warn(f"the stored plan cannot be checked, so a new one is made: {error}")
+            return []
+        stored = loader.plan_context_hash()
+        if stored is not None and stored != current:
+            message = (
+                f"planner input mismatch: the stored plan was made for other inputs (context hash "
+                f"{stored}, now {current}); plan again, or remove plan_loader"
+            )
+            raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+        loaded = loader.load()
+        space = self.get_search_space() or []
+        return [] if loaded is None else planners.extract_plan(space, loaded)
 
     def _left_by(
         self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
@@ -420,6 +475,33 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
 
+    def _told(self, result: PlanningResult, options: list[ShardingOption], seconds: float) -> str:
+        """A block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
+
+        Args:
+            result: the result of the search.
+            options: the plan as TorchRec's options, with TorchRec's estimates.
+            seconds: seconds of the whole planning.
+        """
+        time, rank, rival = result.estimate.time, result.best.memory.fullest, self._rival
+        ours_ms, taken = float(NoopPerfModel(self._topology).rate(options)), "ours"
+        if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
+            taken = "TorchRec's plan: none was found that is predicted to be faster"
+        lines = {
+            "predicted step": f"{format_time(time.time_s)}, 90 % between "
+            f"{format_time(time.low_s)} and {format_time(time.high_s)}",
+            "proven bound": _bound(result),
+            "ended": f"{result.solver.status}, objective {result.solver.objective}, "
+            f"{result.solver.evaluations:,} plans priced",
+            "TorchRec's plan": _theirs(result, rival),
+            "by its rating": f"ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+            "taken": taken,
+            "fullest rank": f"{rank.rank}: {format_bytes(rank.used_bytes)} of "
+            f"{format_bytes(rank.capacity_bytes)}",
+            "planning took": f"{seconds:.1f} s",
+        }
+        return "\n".join(["ShardPlanner", *(f"  {k:<17}{v}" for k, v in lines.items())])
+
 
 def _warn(*lines: str) -> None:
     for line in lines:
@@ -430,82 +512,10 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def stored_options(
-    loader: torchrec_types.PlanLoader,
-    search_space: list[ShardingOption],
-    current_hash: Callable[[], str],
-) -> list[ShardingOption]:
-    """The options of the plan in a TorchRec plan loader; empty if it has none.
-
-    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
-    made for the same inputs; TorchRec's own planner then makes a new plan too.
-
-    Args:
-        loader: any loader with TorchRec's interface.
-        search_space: TorchRec's options of the model; stored options are found by storage hash.
-        current_hash: returns the context hash of this job.
-
-    Raises:
-        ShardPlannerError: the stored plan was made for other inputs.
-        PlannerError: TorchRec's error if the stored options are not those of this model.
-    """
-    try:
-        current = current_hash()
-    except _NO_FINGERPRINT as error:
-        _warn(f"the stored plan cannot be checked, so a new one is made: {error}")
-        return []
-    stored = loader.plan_context_hash()
-    if stored is not None and stored != current:
-        message = (
-            f"planner input mismatch: the stored plan was made for other inputs (context hash "
-            f"{stored}, now {current}); plan again, or remove plan_loader"
-        )
-        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
-    loaded = loader.load()
-    return [] if loaded is None else planners.extract_plan(search_space, loaded)
-
-
 # ------------------------------------------------------------------ the log
 
 _TIMES: Final = ("iteration", "phases")
 """Objectives whose values are predicted seconds."""
-
-
-def planning_block(
-    result: PlanningResult,
-    rival: search.Rival,
-    options: Sequence[ShardingOption],
-    topology: TorchrecTopology,
-    seconds: float,
-) -> str:
-    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
-
-    Args:
-        result: the result of the search.
-        rival: TorchRec's own plan for the same arguments, or why there is none.
-        options: the plan as TorchRec's options, with TorchRec's estimates.
-        topology: TorchRec's topology.
-        seconds: seconds of the whole planning.
-    """
-    time, rank = result.estimate.time, result.best.memory.fullest
-    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
-    if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
-        taken = "TorchRec's plan: none was found that is predicted to be faster"
-    lines = [
-        "ShardPlanner",
-        f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
-        f"and {format_time(time.high_s)}",
-        f"  proven bound     {_bound(result)}",
-        f"  ended            {result.solver.status}, objective {result.solver.objective}, "
-        f"{result.solver.evaluations:,} plans priced",
-        f"  TorchRec's plan  {_theirs(result, rival)}",
-        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
-        f"  taken            {taken}",
-        f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
-        f"{format_bytes(rank.capacity_bytes)}",
-        f"  planning took    {seconds:.1f} s",
-    ]
-    return "\n".join(lines)
 
 
 def _bound(result: PlanningResult) -> str:
@@ -539,57 +549,13 @@ _SHARE_OF_TIMEOUT: Final = 0.8
 """Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
 
 
-def _timeout_s(pg: dist.ProcessGroup | None) -> float:
+def _timeout_s(pg: dist.ProcessGroup) -> float:
     """Timeout of a group's collectives on its device; infinite if the backend does not say."""
     for device in ("cuda", "cpu"):
         with contextlib.suppress(RuntimeError, AttributeError):
-            options = (pg or dist.GroupMember.WORLD)._get_backend(torch.device(device)).options
+            options = pg._get_backend(torch.device(device)).options
             return float(options._timeout.total_seconds())
     return math.inf
-
-
-def plan_on_first_rank(
-    make: Callable[[], ShardingPlan], pg: dist.ProcessGroup | None
-) -> ShardingPlan:
-    """Call ``make`` on the first rank of a group; every rank gets its plan or raises its error.
-
-    If a rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
-
-    Raises:
-        ShardPlannerError: ``make`` failed on the first rank, which raises the same message on every
-            rank; there is no process group; or a rank was lost.
-    """
-    if pg is None:
-        if not dist.is_initialized():
-            message = (
-                "collective_plan needs a process group; call init_process_group first, or "
-                "plan() outside of a distributed job"
-            )
-            raise ShardPlannerError(message)
-        pg = dist.GroupMember.WORLD
-    outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
-    cause: Exception | None = None
-    if dist.get_rank(pg) == 0:
-        try:
-            outcome = [make()]
-        except Exception as error:  # the other ranks have to get every error
-            logger.exception("planning failed")
-            cause, outcome = error, [settings.as_planner_error(error)]
-    try:
-        dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-    except RuntimeError as error:  # torch has no narrower error for a lost rank
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        what = (
-            "the first rank of the group sent no plan: it died, or plans for longer than the "
-            "group's timeout; see its own error"
-            if dist.get_rank(pg)
-            else "the plan could not be sent to all ranks: one of them died; see its own error"
-        )
-        message = f"{what} ({first})"
-        raise ShardPlannerError(message) from (cause or error)
-    if isinstance(outcome[0], ShardingPlan):
-        return outcome[0]
-    raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

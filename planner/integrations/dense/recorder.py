@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -306,21 +307,14 @@ class Recorder(TorchDispatchMode):
         self.remarks: dict[str, str] = {}
         self.unused = dict(parameters)
         self._parameters = frozenset(parameters)
-        self._cast: set[int] = set()
-        self._looked_up: set[int] = set()
-        self._saved: set[int] = set()
-        self._pending_bytes = 0.0
+        self._cast, self._looked_up, self._saved, self._followed = (set[int]() for _ in range(4))
+        self._without_gradients = set[int]()
+        self._pending_bytes, self._silent, self._own = 0.0, 0, False
         self._last: frozenset[int] = frozenset()
         self._path: list[str] = []
         self._names: dict[nn.Module, str] = {}
-        self._paths: frozenset[str] = frozenset()
-        self._silent = 0
-        self._own = False
         self._alive: list[Any] = []
-        self._followed: set[int] = set()
         self._nodes: list[tuple[int, int]] = []
-        self._without_gradients: set[int] = set()
-        self._places: dict[tuple[object, ...], list[int]] | None = None
 
     def operators(self, *, after: bool) -> list[Operator]:
         """The operators after the tables, or those before them."""
@@ -337,15 +331,13 @@ class Recorder(TorchDispatchMode):
     def inside(self, module: nn.Module) -> Iterator[None]:
         """A context in which operators are listed under the part of a module that runs them."""
         self._names = {child: path for path, child in module.named_modules()}
-        self._paths = frozenset(self._names.values())
         with contextlib.ExitStack() as stack:
             for child in self._names:
-                if isinstance(child, torch.jit.ScriptModule):
-                    continue  # takes no hooks
-                enter = child.register_forward_pre_hook(self._enter, with_kwargs=True)
-                leave = child.register_forward_hook(self._leave, always_call=True)
-                stack.callback(enter.remove)
-                stack.callback(leave.remove)
+                if not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
+                    enter = child.register_forward_pre_hook(self._enter, with_kwargs=True)
+                    leave = child.register_forward_hook(self._leave, always_call=True)
+                    stack.callback(enter.remove)
+                    stack.callback(leave.remove)
             yield
 
     def again(self, operator: Operator) -> None:
@@ -355,44 +347,32 @@ class Recorder(TorchDispatchMode):
         equal work. If the forward pass ran it without gradients, as in a checkpoint of the older
         kind, only now is it known which of its operands need a gradient.
         """
-        if self._places is None:
-            self._places = self._by_work()
         places = self._places.get((operator.name, *_work(operator)))
-        if places is None and operator.name not in self._paths:
+        if places is None and operator.name not in self._names.values():
             places = self._places.get(_work(operator))
         if places is None:
             return
-        while places:
-            place = places.pop()
-            known = self._listed[place]
-            if known.is_recomputed:
-                continue
-            if place in self._without_gradients:
-                known = replace(
-                    known,
-                    left_gradient=operator.left_gradient,
-                    right_gradient=operator.right_gradient,
-                    backward_bytes=operator.backward_bytes,
-                )
-            self._listed[place] = replace(known, is_recomputed=True)
+        while places and self._listed[places[-1]].is_recomputed:
+            places.pop()
+        if not places:
+            words = "a checkpoint inside another computes operators more than once again: once"
+            self.remarks["nested"] = f"{words} counts"
             return
-        words = "a checkpoint inside another computes operators more than once again: once counts"
-        self.remarks["nested"] = words
+        place = places.pop()
+        names = ("left_gradient", "right_gradient", "backward_bytes")
+        known = {n: getattr(operator, n) for n in names if place in self._without_gradients}
+        self._listed[place] = replace(self._listed[place], is_recomputed=True, **known)
 
     def results(self, outputs: list[torch.Tensor]) -> None:
         """Note from which ``outputs`` gradients start; other operators have no backward pass."""
         if self._parameters and not outputs:
             words = "no result of the module has a gradient: no backward pass is listed"
             self.remarks["no gradient"] = words
+        none: dict[str, Any] = dict(left_gradient=False, right_gradient=False)
         reached = reached_nodes(outputs)
         for place, node in self._nodes:
             if node not in reached:
-                self._listed[place] = replace(
-                    self._listed[place],
-                    left_gradient=False,
-                    right_gradient=False,
-                    backward_bytes=0.0,
-                )
+                self._listed[place] = replace(self._listed[place], **none, backward_bytes=0.0)
 
     def end(self) -> None:
         """End the forward pass; tensors kept since the last operator belong to that operator."""
@@ -403,15 +383,15 @@ class Recorder(TorchDispatchMode):
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note a tensor that the backward pass needs; storages count once, parameters never."""
         storage = _storage(tensor)
+        is_new = storage not in self._saved and storage not in self._parameters
         self._alive.append(tensor)
-        if storage in self._saved or storage in self._parameters:
-            return tensor
         self._saved.add(storage)
-        size = float(tensor.untyped_storage().nbytes())
-        if storage in self._last and not self._silent:
-            self._keep_with_last(size)
-        elif not self._silent:
-            self._pending_bytes += size
+        if is_new and not self._silent:
+            size = float(tensor.untyped_storage().nbytes())
+            if storage in self._last:
+                self._keep_with_last(size)
+            else:
+                self._pending_bytes += size
         return tensor
 
     def _keep_with_last(self, size: float) -> None:
@@ -484,7 +464,8 @@ class Recorder(TorchDispatchMode):
         )
         return found if self._own or torch.is_grad_enabled() else (False,) * len(found)
 
-    def _by_work(self) -> dict[tuple[object, ...], list[int]]:
+    @cached_property
+    def _places(self) -> dict[tuple[object, ...], list[int]]:
         """The positions of operators by their work, with the name of their module and without.
 
         Operators that ran without gradients are last, so that they are taken first.

@@ -64,9 +64,9 @@ def features_of(
         is_single = len(values) == 1 and (longest == 1 or not getattr(limit, what))
         if len(values) != count and not is_single:
             refuse(f"{what} has {len(values)} values for {count} inputs; give one for each")
-        wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
-        if wrong:
-            refuse(f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}")
+        for value in values:
+            if not (isinstance(value, Real) and 0 <= float(value) < math.inf):
+                refuse(f"{what} must be finite numbers of 0 or more, got {value!r}")
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
@@ -122,6 +122,9 @@ def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     weighted = limit.is_weighted
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
+    # A feature processor with the table's name is taken for the table's own.
+    processors = getattr(private.feature_processor(module), "feature_processor_modules", None)
+    is_processed = isinstance(processors, nn.ModuleDict) and entry.parameter_name in processors
     fused_prefetch = fused_setting(entry.sharder, "prefetch_pipeline")
     cache, width = limit.cache_params, parameter.element_size()
     if limit.output_dtype is not None:
@@ -130,17 +133,11 @@ def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
-        is_weighted=bool(weighted) or _is_processed(entry.parameter_name, module),
+        is_weighted=bool(weighted) or is_processed,
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
         optimizer_ratio=private.optimizer_multiplier(kind, parameter),
         output_bytes=float(width),
     )
-
-
-def _is_processed(name: str, module: nn.Module) -> bool:
-    """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
-    modules = getattr(private.feature_processor(module), "feature_processor_modules", None)
-    return isinstance(modules, nn.ModuleDict) and name in modules
 
 
 _EXCHANGES: Final = {
@@ -178,8 +175,8 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     """The element types of a sharder's codecs that cannot be priced."""
     registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
     both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
-    every = [codec for codecs in both for codec in (codecs.forward, codecs.backward)]
-    return sorted({str(c.quantized_dtype) for c in every if c.quantized_dtype not in _BY_TYPE})
+    types = {c.quantized_dtype for codecs in both for c in (codecs.forward, codecs.backward)}
+    return sorted(map(str, types - set(_BY_TYPE)))
 
 
 def _codecs(both: Any) -> Codecs:
@@ -307,33 +304,27 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     A plain ``nn.EmbeddingBag`` has one, with its own shape and its parameter's name.
     """
     if isinstance(owner, nn.EmbeddingBag):
-        return {"weight": _of_bag(owner)}
+        types = embedding_configs.PoolingType
+        config = embedding_configs.EmbeddingBagConfig(
+            name="weight",
+            num_embeddings=owner.num_embeddings,
+            embedding_dim=owner.embedding_dim,
+            feature_names=["weight"],  # its only feature has the table's name
+            data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
+            pooling=types.MEAN if owner.mode == "mean" else types.SUM,
+        )
+        return {"weight": config}
     towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
     inner = [getattr(owner, n, None) for n in private.WRAPPED] + [t.embedding for t in towers]
     found: dict[str, Any] = {}
     for candidate in (owner, *inner):
         for method in ("embedding_bag_configs", "embedding_configs"):
-            configs = getattr(candidate, method, None)
-            if configs is not None:
+            if configs := getattr(candidate, method, None):
                 found |= {c.name: c for c in configs()}
                 break
         if found and not towers:
             break
     return found or None
-
-
-def _of_bag(owner: nn.EmbeddingBag) -> embedding_configs.BaseEmbeddingConfig:
-    """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
-    return embedding_configs.EmbeddingBagConfig(
-        name="weight",
-        num_embeddings=owner.num_embeddings,
-        embedding_dim=owner.embedding_dim,
-        feature_names=["weight"],
-        data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
-        pooling=embedding_configs.PoolingType.MEAN
-        if owner.mode == "mean"
-        else embedding_configs.PoolingType.SUM,
-    )
 
 
 def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
@@ -381,21 +372,13 @@ def dense_arch(module: nn.Module) -> DenseArch | None:
 
     Plain, projection and DCN interactions are known; the projection model counts as a plain one.
     """
-    for candidate in module.modules():
-        if isinstance(candidate, DLRM):
-            return _of_dlrm(candidate)
-    return None
-
-
-def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> float:
-    """Bytes per rank for all parameters except the sharded ones, with their optimizer and DDP."""
-    skip = {id(p) for p in sharded}
-    plain = (p for p in module.parameters() if id(p) not in skip and not is_lazy(p))
-    return DENSE_BYTES_PER_PARAMETER_BYTE * sum(p.numel() * p.element_size() for p in plain)
-
-
-def _of_dlrm(model: DLRM) -> DenseArch:
-    bottom, top = _linear_layers(model.dense_arch), _linear_layers(model.over_arch)
+    model = next((m for m in module.modules() if isinstance(m, DLRM)), None)
+    if model is None:
+        return None
+    bottom, top = (
+        [m for m in part.modules() if isinstance(m, nn.Linear)]
+        for part in (model.dense_arch, model.over_arch)
+    )
     is_cross = isinstance(model, DLRM_DCN)
     layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
     return DenseArch(
@@ -408,5 +391,8 @@ def _of_dlrm(model: DLRM) -> DenseArch:
     )
 
 
-def _linear_layers(module: nn.Module) -> list[nn.Linear]:
-    return [m for m in module.modules() if isinstance(m, nn.Linear)]
+def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> float:
+    """Bytes per rank for all parameters except the sharded ones, with their optimizer and DDP."""
+    skip = {id(p) for p in sharded}
+    plain = (p for p in module.parameters() if id(p) not in skip and not is_lazy(p))
+    return DENSE_BYTES_PER_PARAMETER_BYTE * sum(p.numel() * p.element_size() for p in plain)
