@@ -25,7 +25,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -216,8 +216,15 @@ def best_plan(job: Job) -> PlanningResult:
             )
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
+        search, (workload, topology, make_pipeline) = job.settings, count
+        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
         try:
-            result = _roomiest(job, count)
+            if search.max_evaluations is None:
+                work_s = planning_work_s(len(workload.tables), topology.world_size)
+                most = priced_plans(work_s, pipeline_of(problem, make_pipeline))
+                search = replace(search, max_evaluations=most)
+            result = api.solve(problem, search=search, make_pipeline=make_pipeline)
+            result = roomiest(_against(job.rival.plan, result, make_pipeline), make_pipeline)
         except InfeasibleError as error:
             failed.append((count, error))
             continue
@@ -231,21 +238,6 @@ def best_plan(job: Job) -> PlanningResult:
             )
         return result
     raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
-
-
-def _roomiest(job: Job, count: Count) -> PlanningResult:
-    """The best plan by one count of memory, moved to emptier memory where that costs little.
-
-    The search has the user's budget of work, or one that follows from the size.
-    """
-    search, (workload, topology, make_pipeline) = job.settings, count
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
-    if search.max_evaluations is None:
-        work_s = planning_work_s(len(workload.tables), topology.world_size)
-        most = priced_plans(work_s, pipeline_of(problem, make_pipeline))
-        search = replace(search, max_evaluations=most)
-    result = api.solve(problem, search=search, make_pipeline=make_pipeline)
-    return roomiest(_against(job.rival.plan, result, make_pipeline), make_pipeline)
 
 
 def _against(
@@ -306,8 +298,14 @@ def soundest_plan(job: Job) -> PlanningResult:
     outputs = {f.table.name: f.output_dtype for f in job.model.tables}
     best = best_plan(job)
     uneven = uneven_outputs(best.plan, workload, outputs, world_size)
-    everywhere = _on_every_rank(workload, job.limits, uneven)
-    if everywhere != job.limits:
+    # Tables of these modules are left only types under which every rank has a part.
+    gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
+    rules = tuple(
+        (without_types(rule, gone) or rule) if table.module in uneven else rule
+        for table, rule in zip(workload.tables, job.limits.tables, strict=True)
+    )
+    if rules != job.limits.tables:
+        everywhere = replace(job.limits, tables=rules)
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
             uneven = uneven_outputs(best.plan, workload, outputs, world_size)
@@ -348,16 +346,6 @@ def uneven_outputs(
         for key, ranks in seen.items()
     }
     return sorted({module for (module, _), types in expected.items() if len(types) > 1})
-
-
-def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:
-    """Limits that leave tables of some modules only types under which every rank has a part."""
-    gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
-    rules = tuple(
-        (without_types(rule, gone) or rule) if table.module in modules else rule
-        for table, rule in zip(workload.tables, limits.tables, strict=True)
-    )
-    return limits if rules == limits.tables else replace(limits, tables=rules)
 
 
 # ------------------------------------------------------------------ memory
@@ -448,16 +436,12 @@ def emptier(
             start = space.assignment(plan)
             evaluate, most = _Fullness(space, start, most_s), _MOST_LOOKING_S
             if math.isfinite(evaluate.least):
-                can_run = partial(_can_run, space)
+                can_run = partial(lambda on, new: runs(on.plan(new), problem.workload), space)
                 start = single_changes(
                     space, evaluate, start, lambda: False, most_s=most, runs=can_run
                 )
             return space.plan(start)
     return plan
-
-
-def _can_run(space: SearchSpace, changed: Assignment) -> bool:
-    return runs(space.plan(changed), space.problem.workload)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:

@@ -139,7 +139,9 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
         pipeline = self.pipeline(sharding_options, sharder_data_map)
         names = names_of(sharding_options)
         for option in sharding_options:
-            work = pipeline.option_work(_without_ranks(option, names[key_of(option)]))
+            widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
+            terms = terms_of(option, names[key_of(option)])
+            work = pipeline.option_work(OurOption(**terms, column_widths=tuple(widths.values())))
             rows = work.reshape(-1, pipeline.num_features)
             for shard, perf in zip(option.shards, _perfs(pipeline, rows), strict=True):
                 shard.perf = perf
@@ -185,16 +187,6 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         if self._known is None or self._known[0] != keys:
             self._known = keys, self.pipeline(plan, self._sharders)
         return self._known[1]
-
-
-def _without_ranks(option: ShardingOption, name: str) -> OurOption:
-    """TorchRec's option as one of ours, which has no ranks.
-
-    Raises:
-        InvalidInputError: there is no cost model for the kernel or type.
-    """
-    widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
-    return OurOption(**terms_of(option, name), column_widths=tuple(widths.values()))
 
 
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[torchrec_types.Perf]:

@@ -185,16 +185,16 @@ def to_sharding_options(
         topology: TorchRec's topology; its estimators price the shards on it.
 
     Raises:
-        ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
-            than ranks.
+        ShardPlannerError: key-value tables do not fit on the SSDs of a rank.
+        InvalidInputError: they have fewer buckets than ranks.
     """
     given = [table for table in model.tables if table.limit is not settings.NO_LIMIT]
     told = {"topology": topology, "constraints": {t.parameter_name: t.limit for t in given}}
     options = [_option(plan, table, model, topology) for table in model.tables]
     kernels = [option.compute_kernel for option in options]
-    for option in options:
-        if settings.is_priced_as_another(option.compute_kernel):
-            option.compute_kernel = str(settings.our_kernel(option.compute_kernel))
+    for option, kernel in zip(options, kernels, strict=True):
+        if settings.is_priced_as_another(kernel):
+            option.compute_kernel = str(settings.our_kernel(kernel))
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
@@ -239,26 +239,20 @@ def _option(
     if kept is not None:
         option.compute_kernel = kept.kernel
         option.cache_params = given.cache_params
-    if kept is not None and kept.is_virtual:
-        option.shards = _bucket_shards(table, topology.world_size)
+    if kept is not None and kept.is_virtual:  # its rows are cut between buckets
+        try:
+            sizes, offsets = calculate_shard_sizes_and_offsets(
+                tensor=table.parameter,
+                world_size=topology.world_size,
+                local_world_size=1,
+                sharding_type="row_wise",
+                num_buckets=kept.num_buckets,
+            )
+        except ValueError as error:
+            refuse(f"table {table.table.name!r}: {error}")
+        cells = enumerate(zip(sizes, offsets, strict=True))
+        option.shards = [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in cells]
     return option
-
-
-def _bucket_shards(table: ShardableTable, world_size: int) -> list[TorchrecShard]:
-    """The rows of a virtual table on each rank, cut between buckets."""
-    try:
-        sizes, offsets = calculate_shard_sizes_and_offsets(
-            tensor=table.parameter,
-            world_size=world_size,
-            local_world_size=1,
-            sharding_type="row_wise",
-            num_buckets=table.key_value.num_buckets if table.key_value else None,
-        )
-    except ValueError as error:
-        message = f"table {table.table.name!r}: {error}"
-        raise settings.ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
-    cells = zip(sizes, offsets, strict=True)
-    return [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in enumerate(cells)]
 
 
 def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) -> None:

@@ -33,6 +33,7 @@ from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
+from planner.errors import refuse
 from planner.integrations import drop_in as search
 from planner.integrations import torchrec_topology as topologies
 from planner.integrations import torchrec_workload as workloads
@@ -40,6 +41,7 @@ from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import pricing, settings
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
+from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
 from planner.settings import SearchSettings
 from planner.support.text import significant
@@ -320,7 +322,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             options, self._callbacks, self._topology.world_size
         )
         sharding_plan = options_to_sharding_plan(options, self._topology)
-        if not rules.has_other_groups(self._constraints, device):
+        given = (self._constraints or {}).values()
+        if not any(rules.in_other_group(limit, device) for limit in given):
             planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
         with search.quiet():
             planners.validate_rank_assignment(sharding_plan, self._topology)
@@ -455,10 +458,14 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         said = topologies.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         _warn(*model.warnings, *said)
         listed = self._user_enumerator
-        limits = rules.search_limits(model, self._topology, listed, module, sharders)
+        options = None if listed is None else listed.enumerate(module=module, sharders=sharders)
+        limits = rules.search_limits(model, self._topology, options)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
         _warn(*result.warnings, *rules.copied_by_another_optimizer(result.plan, model.tables))
         self._num_proposals = self._num_plans = result.solver.evaluations
+        device = rules.OUR_DEVICE[self._topology.compute_device]
+        if problems := list(layout_problems(result.plan, *job.ours[:2], device=device)):
+            refuse(["the search returned a plan that TorchRec cannot run:", *problems])
         return result.plan
 
     def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:

@@ -163,9 +163,9 @@ class ShardplanProvider(DefaultPlannerProvider):
         """
         config = request.planner_config
         names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
-        given = [name for name in names if getattr(config, name) is not None]
+        given = [request.storage_reservation, *(getattr(config, name) for name in names)]
         unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
-        if request.storage_reservation is None and unset and not given:
+        if unset and all(value is None for value in given):
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
 
@@ -183,12 +183,11 @@ class ShardplanProvider(DefaultPlannerProvider):
             InvalidInputError: there is no such planner variant or pipeline.
         """
         request, config = ctx.request, ctx.request.planner_config
-        hints = self._hints_for(config)
         for line in _unused(sku, request):
             logger.warning("%s: %s", sku, line)
             if line not in ctx.warnings:
                 ctx.warnings.append(line)
-        planner = SystemPlanner(
+        self.planners[sku] = planner = SystemPlanner(
             strict=isinstance(request, DryRunRequest),
             topology=topology,
             batch_size=request.batch_size,
@@ -198,10 +197,9 @@ class ShardplanProvider(DefaultPlannerProvider):
             debug=config.debug,
             timeout_seconds=config.timeout_seconds,
             system=requested_system(sku, request)[0],
-            hints=hints,
+            hints=self._hints_for(config),
             **self._search,
         )
-        self.planners[sku] = planner
         return planner
 
     def check(self, sku: str, request: ShardingPlanRequest) -> None:
@@ -223,11 +221,9 @@ class ShardplanProvider(DefaultPlannerProvider):
                 "unset, or 'oss', to plan with shardplan"
             )
         kind = config.pipeline_type
-        if kind is None:
-            return self._hints
-        if kind not in _PIPELINES:
+        if kind is not None and kind not in _PIPELINES:
             refuse(f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}")
-        return replace(self._hints, pipeline=_PIPELINES[kind])
+        return replace(self._hints, pipeline=_PIPELINES.get(kind, self._hints.pipeline))
 
 
 def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:

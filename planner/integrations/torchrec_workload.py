@@ -171,7 +171,9 @@ def describe_model(
         return None
     found = with_unique_names(found)
     warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
-    dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
+    dense, unseen_bytes = _dense_of(module, hints, batch_size), 0.0
+    if dense is None:
+        unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
     workload, unknown = workload_of(found, hints, batch_size)
     if unseen_bytes:
         warnings.append(_UNSEEN_DENSE)
@@ -183,12 +185,20 @@ def describe_model(
         )
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
-        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
+        workload=replace(workload, dense=dense or DenseArch(), reserved_bytes=reserved_bytes),
         constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=tuple(warnings),
         knows_optimizer=not unknown,
     )
+
+
+def _dense_of(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
+    """The dense part, as given, traced with the given inputs, or read from a DLRM."""
+    if hints.dense is None and hints.inputs is not None:
+        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
+        return DenseArch(operators=trace.operators)
+    return hints.dense or reading.dense_arch(module)
 
 
 def workload_of(
@@ -205,15 +215,20 @@ def workload_of(
         batch_size: samples per rank.
     """
     names = {f.table.name: reading.optimizer_name(f) for f in found}
+    unknown = sorted({n for n in names.values() if reading.optimizer_kind(n) is None})
+    own = {t: reading.optimizer_kind(n) or reading.UNKNOWN_AS for t, n in names.items()}
+    used = Counter(own.values())
+    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
     types = {f.output_dtype for f in found}
     output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
     tables = [f.table for f in found]
     if output_dtype is not DataType.FP32:
         tables = [replace(t, communication=t.codecs) for t in tables]
-    planned, most, unknown = reading.with_optimizers(tables, names)
     workload = Workload(
         name=hints.name,
-        tables=planned,
+        tables=tuple(
+            t if own[t.name] is most else replace(t, optimizer=own[t.name]) for t in tables
+        ),
         batch_size_per_rank=batch_size,
         dense=hints.dense or DenseArch(),
         optimizer=most,
@@ -222,26 +237,6 @@ def workload_of(
         reserved_bytes=hints.reserved_bytes,
     )
     return workload, unknown
-
-
-def _dense_part(
-    module: nn.Module, found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
-) -> tuple[DenseArch, float]:
-    """The dense part, as given, traced with the given inputs, or read from a DLRM.
-
-    Returns:
-        The dense part, and the bytes of one that cannot be read.
-
-    Raises:
-        InvalidInputError: it cannot be traced.
-    """
-    if hints.dense is None and hints.inputs is not None:
-        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
-        return DenseArch(operators=trace.operators), 0.0
-    known = hints.dense or reading.dense_arch(module)
-    if known is not None:
-        return known, 0.0
-    return DenseArch(), reading.dense_reserve_bytes(module, [f.parameter for f in found])
 
 
 # ------------------------------------------------------------------ tables
@@ -267,13 +262,15 @@ def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> Sh
         rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     pooling = getattr(config, "pooling", None)
+    columns, what = int(source.parameter.shape[-1]), "the data type"
+    is_quantized = columns != config.embedding_dim or source.parameter.dtype in _QUANTIZED
     table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=int(source.parameter.shape[-1]),
+        embedding_dim=columns,
         features=reading.features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=_data_type(config, source.parameter),
+        dtype=DataType.INT8 if is_quantized else settings.data_type_of(config.data_type, what),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
         is_weighted=reading.is_weighted(source.module) or bool(limit.is_weighted),
         module=source.path,
@@ -285,14 +282,8 @@ def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> Sh
     return ShardableTable(**vars(source), table=table)
 
 
+_QUANTIZED: Final = (torch.uint8, torch.int8)
 _POOLINGS: Final = {None: Pooling.NONE, PoolingType.MEAN: Pooling.MEAN}
-
-
-def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
-    columns = int(parameter.shape[-1])
-    if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
-        return DataType.INT8
-    return settings.data_type_of(config.data_type, "the data type")
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -101,8 +101,14 @@ class Cuda(Cores):
         """Take the device and time its sleep."""
         torch.cuda.set_device(index)
         self.device = torch.device("cuda", index)
-        self._cycles_per_s = self._cycle_rate()
         self._hold_s = _HOLD_S
+        for _ in range(2):  # the second sleep counts
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record()
+            torch.cuda._sleep(_SLEEP_CYCLES)
+            ended.record()
+            torch.cuda.synchronize()
+        self._cycles_per_s = _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
     @property
     def memory_bytes(self) -> float:
@@ -144,16 +150,6 @@ class Cuda(Cores):
         queued_in_time = not marks[0].query()
         torch.cuda.synchronize(self.device)
         return marks, queued_in_time
-
-    def _cycle_rate(self) -> float:
-        """Cycles of a sleep per second, from the second of two sleeps."""
-        for _ in range(2):
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begun.record()
-            torch.cuda._sleep(_SLEEP_CYCLES)
-            ended.record()
-            torch.cuda.synchronize()
-        return _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
     def tidy(self) -> None:
         """Give freed memory back to the device."""
@@ -436,7 +432,13 @@ def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[to
 
 def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
-    call = _ready_call(case, rank, device.device)
+    try:
+        call, reason = collective_call(case, rank, device.device), ""
+    except Exception as error:
+        call, reason = None, f"{type(error).__name__}: {error}"
+    failed = [text for text in _of_all_ranks(reason, case) if text]
+    if call is None or failed:
+        raise MemoryError(failed[0])  # so that no rank begins and waits for this one
 
     def run(_: int) -> None:
         for _ in range(_COLLECTIVES_IN_A_ROW):
@@ -448,22 +450,6 @@ def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) ->
         timed = device.timed([run], repeats=1, warm_up=1 if turn == 0 else 0)
         times.append(timed.each_s[0][0])
     return {"us": _us(max(_of_all_ranks(median(times), case)) / _COLLECTIVES_IN_A_ROW)}
-
-
-def _ready_call(case: CollectivePoint, rank: int, device: torch.device) -> Callable[[], None]:
-    """The collective with its buffers, if every rank has memory for them.
-
-    Raises:
-        MemoryError: some rank has not, so that no rank begins and waits for it.
-    """
-    try:
-        call, reason = collective_call(case, rank, device), ""
-    except Exception as error:
-        call, reason = None, f"{type(error).__name__}: {error}"
-    failed = [text for text in _of_all_ranks(reason, case) if text]
-    if call is None or failed:
-        raise MemoryError(failed[0])
-    return call
 
 
 def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
@@ -482,7 +468,17 @@ def collective_call(
     """
     world = case.world_size
     if case.operation == "all_to_all":
-        return _all_to_all(case, rank, device)
+
+        def elements(source: int, target: int) -> int:
+            if source == target:
+                return int(case.kept_bytes[source]) // 4
+            return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
+
+        leaving = [elements(rank, r) for r in range(world)]
+        arriving = [elements(r, rank) for r in range(world)]
+        sent = torch.ones(sum(leaving), device=device)
+        target = torch.empty(sum(arriving), device=device)
+        return lambda: dist.all_to_all_single(target, sent, arriving, leaving)
     part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4), device=device)
     whole = torch.ones(part.numel() * world, device=device)
     if case.operation == "reduce_scatter":
@@ -490,20 +486,3 @@ def collective_call(
     if case.operation == "all_gather":
         return lambda: dist.all_gather_into_tensor(whole, part)
     return lambda: dist.all_reduce(part)
-
-
-def _all_to_all(
-    case: CollectivePoint, rank: int, device: torch.device | None
-) -> Callable[[], None]:
-    world = case.world_size
-
-    def elements(source: int, target: int) -> int:
-        if source == target:
-            return int(case.kept_bytes[source]) // 4
-        return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
-
-    leaving = [elements(rank, r) for r in range(world)]
-    arriving = [elements(r, rank) for r in range(world)]
-    source = torch.ones(sum(leaving), device=device)
-    target = torch.empty(sum(arriving), device=device)
-    return lambda: dist.all_to_all_single(target, source, arriving, leaving)

@@ -118,7 +118,7 @@ def _measure_steps(
 ) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
     cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
-    log = train_in_turns(cases, rank, world_size, settings, pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)

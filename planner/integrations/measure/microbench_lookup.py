@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +34,7 @@ _PLACES = {
     "uvm": EmbeddingLocation.MANAGED,
     "uvm_caching": EmbeddingLocation.MANAGED_CACHING,
 }
-_OPTIMIZERS = {
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "sgd": EmbOptimType.EXACT_SGD,
-}
-
-
-_Resident = tuple[Callable[..., torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], list[Any]]
-"""A table in memory with batches of indices, and its parameters that get gradients."""
+_OPTIMIZERS = {"rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "sgd": EmbOptimType.EXACT_SGD}
 
 
 def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list[LookupPoint]:
@@ -59,10 +52,10 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     for i in range(_REPEATS + 1):
         outputs = []
         pace.read()
-        for k, (call, batches, _) in enumerate(tables):
+        for k, (module, batches) in enumerate(tables):
             indices, offsets = batches[i % _NUM_BATCHES]
             start = time.thread_time()
-            outputs.append(call(indices, offsets))
+            outputs.append(module(indices, offsets))
             forward[k, i] = time.thread_time() - start
         gradients = [torch.full_like(output, _GRADIENT) for output in outputs]
         between += 1.0
@@ -70,8 +63,7 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
             start = time.thread_time()
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
-            for parameter in tables[k][-1]:
-                parameter.grad = None
+            tables[k][0].zero_grad(set_to_none=True)
     return [
         replace(
             case,
@@ -82,7 +74,8 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     ]
 
 
-def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
+def _resident(case: LookupPoint, rng: np.random.Generator) -> tuple[Any, list[Any]]:
+    """A table in memory, and batches of indices."""
     law = Zipf(num_embeddings=case.num_embeddings, exponent=case.exponent)
     sampler = IndexSampler(law, rng)
     batches = []
@@ -98,12 +91,10 @@ def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
             [shape], pooling_mode=PoolingMode.SUM, use_cpu=True
         )
         module.weights.data.uniform_(-0.01, 0.01)
-        parameters = [module.weights]
     else:
         is_pooled = case.kernel is not CpuKernel.SEQUENCE
         module = fused_tables([shape], torch.device("cpu"), is_pooled=is_pooled)
-        parameters = []
-    return module, batches, parameters
+    return module, batches
 
 
 def fused_tables(

@@ -34,7 +34,7 @@ from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Pooling, Workload
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
@@ -49,13 +49,8 @@ _LEARNING_RATE = 0.01
 NUM_BATCHES = 4
 
 
-@dataclass(slots=True)
-class Batch:
-    """One rank's share of a batch."""
-
-    dense: torch.Tensor
-    sparse: KeyedJaggedTensor
-    labels: torch.Tensor
+Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
+"""One rank's share of a batch: dense features, indices and labels."""
 
 
 def _marker(marks: StageClock | None) -> Callable[[str], None]:
@@ -94,11 +89,13 @@ class Model(nn.Module):
         self.top = mlp((joined, *arch.top_mlp), last_relu=False)
         self.loss = nn.BCEWithLogitsLoss()
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(
+        self, dense: torch.Tensor, sparse: KeyedJaggedTensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         """The loss of a batch."""
-        bottom = self.bottom(batch.dense)
+        bottom = self.bottom(dense)
         self._mark("dense_forward")
-        found = getattr(self, self._tables)(batch.sparse)
+        found = getattr(self, self._tables)(sparse)
         sequences = list(found.values()) if self._is_sequence else []
         vectors = [x.values() for x in sequences] or [found.values()]
         self._mark("vectors")
@@ -113,7 +110,7 @@ class Model(nn.Module):
         if self.blocks is not None:
             met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
         logits = self.top(torch.cat([bottom, met], dim=1))
-        loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
+        loss: torch.Tensor = self.loss(logits.squeeze(-1), labels)
         self._mark("dense_forward")
         return loss
 
@@ -149,18 +146,6 @@ def _encoder(width: int, blocks: tasks.Blocks) -> nn.Module:
     return nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
 
 
-def traced_dense(workload: Workload, blocks: tasks.Blocks) -> DenseTrace:
-    """The dense part of the model as ``shardplan import torchrec`` sees it."""
-    model = Model(workload, blocks=blocks)
-    batch = make_batches(workload, 0, 0)[0]
-    return trace_dense(
-        model,
-        (batch,),
-        batch_size=int(workload.batch_size_per_rank),
-        inputs_need_gradients=False,
-    )
-
-
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
@@ -171,20 +156,23 @@ def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCase:
+    """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
+
+    workload: Workload
+    plan: Plan
+    blocks: tasks.Blocks | None = None
+
+
 class Training:
     """One model under one plan, ready to step."""
 
     def __init__(
-        self,
-        workload: Workload,
-        plan: Plan,
-        world_size: int,
-        seed: int,
-        marks: StageClock | None = None,
-        blocks: tasks.Blocks | None = None,
+        self, case: RunCase, world_size: int, seed: int, marks: StageClock | None = None
     ) -> None:
         """Shard the model under the plan, and initialise it."""
-        self._mark = _marker(marks)
+        workload, self._mark = case.workload, _marker(marks)
         torch.manual_seed(seed)
         fused_params = {
             "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -194,11 +182,11 @@ class Training:
         kinds: Any = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
         codecs = _codecs(workload)
         self.model = DistributedModelParallel(
-            Model(workload, marks, blocks),
+            Model(workload, marks, case.blocks),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
             device=torch.device("cpu"),
             plan=to_sharding_plan(
-                plan, workload, compute_device="cpu", local_world_size=world_size
+                case.plan, workload, compute_device="cpu", local_world_size=world_size
             ),
             sharders=[k(fused_params=fused_params, qcomm_codecs_registry=codecs) for k in kinds],
         )
@@ -212,7 +200,7 @@ class Training:
         """One iteration."""
         self.optimizer.zero_grad()
         self._mark("update")
-        loss = self.model(batch)
+        loss = self.model(*batch)
         loss.backward()
         self.optimizer.step()
         self._mark("update")
@@ -252,13 +240,8 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
         )
         dense = draws.standard_normal((size, workload.dense.num_dense_features))
         labels = draws.integers(0, 2, size)
-        batches.append(
-            Batch(
-                dense=torch.from_numpy(dense.astype(np.float32)),
-                sparse=sparse,
-                labels=torch.from_numpy(labels.astype(np.float32)),
-            )
-        )
+        first, last = (torch.from_numpy(x.astype(np.float32)) for x in (dense, labels))
+        batches.append((first, sparse, last))
     return batches
 
 
@@ -275,15 +258,6 @@ class RunSettings(NamedTuple):
     iterations: int = 11
     warm_up: int = 4
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCase:
-    """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
-
-    workload: Workload
-    plan: Plan
-    blocks: tasks.Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,25 +334,21 @@ def _measure(
 ) -> tuple[list[TimedIteration], float, float]:
     """The iterations of this rank, its total processor seconds, and its pace."""
     pace = Pace()
-    log = train_in_turns(cases, rank, world_size, settings, pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace)
     return log, time.process_time(), pace.typical_s()
 
 
 def train_in_turns(
-    cases: Sequence[RunCase],
-    rank: int,
-    world_size: int,
-    settings: RunSettings,
-    between: Callable[[], None],
+    cases: Sequence[RunCase], rank: int, world_size: int, settings: RunSettings, pace: Pace
 ) -> list[TimedIteration]:
     """Run all iterations of this rank; returns those after the warm-up of their block.
 
-    All models are in memory together. ``between`` is called before each block.
+    All models are in memory together. The pace is read before each block.
     """
     seed, clock = settings.seed, stage_clock()
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
-    models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
+    models = [Training(case, world_size, seed, clock) for case in cases]
     for training in models:
         clock.follow_gradients(training.model)
     gloo_ranks.calm_network_threads()
@@ -386,7 +356,7 @@ def train_in_turns(
     iterations = []
     for block in range(settings.num_blocks):
         for k in order_rng.permutation(len(cases)).tolist():
-            between()
+            pace.read()
             own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()
@@ -468,7 +438,10 @@ def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks
     if what in tasks.BLOCK_TASKS:
         workload, blocks = tasks.BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
-        dense = DenseArch(operators=traced_dense(workload, blocks).operators)
+        model, (batch, *_) = Model(workload, blocks=blocks), make_batches(workload, 0, 0)
+        size = int(workload.batch_size_per_rank)
+        trace = trace_dense(model, batch, batch_size=size, inputs_need_gradients=False)
+        dense = DenseArch(operators=trace.operators)
         return [("random", replace(workload, dense=dense), workload, blocks)]
     workload = tasks.random_workload(seed)
     if what not in tuple(Precision):
@@ -485,6 +458,10 @@ def _outcome(
     estimate = pipeline.estimate(named.plan)
     time, calibration = estimate.time, topology.calibration
     calibrated_s = load_constants(calibration).pace_s if calibration else None
+    # TorchRec's kernels on CPUs run at the rate of the host's memory.
+    memory = topology.host.ddr_bandwidth_bytes_per_s
+    rated = replace(topology, device=replace(topology.device, hbm_bandwidth_bytes_per_s=memory))
+    problem = PlanningProblem(workload=workload, topology=rated)
     inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
     measured = asdict(run)
     del measured["virtual_s"], measured["pace_s"]
@@ -502,7 +479,7 @@ def _outcome(
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
-        torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
+        torchrec_rating_s=objective_value(problem, named.plan, "torchrec"),
         pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
         **measured,
     )
@@ -520,11 +497,3 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
             share = shard.num_rows / table.num_embeddings / copies
             ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
     return float(ranks.max())
-
-
-def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> float:
-    """TorchRec's rating of the plan, whose kernels on CPUs run at the rate of the host's memory."""
-    memory = topology.host.ddr_bandwidth_bytes_per_s
-    device = replace(topology.device, hbm_bandwidth_bytes_per_s=memory)
-    problem = PlanningProblem(workload=workload, topology=replace(topology, device=device))
-    return objective_value(problem, plan, "torchrec")

@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
@@ -48,7 +48,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.workload import Optimizer, Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
@@ -80,11 +80,6 @@ class KeyValueTable:
     kernel: str
     cache_bytes: float
     num_buckets: int | None = None
-
-    @property
-    def is_on_ssd(self) -> bool:
-        """Whether rows that are not in the cache are on an SSD, without host memory before it."""
-        return self.kernel in (ON_SSD, "ssd_virtual_table")
 
     @property
     def is_virtual(self) -> bool:
@@ -126,8 +121,7 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
             buckets and rows % buckets
         ),
     }
-    if problems := [message for message, is_wrong in wrong.items() if is_wrong]:
-        raise InvalidInputError(problems)
+    refuse_any([message for message, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
     ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
@@ -244,10 +238,16 @@ class KeyValuePipeline(CostPipeline):
 
     def _of_any_cache(self, time: Estimate, plan: Plan) -> Estimate:
         """The time with what ranks wait for SSDs, and an interval for any hit rate."""
-        cached, missed = (
-            self.sampled_times(self._run_as(plan, kernel))
-            for kernel in (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM)
-        )
+
+        def run_as(kernel: ComputeKernel) -> FloatArray:
+            """Times of the plan with its key-value tables under another kernel."""
+            other: Any = {"kernel": kernel, "cache_load_factor_ratio": None}
+            placed = (
+                replace(p, **other) if p.table in self.key_values else p for p in plan.placements
+            )
+            return self.sampled_times(Plan(placements=tuple(placed)))
+
+        cached, missed = run_as(ComputeKernel.FUSED), run_as(ComputeKernel.FUSED_UVM)
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         ssd_s = self._ssd_s(plan)
@@ -261,10 +261,8 @@ class KeyValuePipeline(CostPipeline):
         vectors, forward and backward. The share of the rows that the cache lacks counts.
         """
         workload, world_size = self.workload, self.topology.world_size
-        machine = TorchrecMachine(
-            world_size=world_size,
-            local_world_size=self.topology.local_world_size,
-            group_size=self.topology.local_world_size,
+        machine = replace(
+            TorchrecMachine.of(self.topology),
             hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
             intra_host_bandwidth_bytes_per_s=math.inf,
             inter_host_bandwidth_bytes_per_s=math.inf,
@@ -272,8 +270,8 @@ class KeyValuePipeline(CostPipeline):
         seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
-            if kept is None or not kept.is_on_ssd:
-                continue
+            if kept is None or kept.kernel not in (ON_SSD, "ssd_virtual_table"):
+                continue  # or there is host memory before the SSD
             table = workload.table(placed.table)
             rows, ids = float(table.num_embeddings), batch * table.pooling_factor
             held = kept.cache_bytes * len(placed.shards) / workload.trained_row_bytes(table)
@@ -297,17 +295,6 @@ class KeyValuePipeline(CostPipeline):
         added = max(time.time_s - float(np.median(least)), 0.0)
         wide = _widened(time, least, self.sampled_times(plan))
         return replace(wide, high_s=wide.high_s + 3.0 * added)
-
-    def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
-        """The plan with its key-value tables under another kernel, of which only times are used."""
-        return Plan(
-            placements=tuple(
-                replace(p, kernel=kernel, cache_load_factor_ratio=None)
-                if p.table in self.key_values
-                else p
-                for p in plan.placements
-            )
-        )
 
 
 def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray) -> Estimate:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
@@ -262,24 +260,9 @@ def _plain_name(name: str) -> str:
     return name.removeprefix("exact_").replace("_", "")
 
 
-def with_optimizers(
-    tables: Sequence[Table], names: Mapping[str, str]
-) -> tuple[tuple[Table, ...], Optimizer, list[str]]:
-    """The tables with their optimizers, that of most of them, and the names that are not known.
-
-    That of most becomes the workload's; only the other tables have one of their own. An unknown
-    optimizer is planned as :data:`UNKNOWN_AS`.
-
-    Args:
-        tables: the tables.
-        names: the optimizer of each table, as :func:`optimizer_name` gives it.
-    """
-    unknown = sorted({n for n in names.values() if _plain_name(n) not in OPTIMIZERS})
-    kinds = {table: OPTIMIZERS.get(_plain_name(n), UNKNOWN_AS) for table, n in names.items()}
-    used = Counter(kinds.values())
-    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
-    own = (t if kinds[t.name] is most else replace(t, optimizer=kinds[t.name]) for t in tables)
-    return tuple(own), most, unknown
+def optimizer_kind(name: str) -> Optimizer | None:
+    """The optimizer with a name of :func:`optimizer_name`; None if it is not known."""
+    return OPTIMIZERS.get(_plain_name(name))
 
 
 def shardable_modules(
