@@ -9,6 +9,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
 
+import torch
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
@@ -121,16 +122,15 @@ def _one_table(
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
-        message = (
+        words = torchrec_rules.unsummed_words(table)
+        refuse(
             f"no sharding option is left: constraints ask for types {given.sharding_types} and "
             f"kernels {given.compute_kernels}; its sharder offers "
             f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
             f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
             f"{runs or 'nothing'}; widen the constraints, or change that"
+            + (f": {words}" if words else "")
         )
-        if words := torchrec_rules.unsummed_words(table):
-            message += f": {words}"
-        raise InvalidInputError(message)
     ratio = _pinned_load_factor(entry, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
@@ -155,17 +155,15 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
     TorchRec's cpu runtime trains with the same result
     (``tests/integration/on_ranks/test_shardings.py``).
     """
-    types = sharder.sharding_types(_device_to_ask(sharder.sharding_types, compute_device))
-    device = _device_to_ask(sharder.compute_kernels, compute_device)
+    of_types, of_kernels = (
+        "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
+        for method in (sharder.sharding_types, sharder.compute_kernels)
+    )
     return [
         (str(kind), str(kernel))
-        for kind in types
-        for kernel in sharder.compute_kernels(str(kind), device)
+        for kind in sharder.sharding_types(of_types)
+        for kernel in sharder.compute_kernels(str(kind), of_kernels)
     ]
-
-
-def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    return "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def allowed_pairs(
@@ -237,9 +235,9 @@ def _listed_by(
     """The constraints narrowed to the options that a TorchRec enumerator lists."""
     listed: dict[tuple[str, str], set[tuple[str, ComputeKernel]]] = {}
     for o in options:
-        kernel = ComputeKernel.FUSED_UVM_CACHING
-        if o.compute_kernel not in settings.KEY_VALUE_KERNELS:
-            kernel = settings.our_kernel(o.compute_kernel)
+        is_kept = o.compute_kernel in settings.KEY_VALUE_KERNELS
+        cached = ComputeKernel.FUSED_UVM_CACHING
+        kernel = cached if is_kept else settings.our_kernel(o.compute_kernel)
         listed.setdefault((o.path, o.name), set()).add((o.sharding_type, kernel))
     tables = []
     for limit, entry in zip(constraints.tables, model.tables, strict=True):
@@ -251,8 +249,9 @@ def _listed_by(
             if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
         ]
         if not pairs:
-            name = entry.table.name
-            refuse(f"table {name!r}: the enumerator lists no option that can be planned")
+            refuse(
+                f"table {entry.table.name!r}: the enumerator lists no option that can be planned"
+            )
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
 
@@ -391,19 +390,6 @@ def _about(names: Iterable[str], words: str) -> list[str]:
     return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
 
 
-def _lacks_load_factor(entry: ShardableTable) -> bool:
-    cache = entry.limit.cache_params
-    if entry.key_value is not None or cache is None or cache.load_factor is not None:
-        return False
-    return settings.fused_setting(entry.sharder, "cache_load_factor") is None
-
-
-def _keeps_scales(entry: ShardableTable) -> bool:
-    """Whether stored rows have scales beside their columns; quantized rows already count them."""
-    is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
-    return entry.table.dtype is DataType.INT8 and not is_quantized
-
-
 _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
         lambda f: f.limit is settings.NO_LIMIT
@@ -413,7 +399,12 @@ _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
     "kernel": lambda f: f.key_value is not None,
     "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
-    "them": _lacks_load_factor,
+    "them": lambda f: (
+        f.key_value is None
+        and f.limit.cache_params
+        and f.limit.cache_params.load_factor is None
+        and settings.fused_setting(f.sharder, "cache_load_factor") is None
+    ),
     "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
     "fall with hints=WorkloadHints(distributions=...)": (
         lambda f: f.limit.cache_params and f.limit.cache_params.stats
@@ -433,7 +424,10 @@ _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     ),
     "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
     "each row, which are not counted; keep room for them with "
-    "hints=WorkloadHints(reserved_bytes=...)": _keeps_scales,
+    # Quantized rows already count their scales.
+    "hints=WorkloadHints(reserved_bytes=...)": lambda f: (
+        f.table.dtype is DataType.INT8 and f.parameter.dtype not in (torch.uint8, torch.int8)
+    ),
     "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
     "{count} tables are not cut by rows, for they would fail in training; give "
     "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: torchrec_rules.unsummed_words(

@@ -216,7 +216,7 @@ _NAMES: Final = {
     Optimizer.NONE: "none",
 }
 OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-"""By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
+"""By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
 
@@ -252,17 +252,12 @@ def optimizer_name(entry: TableSource) -> str:
 def _name_of(kind: type[object]) -> str:
     """The name of an optimizer's class in lower case, or of its nearest known base class."""
     names = [base.__name__.lower() for base in kind.__mro__]
-    return next((name for name in names if _plain_name(name) in OPTIMIZERS), names[0])
-
-
-def _plain_name(name: str) -> str:
-    """The name without underscores, and without FBGEMM's "exact", which says how it updates."""
-    return name.removeprefix("exact_").replace("_", "")
+    return next(filter(optimizer_kind, names), names[0])
 
 
 def optimizer_kind(name: str) -> Optimizer | None:
-    """The optimizer with a name of :func:`optimizer_name`; None if it is not known."""
-    return OPTIMIZERS.get(_plain_name(name))
+    """The optimizer of a name without FBGEMM's "exact", which says how it updates; or None."""
+    return OPTIMIZERS.get(name.removeprefix("exact_").replace("_", ""))
 
 
 def shardable_modules(
@@ -276,9 +271,9 @@ def shardable_modules(
         sharder = by_type.get(sharder_name(type(current)))
         if sharder is not None and sharder.shardable_parameters(current):
             yield path, current, sharder
-            continue
-        children = [(f"{path}.{n}" if path else n, child) for n, child in current.named_children()]
-        stack += reversed(children)
+        else:
+            children = reversed(list(current.named_children()))
+            stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
 
 
 def table_configs(owner: nn.Module) -> dict[str, Any] | None:
@@ -297,7 +292,7 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
             pooling=types.MEAN if owner.mode == "mean" else types.SUM,
         )
         return {"weight": config}
-    towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
+    towers = list(owner.towers) if isinstance(owner, EmbeddingTowerCollection) else []
     inner = [getattr(owner, n, None) for n in private.WRAPPED] + [t.embedding for t in towers]
     found: dict[str, Any] = {}
     for candidate in (owner, *inner):
@@ -332,16 +327,12 @@ def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
 
 def tower_of(path: str, owner: nn.Module, table: str) -> str | None:
     """The tower of a table, named as in TorchRec's enumerator; None for tables in no tower."""
-    if not _is_tower(owner):
+    if not isinstance(owner, EmbeddingTower | EmbeddingTowerCollection):
         return None
     for index, tower in enumerate(getattr(owner, "towers", ())):
         if table in (table_configs(tower.embedding) or {}):
             return f"{path}.tower_{index}"
     return path
-
-
-def _is_tower(owner: nn.Module) -> bool:
-    return isinstance(owner, EmbeddingTower | EmbeddingTowerCollection)
 
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
