@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -105,23 +105,6 @@ def planning_work_s(num_tables: int, world_size: int) -> float:
     return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, world_size, None))
 
 
-def evaluations_within(
-    limit_s: float | None, workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> int:
-    """A time limit as a budget in priced plans, which does not depend on how busy a machine is.
-
-    Args:
-        limit_s: seconds, which are nominal ones: about those of one core of a machine of 2023; None
-            for the budget of ``shardplan plan`` without a limit.
-        workload: the workload.
-        topology: the system.
-        make_pipeline: makes what prices the plans.
-    """
-    work_s = default_work_s(len(workload.tables), topology.world_size, limit_s)
-    problem = PlanningProblem(workload=workload, topology=topology)
-    return priced_plans(work_s, pipeline_of(problem, make_pipeline))
-
-
 _DRAW_RATIO: Final = 1e-6
 _LEAST_SEARCH_RATIO: Final = 0.2
 """A search gets at least this share of the time limit, however long the steps before it took."""
@@ -152,6 +135,26 @@ class Count(NamedTuple):
     workload: Workload
     topology: Topology
     make_pipeline: MakePipeline
+
+    def problem(self, limits: Constraints) -> PlanningProblem:
+        """The problem under some limits."""
+        tables, system = self.workload, self.topology
+        return PlanningProblem(workload=tables, topology=system, constraints=limits)
+
+    def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
+        """The best plan by this count.
+
+        Args:
+            job: how to search. Without a budget of the user, the search has so much work that it
+                ends at the same point every time.
+            work_s: nominal seconds of that work: about those of one core of a machine of 2023.
+            changes: other settings of the search.
+        """
+        problem, search = self.problem(job.limits), replace(job.settings, **changes)
+        if search.max_evaluations is None:
+            most = priced_plans(work_s, pipeline_of(problem, self.make_pipeline))
+            search = replace(search, max_evaluations=most)
+        return api.solve(problem, search=search, make_pipeline=self.make_pipeline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +219,11 @@ def best_plan(job: Job) -> PlanningResult:
             )
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
-        search, (workload, topology, make_pipeline) = job.settings, count
-        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+        work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
-            if search.max_evaluations is None:
-                work_s = planning_work_s(len(workload.tables), topology.world_size)
-                most = priced_plans(work_s, pipeline_of(problem, make_pipeline))
-                search = replace(search, max_evaluations=most)
-            result = api.solve(problem, search=search, make_pipeline=make_pipeline)
-            result = roomiest(_against(job.rival.plan, result, make_pipeline), make_pipeline)
+            result = count.solved(job, work_s)
+            result = _against(job.rival.plan, result, count.make_pipeline)
+            result = roomiest(result, count.make_pipeline)
         except InfeasibleError as error:
             failed.append((count, error))
             continue
@@ -272,9 +271,8 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
     or only some rank or table has (``STRICT_CONSTRAINTS``).
     """
-    workload = count.workload
-    problem = PlanningProblem(workload=workload, topology=count.topology)
-    limits = np.maximum(pipeline_of(problem, count.make_pipeline).device_limits, 0.0)
+    workload, pipeline = count.workload, pipeline_of(count.problem(job.limits), count.make_pipeline)
+    limits = np.maximum(pipeline.device_limits, 0.0)
     ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
     left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
@@ -618,10 +616,9 @@ def load_for_model(path: Path, job: Job) -> Plan:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
-    workload, topology, make_pipeline = job.ours
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+    problem = job.ours.problem(job.limits)
     try:
-        plan = io.load_plan(path, workload, topology).plan
+        plan = io.load_plan(path, problem.workload, problem.topology).plan
         problems = runtime_problems(plan, job)
     except InvalidInputError as error:
         plan, problems = Plan(placements=()), list(error.problems)
@@ -629,7 +626,7 @@ def load_for_model(path: Path, job: Job) -> Plan:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
         raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
-    fullest = pipeline_of(problem, make_pipeline).memory(plan).fullest
+    fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
         lines.append(
             f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "

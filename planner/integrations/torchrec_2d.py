@@ -8,25 +8,25 @@ size is planned, its sync is priced, and the choices are sorted by time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
-from costmodels.pipeline import CostPipeline
 from costmodels.system_models import sync_time_s
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, refuse
-from planner.integrations.drop_in import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values
+from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.rules.group_rules import group_problem
 from planner.settings import SearchSettings
+from planner.space.budget import default_work_s, priced_plans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,18 @@ def group_choices(
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
     found, failed = list[GroupChoice](), list[InfeasibleError]()
-    for size, between_hosts in _layouts(topology, sizes):
+    # Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
+    copies = {size: world // size for size in sizes or range(1, world + 1) if world % size == 0}
+    local, several = topology.local_world_size, topology.num_hosts > 1
+    layouts = [(size, False) for size, n in copies.items() if local % n == 0]
+    layouts += [(size, True) for size, n in copies.items() if several and n > 1]
+    for size, between_hosts in sorted(layouts):
         try:
             problem = group_problem(whole, size, between_hosts=between_hosts)
             if problem is None:
                 continue
-            most = evaluations_within(time_limit_s, workload, problem.topology, CostPipeline)
+            work_s = default_work_s(len(workload.tables), problem.topology.world_size, time_limit_s)
+            most = priced_plans(work_s, pipeline_of(problem))
             result = api.solve(problem, search=SearchSettings(max_evaluations=most))
         except (InfeasibleError, NoPlanFoundError) as error:
             failed += [error] if isinstance(error, InfeasibleError) else []
@@ -106,7 +112,7 @@ def group_choices(
         found.append(
             GroupChoice(
                 sharding_group_size=size,
-                num_copies=world // size,
+                num_copies=copies[size],
                 use_inter_host_allreduce=between_hosts,
                 node_group_size=problem.topology.local_world_size,
                 result=result,
@@ -117,15 +123,3 @@ def group_choices(
     if failed and not found:
         raise failed[-1]
     return sorted(found, key=lambda c: c.time_s)
-
-
-def _layouts(topology: Topology, sizes: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Each size of a group, and whether copies are summed between hosts.
-
-    Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
-    """
-    world, local = topology.world_size, topology.local_world_size
-    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
-        copies = world // size
-        blocks = topology.num_hosts > 1 and copies > 1
-        yield from ((size, b) for b in [False] * (local % copies == 0) + [True] * blocks)

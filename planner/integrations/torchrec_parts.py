@@ -46,7 +46,7 @@ from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
 from planner.errors import refuse
 from planner.integrations import torchrec_workload as workloads
-from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
+from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import table_configs
@@ -137,7 +137,7 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
         if not sharding_options:
             return
         pipeline = self.pipeline(sharding_options, sharder_data_map)
-        names = names_of(sharding_options)
+        names = workloads.unique_names(map(key_of, sharding_options))
         for option in sharding_options:
             widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
             terms = terms_of(option, names[key_of(option)])

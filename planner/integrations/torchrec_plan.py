@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -127,7 +127,7 @@ def plan_of(
     Raises:
         InvalidInputError: a shard has no rank, or there is no cost model for a kernel.
     """
-    names, placements = names_of(options), []
+    names, placements = unique_names(map(key_of, options)), []
     for option in options:
         name = names[key_of(option)]
         if any(shard.rank is None for shard in option.shards):
@@ -141,11 +141,6 @@ def plan_of(
 def key_of(option: ShardingOption) -> tuple[str, str]:
     """The module path and parameter name of an option, which identify its table in TorchRec."""
     return option.path, option.name
-
-
-def names_of(options: Iterable[ShardingOption]) -> dict[tuple[str, str], str]:
-    """Our name of each table: the parameter name, with the path if several modules use it."""
-    return unique_names(map(key_of, options))
 
 
 def terms_of(

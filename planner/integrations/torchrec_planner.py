@@ -8,7 +8,6 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,23 +63,6 @@ REPLACED_PARTS: Final = {
 
 _OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")
 """Arguments that say how to search, which nobody does where there is a saved plan."""
-
-
-def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
-    """Warn of each argument without effect: replaced parts, and those of a search beside a plan.
-
-    Args:
-        planner: the class of the planner, whose signature has the usual values.
-        given: all arguments by name; those with their usual values are not warned of.
-    """
-    usual = inspect.signature(planner).parameters
-    unused = dict(REPLACED_PARTS)
-    if given["plan_file"] is not None:
-        why = "plan_file gives the plan, so that nothing is searched; remove one of them"
-        unused |= dict.fromkeys(_OF_SEARCHES, why)
-    for name, why in unused.items():
-        if given[name] != usual[name].default:
-            warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
 class ShardPlanner(planners.EmbeddingShardingPlanner):
@@ -157,7 +139,13 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         given["storage_reservation"] = storage_reservation or pricing.default_reservation()
         theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
-        warn_of_unused(ShardPlanner, given)
+        unused, usual = dict(REPLACED_PARTS), inspect.signature(ShardPlanner).parameters
+        if plan_file is not None:
+            why = "plan_file gives the plan, so that nothing is searched; remove one of them"
+            unused |= dict.fromkeys(_OF_SEARCHES, why)
+        for name, why in unused.items():
+            if given[name] != usual[name].default:
+                warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=2)
         self._forget()
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)

@@ -19,16 +19,16 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
-from planner import api, io
+from planner import io
 from planner.errors import InfeasibleError, refuse
-from planner.integrations.drop_in import Job, Rival, evaluations_within
+from planner.integrations.drop_in import Job, Rival
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
 from planner.integrations.translate.settings import Sharders
-from planner.problem import PlanningProblem
 from planner.result import PlanningResult
+from planner.space.budget import default_work_s
 
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
@@ -85,14 +85,10 @@ class SystemPlanner(ShardPlanner):
 
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
-        search, (workload, topology, pipeline) = job.settings, job.ours
-        if search.max_evaluations is None:  # the budget without a time limit, which is a safety
-            most = evaluations_within(None, workload, topology, pipeline)
-            search = replace(search, max_evaluations=most)
-        search = replace(search, with_baselines=True)
-        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+        ranks, tables = job.topology.world_size, len(job.ours.workload.tables)
+        work_s = default_work_s(tables, ranks, None)  # the time limit is only a safety
         try:
-            return api.solve(problem, search=search, make_pipeline=pipeline)
+            return job.ours.solved(job, work_s, with_baselines=True)
         except InfeasibleError as error:
             if self._strict:
                 raise

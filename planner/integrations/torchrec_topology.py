@@ -293,11 +293,8 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
         rates_from_base: whether bandwidths come from one of our systems, so that those of the
             topology are not used.
     """
-    changed = [
-        f"{name}={topology_setting(topology, name, default)}"
-        for name, default in MULTIPLIERS.items()
-        if topology_setting(topology, name, default) != default
-    ]
+    found = {name: topology_setting(topology, name, usual) for name, usual in MULTIPLIERS.items()}
+    changed = [f"{name}={value}" for name, value in found.items() if value != MULTIPLIERS[name]]
     bandwidths = type(topology.comms_bandwidths).__name__
     world_size, group = topology.world_size, topology.intra_group_size
     kind = "ddr" if topology.compute_device == "cpu" else "hbm"

@@ -411,22 +411,10 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
 def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
     """What a function returns, called where new tensors are on a device.
 
+    Modules are also searched in the working directory.
+
     Raises:
         InvalidInputError: there is no such function, or it fails.
-    """
-    function = _function(factory)
-    try:
-        with torch.device(device):
-            return function(*arguments)
-    except (Exception, SystemExit) as error:
-        refuse(f"{factory}: failed: {type(error).__name__}: {error}")
-
-
-def _function(factory: str) -> Any:
-    """The function with a name; modules are also searched in the working directory.
-
-    Raises:
-        InvalidInputError: there is no such function.
     """
     package, _, path = factory.partition(":")
     if not package or not path:
@@ -434,10 +422,13 @@ def _function(factory: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    did = "cannot be imported"
     try:
-        found = pkgutil.resolve_name(factory)
+        function, did = pkgutil.resolve_name(factory), "failed"
+        if callable(function):
+            with torch.device(device):
+                return function(*arguments)
     except (Exception, SystemExit) as error:
-        refuse(f"{factory}: cannot be imported: {type(error).__name__}: {error}")
-    if not callable(found):
-        refuse(f"{factory}: is no function but {type(found).__name__}")
-    return found
+        refuse(f"{factory}: {did}: {type(error).__name__}: {error}")
+    message = f"{factory}: is no function but {type(function).__name__}"
+    raise InvalidInputError(message)

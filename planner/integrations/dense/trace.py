@@ -69,7 +69,13 @@ def trace_dense(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     found = lookups_of(module)
     tensors = _module_tensors(module, fake, tuple(found))
-    recorder = Recorder(_trained(tensors))
+    # Elements and bytes of each trained tensor, by its storage; shared ones count once.
+    trained = {
+        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
+        for t in tensors.values()
+        if t.requires_grad
+    }
+    recorder = Recorder(trained)
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
     try:
@@ -138,15 +144,6 @@ def _changed(
             vars(owner)["forward"] = vectors
             stack.callback(vars(owner).pop, "forward")
         yield
-
-
-def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
-    """Elements and bytes of each trained tensor, by its storage; shared ones count once."""
-    return {
-        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
-        for t in tensors.values()
-        if t.requires_grad
-    }
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:

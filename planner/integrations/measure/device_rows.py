@@ -130,8 +130,7 @@ class Cuda(Cores):
                 self._hold_s *= 2.0
                 marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
             was_held = was_held and queued_in_time
-            pairs = pairwise(marks)
-            times.append([1e-3 * a.elapsed_time(b) for a, b in pairs])
+            times.append([1e-3 * a.elapsed_time(b) for a, b in pairwise(marks)])
         if not was_held:
             self._hold_s = _HOLD_S
         return TimedCall(each_s=tuple(zip(*times, strict=True)), is_held=was_held)
@@ -298,20 +297,19 @@ def measure_host(device: torch.device | str) -> designs.HostCalls:
 def _call_s(call: Callable[[], object], number: int, device: torch.device) -> float:
     """Seconds of one of ``number`` calls, issued back to back."""
     on_gpu = device.type == "cuda"
+    synchronize = partial(torch.cuda.synchronize, device) if on_gpu else lambda: None
     for _ in range(_HOST_WARM_UP):
         call()
     times_s = []
     for _ in range(_HOST_REPEATS):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(number * on_gpu)]
-        if on_gpu:
-            torch.cuda.synchronize(device)
+        events = [torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(number)]
+        synchronize()
         start_s = time.perf_counter()
-        for i in range(number):
+        for event in events:
             call()
-            if on_gpu:
-                events[i].record()
-        if on_gpu:
-            torch.cuda.synchronize(device)
+            if event is not None:
+                event.record()
+        synchronize()
         times_s.append((time.perf_counter() - start_s) / number)
     return float(np.quantile(times_s, _UNDISTURBED))
 

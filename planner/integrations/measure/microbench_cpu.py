@@ -34,9 +34,7 @@ def measure_rank(
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     counts = zip(CpuKernel, effort.num_lookups, strict=True)
-    tables = [
-        point for kernel, count in counts for point in designs.lookup_points(count, kernel, own)
-    ]
+    tables = [p for kernel, n in counts for p in designs.lookup_points(n, kernel, own)]
     steps = designs.step_points(effort.num_steps, world_size, shared)
     raw = designs.collective_points(world_size)
     collectives: list[list[Timed[designs.CollectivePoint]]] = []

@@ -325,22 +325,16 @@ def measure_operators(
     """
     found = []
     for name in names:
-        found.append(_measured(name, *(chain(rng) if name == CHAIN else single(name, rng))))
+        module, inputs = chain(rng) if name == CHAIN else single(name, rng)
+        gradients = any(x.requires_grad for x in inputs)
+        trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
+        operators = tuple(o for o in trace.all_operators if o.name != "loss")
+        passes = zip(
+            ("forward_s", "backward_s", "update_s"), timed_passes(module, inputs), strict=True
+        )
+        found.append(OperatorPoint(name=name, operators=operators, **dict(passes)))
         pace.read()
     return [point for point in found if point.operators]
-
-
-def _measured(name: str, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> OperatorPoint:
-    gradients = any(x.requires_grad for x in inputs)
-    trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
-    forward_s, backward_s, update_s = timed_passes(module, inputs)
-    return OperatorPoint(
-        name=name,
-        operators=tuple(o for o in trace.all_operators if o.name != "loss"),
-        forward_s=forward_s,
-        backward_s=backward_s,
-        update_s=update_s,
-    )
 
 
 def timed_passes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -84,7 +84,11 @@ class Model(nn.Module):
         joined = sum(t.embedding_dim * len(t.features) for t in workload.tables)
         self.blocks: nn.Module | None = None
         if blocks is not None:
-            joined, self.blocks = self._width, _encoder(self._width, blocks)
+            joined, kept = self._width, dict(dropout=0.0, batch_first=True, norm_first=True)
+            layer = nn.TransformerEncoderLayer(
+                self._width, blocks.heads, blocks.ffn, activation="gelu", **kept
+            )
+            self.blocks = nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
         joined += arch.bottom_mlp[-1] if arch.bottom_mlp else 0
         self.top = mlp((joined, *arch.top_mlp), last_relu=False)
         self.loss = nn.BCEWithLogitsLoss()
@@ -131,19 +135,6 @@ def _tables(workload: Workload) -> nn.Module:
         for t in workload.tables
     ]
     return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
-
-
-def _encoder(width: int, blocks: tasks.Blocks) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(
-        width,
-        blocks.heads,
-        blocks.ffn,
-        dropout=0.0,
-        activation="gelu",
-        batch_first=True,
-        norm_first=True,
-    )
-    return nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
 
 
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
@@ -382,9 +373,6 @@ def _busy_seconds() -> tuple[float, float]:
 # ------------------------------------------------------------------ random models, predicted
 
 
-Progress = Callable[[Sequence[tasks.Outcome]], None]
-
-
 def validate_tasks(
     topology: Topology,
     *,
@@ -393,12 +381,10 @@ def validate_tasks(
     seed: int,
     settings: RunSettings,
     what: str = "dlrm",
-    progress: Progress | None = None,
-) -> list[tasks.Outcome]:
-    """Run random tasks, each with searched, baseline and random plans.
+) -> Iterator[list[tasks.Outcome]]:
+    """Run random tasks, each with searched, baseline and random plans; the outcomes of each.
 
-    All variants of a task take turns in one launch, so that their ratio is measured well. Outcomes
-    of the first variant of all tasks come first.
+    All variants of a task take turns in one launch, so that their ratio is measured well.
 
     Args:
         topology: the ranks.
@@ -409,9 +395,7 @@ def validate_tasks(
         what: the variants of a model: ``dlrm`` and the names of
             :data:`planner.validation.tasks.BLOCK_TASKS` have one. A precision has exchanges in
             fp32, and in that precision.
-        progress: called with the outcomes of each task.
     """
-    outcomes: dict[str, list[tasks.Outcome]] = {}
     models = default_models(topology)
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
@@ -422,15 +406,10 @@ def validate_tasks(
             for _, _, workload, blocks, named in cases
         ]
         runs = run_plans(trained, world_size=topology.world_size, settings=settings)
-        found = [
+        yield [
             _outcome(task, label, CostPipeline(priced, topology, models), named, run)
             for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
         ]
-        for outcome in found:
-            outcomes.setdefault(outcome.skew, []).append(outcome)
-        if progress is not None:
-            progress(found)
-    return [outcome for same in outcomes.values() for outcome in same]
 
 
 def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks.Blocks | None]]:

@@ -208,8 +208,6 @@ class WorkloadHints:
             settle(self)
         except InvalidValueError as error:
             problems.append(str(error))
-        if not problems and not 0 <= self.reserved_bytes < math.inf:
-            problems.append(f"reserved_bytes must be 0 or more, got {self.reserved_bytes}")
         refuse_any([f"hints: {line}" for line in problems])
 
 
@@ -353,8 +351,9 @@ _HINTS: Final[Rules] = {
     ),
     "default_distribution": (callable, "a function of the number of rows, or None"),
     "inputs": (callable, "a function of the batch size, or None"),
+    "reserved_bytes": (lambda v: not _is_number(v) or 0 <= v < math.inf, "0 or more"),
 }
-"""The same for those of the hints that are no plain values."""
+"""The same for the hints, whose plain values are known to be of their kinds."""
 
 NO_HINTS: Final = WorkloadHints()
 
