@@ -30,15 +30,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from torch import nn
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import PlannerErrorType, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingType as TorchrecShardingType
 
 from costmodels.datatypes import FloatArray
@@ -53,6 +51,7 @@ from planner.errors import InfeasibleError, InvalidInputError, PlannerError, ref
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
+from planner.integrations.translate.reading import ModelDescription
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
@@ -74,9 +73,6 @@ from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.torchrec_terms import TorchrecPipeline
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ModelDescription
 
 logger: Final = logging.getLogger(__name__)
 
@@ -179,7 +175,7 @@ class Job:
 
     model: ModelDescription
     limits: Constraints
-    topology: TorchrecTopology
+    topology: torchrec_types.Topology
     ours: Count
     theirs: Count | None
     left_by: str
@@ -277,10 +273,10 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
-    kind = PlannerErrorType.INSUFFICIENT_STORAGE
+    kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
     if sum(map(workload.trained_bytes, ordinary)) <= float(limits.sum()):
         lines.append("all devices together have room: widen the constraints or sharding types")
-        kind = PlannerErrorType.STRICT_CONSTRAINTS
+        kind = torchrec_types.PlannerErrorType.STRICT_CONSTRAINTS
     return ShardPlannerError("\n".join(lines), kind)
 
 
@@ -506,7 +502,9 @@ def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator
     """
     made, types = copy.copy(enumerator), [kind.value for kind in TorchrecShardingType]
 
-    def enumerate_in_order(module: nn.Module, sharders: Sharders) -> list[ShardingOption]:
+    def enumerate_in_order(
+        module: nn.Module, sharders: Sharders
+    ) -> list[torchrec_types.ShardingOption]:
         found = type(enumerator).enumerate(made, module, sharders)
         tables = list(dict.fromkeys(o.fqn for o in found))
         places = {name: i for i, name in enumerate((*tables, *types))}
@@ -624,7 +622,7 @@ def load_for_model(path: Path, job: Job) -> Plan:
         plan, problems = Plan(placements=()), list(error.problems)
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
-        raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+        raise ShardPlannerError(message, torchrec_types.PlannerErrorType.PLAN_LOADING_FAILED)
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:

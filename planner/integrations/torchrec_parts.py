@@ -49,7 +49,7 @@ from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
-from planner.integrations.translate.reading import table_configs
+from planner.integrations.translate.reading import TableSource, table_configs
 
 Given = Mapping[str, ParameterConstraints]
 
@@ -106,7 +106,7 @@ class _Priced:
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths
-            source = workloads.TableSource(option.path, option.name, owner, option.tensor, *told)
+            source = TableSource(option.path, option.name, owner, option.tensor, *told)
             table = workloads.read_table(source, option.batch_size, self._hints)
             found.append(table)
         tables = workloads.with_unique_names(found[::-1])

@@ -28,6 +28,7 @@ from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
+    ModuleShardingPlan,
     ParameterSharding,
     ShardingPlan,
 )
@@ -36,9 +37,10 @@ from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TableP
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner.errors import refuse
-from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
+from planner.integrations.torchrec_workload import unique_names
 from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
+from planner.integrations.translate.reading import ModelDescription, ShardableTable
 from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, plan_to_json
 
 
@@ -63,18 +65,11 @@ def to_sharding_plan(
     Raises:
         InvalidValueError: the plan names a table that the workload does not have.
     """
-    given = constraints or {}
-    return ShardingPlan(
-        {
-            module: EmbeddingModuleShardingPlan(
-                {
-                    name: sharding_of(e, compute_device, given.get(name))
-                    for name, e in tables.items()
-                }
-            )
-            for module, tables in plan_to_json(plan, workload, local_world_size).items()
-        }
-    )
+    given, modules = constraints or {}, dict[str, ModuleShardingPlan]()
+    for module, tables in plan_to_json(plan, workload, local_world_size).items():
+        found = {n: sharding_of(e, compute_device, given.get(n)) for n, e in tables.items()}
+        modules[module] = EmbeddingModuleShardingPlan(found)
+    return ShardingPlan(modules)
 
 
 def sharding_of(

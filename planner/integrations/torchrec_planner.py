@@ -19,10 +19,8 @@ from torch import nn
 from torchrec.distributed.planner import planners
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
-from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan
 
@@ -107,7 +105,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
     def __init__(  # noqa: PLR0913 - TorchRec's arguments, and ours
         self,
-        topology: TorchrecTopology | None = None,
+        topology: torchrec_types.Topology | None = None,
         batch_size: int | None = None,
         enumerator: torchrec_types.Enumerator | None = None,
         storage_reservation: torchrec_types.StorageReservation | None = None,
@@ -309,7 +307,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._best_plan = options = settings.called_back(
             options, self._callbacks, self._topology.world_size
         )
-        sharding_plan = options_to_sharding_plan(options, self._topology)
+        sharding_plan = planners.to_sharding_plan(options, self._topology)
         given = (self._constraints or {}).values()
         if not any(rules.in_other_group(limit, device) for limit in given):
             planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse
 from planner.integrations.torchrec_plan import sharding_of
 from planner.io.documents import read_json
 from planner.io.plan.result_json import KIND
@@ -34,14 +34,9 @@ def load_reshard(
     stuck = values["restart"]
     if stuck and not partly:
         problems = [f"{path}: table {name!r} {reason}" for name, reason in stuck.items()]
-        problems.append("restart from a checkpoint under the new plan, or pass partly=True")
-        raise InvalidInputError(problems)
-    return {
-        module: (
-            entry["data_volume_mib"],
-            EmbeddingModuleShardingPlan(
-                {name: sharding_of(t, compute_device) for name, t in entry["tables"].items()}
-            ),
-        )
-        for module, entry in values["modules"].items()
-    }
+        refuse([*problems, "restart from a checkpoint under the new plan, or pass partly=True"])
+    changes = {}
+    for module, entry in values["modules"].items():
+        tables = {name: sharding_of(t, compute_device) for name, t in entry["tables"].items()}
+        changes[module] = entry["data_volume_mib"], EmbeddingModuleShardingPlan(tables)
+    return changes

@@ -211,11 +211,8 @@ def sized_system(
         return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
     if (system.world_size, system.local_world_size) == (ranks, per_host):
         return system
-    if (
-        system.speed_by_rank_ratio
-        or system.hbm_capacity_by_rank_bytes
-        or system.ddr_capacity_by_host_bytes
-    ):
+    by_rank = system.speed_by_rank_ratio or system.hbm_capacity_by_rank_bytes
+    if by_rank or system.ddr_capacity_by_host_bytes:
         refuse(
             f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
             f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "

@@ -6,7 +6,7 @@ import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,101 +18,22 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import pricing, reading, settings
+from planner.integrations.translate.reading import ModelDescription as ModelDescription
+from planner.integrations.translate.reading import ShardableTable, TableSource
 from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
 from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
 from planner.io.importers.base import Imported, assume
-from planner.problem import NO_CONSTRAINTS, Constraints
+from planner.problem import NO_CONSTRAINTS
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
     "it, pass hints=WorkloadHints(inputs=lambda batch: ...), the arguments of the model's forward"
 )
-
-
-@dataclass(frozen=True)
-class TableSource:
-    """One table in a TorchRec model.
-
-    Attributes:
-        path, parameter_name: the two keys of the table in a ``ShardingPlan``.
-        module: the module that owns the table.
-        parameter: its weights.
-        sharder: the sharder of the module, with codecs and index dedup; None if not known.
-        config: TorchRec's configuration of the table.
-        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
-    """
-
-    path: str
-    parameter_name: str
-    module: nn.Module
-    parameter: nn.Parameter
-    sharder: Any
-    config: Any
-    limit: ParameterConstraints
-
-    @property
-    def tower(self) -> str | None:
-        """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
-        return reading.tower_of(self.path, self.module, self.parameter_name)
-
-    @property
-    def output_dtype(self) -> DataType:
-        """The type of its vectors, by its constraint, or else its sharder's ``fused_params``.
-
-        Raises:
-            InvalidInputError: that is no type of outputs.
-        """
-        if self.limit.output_dtype is not None:
-            return settings.data_type_of(self.limit.output_dtype, "output_dtype")
-        chosen = settings.fused_setting(self.sharder, "output_dtype")
-        name = "fused_params['output_dtype']"
-        return DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardableTable(TableSource):
-    """A table of a model, and the same table in our workload.
-
-    Attributes:
-        table: the table in our workload. Its name is the parameter name, with the path in front if
-            several modules have a table of that name.
-        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
-    """
-
-    table: Table
-    key_value: pricing.KeyValueTable | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelDescription:
-    """What the planner knows of a model: the workload, the limits, and the place of each table.
-
-    ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
-    False if a table trains with an optimizer whose cost is not known.
-    """
-
-    workload: Workload
-    constraints: Constraints
-    tables: tuple[ShardableTable, ...]
-    warnings: tuple[str, ...]
-    knows_optimizer: bool = True
-
-    @property
-    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
-        """Each table's inputs as TorchRec's estimators count them, by name."""
-        batch_size = int(self.workload.batch_size_per_rank)
-        return tuple((t.table.name, reading.torchrec_inputs(t, batch_size)) for t in self.tables)
-
-    @property
-    def key_values(self) -> dict[str, pricing.KeyValueTable]:
-        """The key-value tables, by name."""
-        return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
 
 
 def describe_model(

@@ -48,7 +48,7 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
     tables = [_resident(case, rng) for case in (*first, *cases)]
     between = torch.zeros(_BETWEEN_BYTES // 4)
-    forward, backward = np.zeros((2, len(tables), _REPEATS + 1))
+    forward, backward = times = np.zeros((2, len(tables), _REPEATS + 1))
     for i in range(_REPEATS + 1):
         outputs = []
         pace.read()
@@ -64,14 +64,9 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
             tables[k][0].zero_grad(set_to_none=True)
-    return [
-        replace(
-            case,
-            forward_s=float(np.median(forward[k, 1:])),
-            backward_s=float(np.median(backward[k, 1:])),
-        )
-        for k, case in enumerate(cases, len(first))
-    ]
+    medians = np.median(times[..., 1:], axis=-1)[:, len(first) :].tolist()
+    found = zip(cases, *medians, strict=True)
+    return [replace(case, forward_s=f, backward_s=b) for case, f, b in found]
 
 
 def _resident(case: LookupPoint, rng: np.random.Generator) -> tuple[Any, list[Any]]:

@@ -44,16 +44,6 @@ class _Function(nn.Module):
         return self._function(*inputs)
 
 
-def single_names() -> list[str]:
-    """The operators that a calibration measures in turn; products come more often."""
-    return [name for name, (count, _) in _SINGLES.items() for _ in range(count)]
-
-
-def single(name: str, rng: Random) -> Snippet:
-    """One of the operators of :func:`single_names`, with a random size."""
-    return _SINGLES[name][1](rng)
-
-
 def chain(rng: Random) -> Snippet:
     """Three to ten random operators, each on the result of the one before."""
     while True:
@@ -240,7 +230,7 @@ def _fused(rng: Random) -> Snippet:
     return _needing_gradients(function, query, torch.randn_like(query), torch.randn_like(query))
 
 
-_SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
+SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
     "linear": (8, _linear),
     "narrow linear": (2, partial(_of_matrix, _narrow_linear)),
     "batched": (3, _batched),
@@ -307,7 +297,7 @@ def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
 
     A pass that measures every n-th group has operators of all kinds, and chains.
     """
-    names = single_names()
+    names = [name for name, (count, _) in SINGLES.items() for _ in range(count)]
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
     return [listed[i : i + _IN_A_ROW] for i in range(0, len(listed), _IN_A_ROW)]
@@ -325,7 +315,7 @@ def measure_operators(
     """
     found = []
     for name in names:
-        module, inputs = chain(rng) if name == CHAIN else single(name, rng)
+        module, inputs = chain(rng) if name == CHAIN else SINGLES[name][1](rng)
         gradients = any(x.requires_grad for x in inputs)
         trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
         operators = tuple(o for o in trace.all_operators if o.name != "loss")

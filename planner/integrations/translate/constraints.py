@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -26,16 +26,11 @@ from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate import reading, settings
 from planner.integrations.translate.pricing import planned_as
+from planner.integrations.translate.reading import ModelDescription, ShardableTable
+from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
 from planner.options.cuts import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import (
-        ModelDescription,
-        ShardableTable,
-        WorkloadHints,
-    )
 
 logger: Final = logging.getLogger(__name__)
 

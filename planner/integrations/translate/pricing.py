@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
@@ -50,11 +50,9 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
+from planner.integrations.translate.reading import TableSource
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import TableSource
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the

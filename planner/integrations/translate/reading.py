@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
@@ -21,17 +22,104 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
+from costmodels import workload as nouns
 from costmodels.fields import shown
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
+from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
+from planner.problem import Constraints
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable, TableSource
+    from planner.integrations.translate.pricing import KeyValueTable
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """One table in a TorchRec model.
+
+    Attributes:
+        path, parameter_name: the two keys of the table in a ``ShardingPlan``.
+        module: the module that owns the table.
+        parameter: its weights.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
+        config: TorchRec's configuration of the table.
+        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
+    """
+
+    path: str
+    parameter_name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    sharder: Any
+    config: Any
+    limit: ParameterConstraints
+
+    @property
+    def tower(self) -> str | None:
+        """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
+        if not isinstance(self.module, EmbeddingTower | EmbeddingTowerCollection):
+            return None
+        for index, tower in enumerate(getattr(self.module, "towers", ())):
+            if self.parameter_name in (table_configs(tower.embedding) or {}):
+                return f"{self.path}.tower_{index}"
+        return self.path
+
+    @property
+    def output_dtype(self) -> nouns.DataType:
+        """The type of its vectors, by its constraint, or else its sharder's ``fused_params``.
+
+        Raises:
+            InvalidInputError: that is no type of outputs.
+        """
+        if self.limit.output_dtype is not None:
+            return data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = fused_setting(self.sharder, "output_dtype")
+        name = "fused_params['output_dtype']"
+        return nouns.DataType.FP32 if chosen is None else data_type_of(chosen, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardableTable(TableSource):
+    """A table of a model, and the same table in our workload.
+
+    Attributes:
+        table: the table in our workload. Its name is the parameter name, with the path in front if
+            several modules have a table of that name.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
+    """
+
+    table: Table
+    key_value: KeyValueTable | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """What the planner knows of a model: the workload, the limits, and the place of each table.
+
+    ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
+    False if a table trains with an optimizer whose cost is not known.
+    """
+
+    workload: nouns.Workload
+    constraints: Constraints
+    tables: tuple[ShardableTable, ...]
+    warnings: tuple[str, ...]
+    knows_optimizer: bool = True
+
+    @property
+    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
+        """Each table's inputs as TorchRec's estimators count them, by name."""
+        batch_size = int(self.workload.batch_size_per_rank)
+        return tuple((t.table.name, torchrec_inputs(t, batch_size)) for t in self.tables)
+
+    @property
+    def key_values(self) -> dict[str, KeyValueTable]:
+        """The key-value tables, by name."""
+        return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
 
 
 MOST_INDICES: Final = 10**6
@@ -325,23 +413,13 @@ def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
     ]
 
 
-def tower_of(path: str, owner: nn.Module, table: str) -> str | None:
-    """The tower of a table, named as in TorchRec's enumerator; None for tables in no tower."""
-    if not isinstance(owner, EmbeddingTower | EmbeddingTowerCollection):
-        return None
-    for index, tower in enumerate(getattr(owner, "towers", ())):
-        if table in (table_configs(tower.embedding) or {}):
-            return f"{path}.tower_{index}"
-    return path
-
-
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
 """Bytes of memory for each byte of parameters of a dense part of unknown shape: once for the
 parameters, twice for the optimizer, three times for DDP (TorchRec 1.8,
 ``HeuristicalStorageReservation``)."""
 
 
-def dense_arch(module: nn.Module) -> DenseArch | None:
+def dense_arch(module: nn.Module) -> nouns.DenseArch | None:
     """The dense part of the first DLRM inside a model; None if there is no DLRM.
 
     Plain, projection and DCN interactions are known; the projection model counts as a plain one.
@@ -355,11 +433,11 @@ def dense_arch(module: nn.Module) -> DenseArch | None:
     )
     is_cross = isinstance(model, DLRM_DCN)
     layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
-    return DenseArch(
+    return nouns.DenseArch(
         num_dense_features=bottom[0].in_features,
         bottom_mlp=tuple(layer.out_features for layer in bottom),
         top_mlp=tuple(layer.out_features for layer in top),
-        interaction=Interaction.DCN if is_cross else Interaction.DOT,
+        interaction=nouns.Interaction.DCN if is_cross else nouns.Interaction.DOT,
         dcn_num_layers=layers,
         dcn_low_rank_dim=rank,
     )
