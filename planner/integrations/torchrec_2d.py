@@ -8,7 +8,7 @@ size is planned, its sync is priced, and the choices are sorted by time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -92,12 +92,7 @@ def group_choices(
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
     found, failed = list[GroupChoice](), list[InfeasibleError]()
-    # Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
-    copies = {size: world // size for size in sizes or range(1, world + 1) if world % size == 0}
-    local, several = topology.local_world_size, topology.num_hosts > 1
-    layouts = [(size, False) for size, n in copies.items() if local % n == 0]
-    layouts += [(size, True) for size, n in copies.items() if several and n > 1]
-    for size, between_hosts in sorted(layouts):
+    for size, between_hosts in _layouts(topology, sizes):
         try:
             problem = group_problem(whole, size, between_hosts=between_hosts)
             if problem is None:
@@ -112,7 +107,7 @@ def group_choices(
         found.append(
             GroupChoice(
                 sharding_group_size=size,
-                num_copies=copies[size],
+                num_copies=world // size,
                 use_inter_host_allreduce=between_hosts,
                 node_group_size=problem.topology.local_world_size,
                 result=result,
@@ -123,3 +118,15 @@ def group_choices(
     if failed and not found:
         raise failed[-1]
     return sorted(found, key=lambda c: c.time_s)
+
+
+def _layouts(topology: Topology, sizes: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    """Each size of a group, and whether copies are summed between hosts.
+
+    Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
+    """
+    world, local = topology.world_size, topology.local_world_size
+    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
+        copies = world // size
+        blocks = topology.num_hosts > 1 and copies > 1
+        yield from ((size, b) for b in [False] * (local % copies == 0) + [True] * blocks)

@@ -36,6 +36,13 @@ _UNSEEN_DENSE: Final = (
 )
 
 
+_UNKNOWN_OPTIMIZERS: Final = (
+    "optimizers {} of the tables have no known cost: planned with the state of "
+    f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
+    f"four times what {reading.UNKNOWN_AS} adds to it"
+)
+
+
 def describe_model(
     module: nn.Module,
     sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
@@ -46,7 +53,7 @@ def describe_model(
     hints: WorkloadHints = NO_HINTS,
     world_size: int = 1,
 ) -> ModelDescription | None:
-    """Read tables, optimizer, dense part and limits from a model.
+    """Tables, optimizer, dense part and limits of a model; None without a table to shard.
 
     Args:
         module: the model; modules with tables can be at any depth, and on the meta device.
@@ -57,35 +64,23 @@ def describe_model(
         hints: what the model does not say.
         world_size: number of ranks, each of which has its own cache for a virtual table.
 
-    Returns:
-        The description, or None for a model without a table to shard.
-
     Raises:
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given = settings.require_constraints(constraints)
     found, problems = list[ShardableTable](), list[str]()
-    for path, owner, sharder in reading.shardable_modules(module, chosen):
-        configs = reading.table_configs(owner)
-        if configs is None:
-            problems.append(
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
-            continue
-        for name, parameter in sharder.shardable_parameters(owner).items():
-            limit = given.get(name, settings.NO_LIMIT)
-            if rules.in_other_group(limit, compute_device):
-                continue
-            source = TableSource(path, name, owner, parameter, sharder, configs[name], limit)
+    for source in reading.sources_of(module, chosen, given):
+        if isinstance(source, str):
+            problems.append(source)
+        elif not rules.in_other_group(source.limit, compute_device):
             try:
                 table = read_table(source, batch_size, hints)
                 kept = pricing.key_value_table(source, compute_device)
+                found.append(replace(table, key_value=kept))
             except (InvalidInputError, ValueError) as error:
-                problems.append(f"table {name!r} of module {path!r}: {error}")
-                continue
-            found.append(replace(table, key_value=kept))
+                where = f"table {source.parameter_name!r} of module {source.path!r}"
+                problems.append(f"{where}: {error}")
     problems += [line for f in found for line in reading.bucket_problems(f, world_size)]
     refuse_any(problems)
     if not found:
@@ -99,11 +94,7 @@ def describe_model(
     if unseen_bytes:
         warnings.append(_UNSEEN_DENSE)
     if unknown:
-        warnings.append(
-            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
-            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
-        )
+        warnings.append(_UNKNOWN_OPTIMIZERS.format(unknown))
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense or DenseArch(), reserved_bytes=reserved_bytes),
@@ -231,6 +222,7 @@ _ASSUMED: Final = (
     "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
     "does not say them"
 )
+_UPDATED: Final = "; a model does not say how its dense part is updated"
 _TRACED: Final = (
     "traced on fake tensors at this batch size; inputs of floating type are taken to need "
     "gradients, as vectors from tables do"
@@ -252,22 +244,17 @@ def import_module(
 ) -> Imported:
     """The workload of the model that a function builds.
 
-    With ``inputs``, any dense part is traced on fake tensors, and the model need not have tables.
-    Without ``inputs``, the dense part is known only if it is TorchRec's DLRM.
+    ``inputs`` let any dense part be traced, of models without tables too; else a DLRM's is known.
 
     Args:
-        factory: ``package.module:function``; it is called without arguments, on the meta device.
-            It returns the model, or the model and TorchRec's constraints by table name.
+        factory: ``package.module:function``, as in :func:`built_model`.
         batch_size: samples per rank.
         device: ``cuda`` or ``cpu``.
-        inputs: ``package.module:function``; it is called with the batch size, and returns the
-            arguments of the model's ``forward``, on the CPU.
+        inputs: the same; from the batch size it makes the arguments of ``forward``, on the CPU.
         autocast: ``bf16`` or ``fp16`` if the model trains under ``torch.autocast``.
 
     Raises:
-        InvalidInputError: a function does not exist, fails, or returns something else; the model
-            has no tables, and no inputs are given; a table cannot be planned; or the dense part
-            cannot be traced.
+        InvalidInputError: a function fails or returns something else; a part cannot be planned.
     """
     model, constraints = built_model(factory)
     name, trace, dense = factory.rpartition(":")[2].rpartition(".")[2], None, None
@@ -288,8 +275,8 @@ def import_module(
     if described is not None:
         pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
-        assumed["tables"] = _ASSUMED
-        assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+        unsaid = f"{batch_size}; a model does not say it"
+        assumed |= {"tables": _ASSUMED, "training.batch_size_per_rank": unsaid}
         for warning in described.warnings:
             assume(assumed, "model", warning)
     elif dense is not None:
@@ -297,8 +284,7 @@ def import_module(
     else:
         refuse(f"{factory}: {_NO_TABLES}")
     if workload.dense.is_given:
-        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
-        assumed["training.dense_optimizer"] = f"{update} updated"
+        assumed["training.dense_optimizer"] = f"{workload.dense_optimizer.value}{_UPDATED}"
     if trace is not None:
         assumed["dense"] = "; ".join([_TRACED, *trace.remarks])
     return Imported(
@@ -314,7 +300,8 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     """The model that a function builds on the meta device, and its constraints if it gives any.
 
     Args:
-        factory: as in :func:`import_module`.
+        factory: ``package.module:function``; it is called without arguments, and returns the model,
+            or the model and TorchRec's constraints by table name.
 
     Raises:
         InvalidInputError: the function does not exist, fails, or returns something else.

@@ -292,21 +292,21 @@ class Recorder(TorchDispatchMode):
     again.
 
     Args:
-        parameters: the storages of trained tensors, with the elements and bytes of each.
+        parameters: the trained tensors; those that share a storage count once.
         forward: the recorder of the forward pass, for a backward pass.
     """
 
-    def __init__(
-        self, parameters: dict[int, tuple[int, float]], forward: Recorder | None = None
-    ) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], forward: Recorder | None = None) -> None:
         """Start with empty lists."""
         super().__init__()
         self._forward = forward
         self._listed: list[Operator] = []
         self._after: set[int] = set()
         self.remarks: dict[str, str] = {}
-        self.unused = dict(parameters)
-        self._parameters = frozenset(parameters)
+        self.unused = {
+            _storage(x): (int(x.numel()), float(x.numel() * x.element_size())) for x in parameters
+        }
+        self._parameters = frozenset(self.unused)
         self._cast, self._looked_up, self._saved, self._followed = (set[int]() for _ in range(4))
         self._without_gradients = set[int]()
         self._pending_bytes, self._silent, self._own = 0.0, 0, False

@@ -63,34 +63,24 @@ def trace_dense(
         autocast: the type in which products compute under ``torch.autocast``; None without it.
 
     Raises:
-        InvalidInputError: the module cannot be traced on fake tensors, or has lazy layers that
-            have not run.
+        InvalidInputError: it cannot be traced on fake tensors, or has lazy layers that never ran.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     found = lookups_of(module)
     tensors = _module_tensors(module, fake, tuple(found))
-    # Elements and bytes of each trained tensor, by its storage; shared ones count once.
-    trained = {
-        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
-        for t in tensors.values()
-        if t.requires_grad
-    }
-    recorder = Recorder(trained)
+    recorder = Recorder([t for t in tensors.values() if t.requires_grad])
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
+    faked = _reparametrize_module(module, tensors, tie_weights=True)
     try:
         args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
-        with (
-            fake,
-            _changed(module, found, recorder, fake),
-            _reparametrize_module(module, tensors, tie_weights=True),
-        ):
+        with fake, _changed(module, found, recorder, fake), faked:
             with computing, keeping, recorder.inside(module), recorder:
                 output = module(*args, **kwargs)
             recorder.end()
             outputs = _differentiable(output)
             recorder.results(outputs)
-            backward = Recorder({}, forward=recorder)
+            backward = Recorder((), forward=recorder)
             with backward.inside(module), backward:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     except InvalidInputError:

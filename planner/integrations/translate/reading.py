@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
@@ -29,7 +29,7 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import data_type_of, fused_setting
+from planner.integrations.translate.settings import NO_LIMIT, data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
@@ -348,20 +348,35 @@ def optimizer_kind(name: str) -> Optimizer | None:
     return OPTIMIZERS.get(name.removeprefix("exact_").replace("_", ""))
 
 
-def shardable_modules(
-    module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
-) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
-    """Path, module and sharder of every module that TorchRec would shard, in model order."""
+def sources_of(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
+    given: Mapping[str, ParameterConstraints],
+) -> Iterator[TableSource | str]:
+    """The tables that TorchRec would shard, in model order.
+
+    In the place of the tables of a module whose tables cannot be planned there is a line that says
+    so.
+    """
     by_type = {sharder_name(s.module_type): s for s in sharders}
     stack: list[tuple[str, nn.Module]] = [("", module)]
     while stack:
-        path, current = stack.pop()
-        sharder = by_type.get(sharder_name(type(current)))
-        if sharder is not None and sharder.shardable_parameters(current):
-            yield path, current, sharder
-        else:
-            children = reversed(list(current.named_children()))
+        path, owner = stack.pop()
+        sharder = by_type.get(sharder_name(type(owner)))
+        parameters = sharder.shardable_parameters(owner) if sharder is not None else {}
+        configs = table_configs(owner) if parameters else None
+        if not parameters:
+            children = reversed(list(owner.named_children()))
             stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
+        elif configs is None:
+            yield (
+                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
+                "planned; shard it with another planner and leave its sharder out here"
+            )
+        else:
+            for name, parameter in parameters.items():
+                limit = given.get(name, NO_LIMIT)
+                yield TableSource(path, name, owner, parameter, sharder, configs[name], limit)
 
 
 def table_configs(owner: nn.Module) -> dict[str, Any] | None:
