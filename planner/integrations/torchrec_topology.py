@@ -178,12 +178,6 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
-DEFAULT_SYSTEMS: Final = {
-    "cuda": "torchrec_defaults",
-    "cpu": "cpu_gloo",
-    "mtia": "torchrec_defaults",
-}
-
 
 def base_system(system: Topology | str | None, topology: TorchrecTopology) -> Topology:
     """The system whose figures are used, at the size of a TorchRec topology.
@@ -205,9 +199,10 @@ def sized_system(
             says of single ranks or hosts what cannot be told of those of another size.
     """
     if not isinstance(system, Topology):
-        if system is None and compute_device not in DEFAULT_SYSTEMS:
+        if system is None and compute_device not in ("cuda", "cpu", "mtia"):
             refuse(f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia")
-        name = DEFAULT_SYSTEMS[compute_device] if system is None else system
+        usual = "cpu_gloo" if compute_device == "cpu" else "torchrec_defaults"
+        name = usual if system is None else system
         return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
     if (system.world_size, system.local_world_size) == (ranks, per_host):
         return system

@@ -47,6 +47,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
+from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
@@ -61,7 +62,6 @@ first of these is used if no constraint names another."""
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
 
-_MB: Final = 2**20
 _LEAST_RATIO: Final = 1e-12
 _MOST_RATIO: Final = 0.99
 _SSD_BYTES_PER_S: Final = SSD_MEM_BW * 1e3
@@ -121,7 +121,7 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
     }
     refuse_any([message for message, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
-    cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
+    cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * MIB)
     ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
     weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
@@ -314,9 +314,6 @@ MARGIN_RATIO: Final = 0.15
 """Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
 """
 
-_GB: Final = 2.0**30
-"""The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
-
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:
     """The work with the bytes of TorchRec's estimates in the place of ours."""
@@ -349,5 +346,5 @@ def described(reservation: StorageReservation) -> str:
     name = type(reservation).__name__
     absolute, percentage = reserved_sizes(reservation)
     if absolute is not None:
-        return f"{name}: {absolute / _GB:.3g} GB per device"
+        return f"{name}: {absolute / GIB:.3g} GB per device"  # as TorchRec prints it
     return name if percentage is None else f"{name}: {percentage:.0%} of each device"
