@@ -507,14 +507,11 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 
 # ------------------------------------------------------------------ the log
 
-_TIMES: Final = ("iteration", "phases")
-"""Objectives whose values are predicted seconds."""
-
 
 def _bound(result: PlanningResult) -> str:
     if result.bound is None:
         return "none"
-    if result.solver.objective not in _TIMES:
+    if result.solver.objective not in ("iteration", "phases"):  # whose values are seconds
         gap = result.gap_ratio
         shown = "unknown" if gap is None else f"{gap:.1%}"
         return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
