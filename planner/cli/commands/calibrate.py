@@ -170,11 +170,12 @@ def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
 def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.integrations.measure.device_rows import measure_host
     from planner.io.system.system_writer import write_host_calls
 
     none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
     spec.refuse(kind == "cuda" and not sees_gpus(), none)
+    from planner.integrations.measure.device_rows import measure_host
+
     calls = measure_host(kind)
     written = [] if flags.output is None else [flags.output]
     for path in written:
