@@ -64,7 +64,7 @@ def profile_rank(rank: int, world_size: int, cases: Sequence[RunCase], folder: s
     """Write a trace of each case, ``PLAN.RANK.json``."""
     batches = make_batches(cases[0].workload, rank, 0)
     for index, case in enumerate(cases):
-        training = Training(case.workload, case.plan, world_size, 0)
+        training = Training(case, world_size, 0)
         path = Path(folder) / f"{index}.{rank}.json"
         with torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU],

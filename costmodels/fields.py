@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -49,28 +49,21 @@ def settle(owner: Any, where: str = "") -> None:
 
 @cache
 def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
-    """Fields of a dataclass with those annotations that are settled."""
+    """The fields of a dataclass with their annotations."""
     hints = get_type_hints(owner)
-    return tuple((f.name, hints[f.name]) for f in fields(owner) if _is_known(hints[f.name]))
-
-
-def _is_known(kind: Any) -> bool:
-    parts = get_args(kind)
-    if _is_choice(kind):
-        is_plain = parts[1] is NoneType or get_origin(parts[1]) is Literal
-        return len(parts) == 2 and is_plain and _is_known(parts[0])
-    if get_origin(kind) is tuple:
-        return all(_is_known(part) for part in parts if part is not Ellipsis)
-    return isinstance(kind, type) and get_origin(kind) is None
+    return tuple((f.name, hints[f.name]) for f in fields(owner))
 
 
 def _settled(what: str, value: Any, kind: Any) -> Any:
-    if _is_choice(kind):
-        first, other = get_args(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):
+        first, other = parts
         is_other = value is None if other is NoneType else is_in(value, get_args(other))
         return value if is_other else _settled(what, value, first)
-    if get_origin(kind) is tuple:
-        return _tuple(what, value, get_args(kind))
+    if origin is tuple:
+        return _tuple(what, value, parts)
+    if origin is not None:
+        return value
     if kind is int:
         return _whole(what, value)
     if kind is float:
@@ -85,10 +78,6 @@ def _settled(what: str, value: Any, kind: Any) -> Any:
         raise _refusal(what, f"one of {', '.join(kind)}", value)
     words = {bool: "True or False", str: "a text"}
     raise _refusal(what, words.get(kind, f"of class {kind.__name__}"), value)
-
-
-def _is_choice(kind: Any) -> bool:
-    return get_origin(kind) in (UnionType, Union)
 
 
 def is_in(value: object, texts: tuple[str, ...]) -> bool:

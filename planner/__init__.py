@@ -1,7 +1,7 @@
 """Which sharding plan makes a training iteration fastest?
 
-The public names are those of ``__all__``. Each is loaded from its module when it is first used, so
-that importing the package costs nothing.
+Each public name is loaded from its module when it is first used, so that importing the package
+costs nothing.
 
 Example:
     >>> from planner import load_system, load_workload, plan
@@ -13,106 +13,41 @@ Example:
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from planner.support import load_lazily
+
 if TYPE_CHECKING:
-    from costmodels.distribution.uniform import Uniform
-    from costmodels.distribution.zipf import Zipf
-    from costmodels.workload import Feature, Table, Workload
-    from planner.api import compare, estimate, plan, solve
-    from planner.errors import (
-        InfeasibleError,
-        InvalidInputError,
-        NoPlanFoundError,
-        PlannerError,
-        StoppedError,
-    )
-    from planner.io import (
-        load_constraints,
-        load_plan,
-        load_problem,
-        load_system,
-        load_workload,
-        load_workload_file,
-        save_plan,
-        workload_from_dataframe,
-    )
-    from planner.problem import (
-        Constraints,
-        CountLimit,
-        MemoryLimit,
-        MoveLimit,
-        PlanningProblem,
-        TableConstraint,
-        TableGroup,
-    )
-    from planner.result import PlanningResult
-    from planner.settings import SearchSettings
+    from costmodels.distribution.uniform import Uniform as Uniform
+    from costmodels.distribution.zipf import Zipf as Zipf
+    from costmodels.workload import Feature as Feature
+    from costmodels.workload import Table as Table
+    from costmodels.workload import Workload as Workload
+    from planner.api import compare as compare
+    from planner.api import estimate as estimate
+    from planner.api import plan as plan
+    from planner.api import solve as solve
+    from planner.errors import InfeasibleError as InfeasibleError
+    from planner.errors import InvalidInputError as InvalidInputError
+    from planner.errors import NoPlanFoundError as NoPlanFoundError
+    from planner.errors import PlannerError as PlannerError
+    from planner.errors import StoppedError as StoppedError
+    from planner.io import load_constraints as load_constraints
+    from planner.io import load_plan as load_plan
+    from planner.io import load_problem as load_problem
+    from planner.io import load_system as load_system
+    from planner.io import load_workload as load_workload
+    from planner.io import load_workload_file as load_workload_file
+    from planner.io import save_plan as save_plan
+    from planner.io import workload_from_dataframe as workload_from_dataframe
+    from planner.problem import Constraints as Constraints
+    from planner.problem import CountLimit as CountLimit
+    from planner.problem import MemoryLimit as MemoryLimit
+    from planner.problem import MoveLimit as MoveLimit
+    from planner.problem import PlanningProblem as PlanningProblem
+    from planner.problem import TableConstraint as TableConstraint
+    from planner.problem import TableGroup as TableGroup
+    from planner.result import PlanningResult as PlanningResult
+    from planner.settings import SearchSettings as SearchSettings
 
-__all__ = [
-    "Constraints",
-    "CountLimit",
-    "Feature",
-    "InfeasibleError",
-    "InvalidInputError",
-    "MemoryLimit",
-    "MoveLimit",
-    "NoPlanFoundError",
-    "PlannerError",
-    "PlanningProblem",
-    "PlanningResult",
-    "SearchSettings",
-    "StoppedError",
-    "Table",
-    "TableConstraint",
-    "TableGroup",
-    "Uniform",
-    "Workload",
-    "Zipf",
-    "compare",
-    "estimate",
-    "load_constraints",
-    "load_plan",
-    "load_problem",
-    "load_system",
-    "load_workload",
-    "load_workload_file",
-    "plan",
-    "save_plan",
-    "solve",
-    "workload_from_dataframe",
-]
-
-_NAMES = {
-    "costmodels.distribution.uniform": "Uniform",
-    "costmodels.distribution.zipf": "Zipf",
-    "costmodels.workload": "Feature Table Workload",
-    "planner.api": "compare estimate plan solve",
-    "planner.errors": (
-        "InfeasibleError InvalidInputError NoPlanFoundError PlannerError StoppedError"
-    ),
-    "planner.io": (
-        "load_constraints load_plan load_problem load_system load_workload load_workload_file "
-        "save_plan workload_from_dataframe"
-    ),
-    "planner.problem": (
-        "Constraints CountLimit MemoryLimit MoveLimit PlanningProblem TableConstraint TableGroup"
-    ),
-    "planner.result": "PlanningResult",
-    "planner.settings": "SearchSettings",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its module."""
-    if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """The public names, for completion."""
-    return list(__all__)
+load_lazily(globals())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Unpack
+from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
@@ -22,12 +22,12 @@ from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, P
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
 from planner.search.bounds.proofs import Floor, linear_floor
-from planner.settings import SearchChanges, SearchSettings
+from planner.settings import SearchSettings
 from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
 from planner.solving.run import SolvingRun, deadline_of, runnable
 from planner.space.objective import MakePipeline
-from planner.support.kinds import require_function, require_kind
+from planner.support.kinds import FUNCTION, require_kind
 
 SEARCH: Final = SearchSettings()
 """The settings of a search unless others are given."""
@@ -43,7 +43,7 @@ def plan(
     models: CostModels | None = None,
     progress: Callable[[SearchProgress], None] | bool | None = None,
     search: SearchSettings = SEARCH,
-    **changes: Unpack[SearchChanges],
+    **changes: Any,
 ) -> PlanningResult:
     """Find the best plan for a workload on a topology; the short form of :func:`solve`.
 
@@ -132,8 +132,8 @@ def solve(
     if isinstance(progress, bool):
         progress = _printed(in_seconds=kind.unit == "s") if progress else None
     for name, called in (("progress", progress), ("should_stop", should_stop)):
-        require_function(name, called)
-    require_function("make_pipeline", make_pipeline, optional=False)
+        require_kind(name, called, FUNCTION, "give one, or None", optional=True)
+    require_kind("make_pipeline", make_pipeline, FUNCTION, "give one")
     run = SolvingRun(
         problem=problem.limited,
         settings=search,

@@ -15,7 +15,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.support.kinds import require_amount, require_kind, require_list
+from planner.support.kinds import LIST, require_amount, require_kind
 
 PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 
@@ -245,9 +245,6 @@ class MoveLimit:
         start: the plan in use.
         max_bytes: most bytes that all ranks together may receive; None for no limit.
         max_tables: most tables that may move; None for no limit.
-        held: the shards that ranks still hold, where a host was lost and they hold less than
-            ``start`` says; None if nothing is lost. Lost cells have to be received wherever they
-            go.
 
     Raises:
         InvalidInputError: a plan is something else, or a limit is no number of 0 or more.
@@ -265,23 +262,16 @@ class MoveLimit:
     start: Plan
     max_bytes: float | None = None
     max_tables: int | None = None
-    held: Plan | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that are not numbers, and plans that are something else.
+        """Refuse limits that are not numbers, and a plan that is something else.
 
         Raises:
             InvalidInputError: names the first wrong field.
         """
         require_kind("start", self.start, Plan, PLAN_HINT)
-        require_kind("held", self.held, Plan, PLAN_HINT, optional=True)
         require_amount("max_bytes", self.max_bytes)
         require_amount("max_tables", self.max_tables, whole=True)
-
-    @property
-    def present(self) -> Plan:
-        """The shards that ranks have now: ``held``, or all of ``start`` where none is lost."""
-        return self.held or self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +309,7 @@ class PlanningProblem:
         Raises:
             InvalidInputError: an argument of another class; the message says what makes one.
         """
-        require_list("scenarios", self.scenarios, "give a list of workloads")
+        require_kind("scenarios", self.scenarios, LIST, "give a list of workloads")
         object.__setattr__(self, "scenarios", tuple(self.scenarios))
         given = (
             ("workload", self.workload, Workload, "load_workload"),

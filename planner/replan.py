@@ -22,14 +22,12 @@ def reshard(
     *,
     before_s: float,
     after_s: float,
-    held: Plan | None = None,
 ) -> Reshard:
     """Price the move from ``before`` to ``after``.
 
-    Every rank receives the cells (weights with optimizer state) that it needs and does not hold. It
-    receives them from the ranks that hold them, or from a checkpoint if no rank does. How long that
-    takes is said by :func:`transfer_s`. It leaves out reading a checkpoint, the start-up of
-    transfers, and copies to and from host memory.
+    Every rank receives the cells (weights with optimizer state) that it needs and does not hold,
+    from the ranks that hold them. How long that takes is said by :func:`transfer_s`. It leaves out
+    the start-up of transfers, and copies to and from host memory.
 
     Args:
         before: the plan in use.
@@ -38,11 +36,10 @@ def reshard(
         topology: ranks and links.
         before_s: iteration time of the plan in use, in seconds.
         after_s: iteration time of the new plan, in seconds.
-        held: the shards of ``before`` that ranks still hold; None for all of them.
     """
-    flows, restored, moved = _flows(held or before, after, workload, topology.world_size)
+    flows, moved = _flows(before, after, workload, topology.world_size)
     changed = {p.table for p in after.placements if _differs(before.placement(p.table), p)}
-    received = flows.sum(axis=0) + restored
+    received = flows.sum(axis=0)
     time_s = transfer_s(flows, topology)
     saved_s = before_s - after_s
     return Reshard(
@@ -67,18 +64,17 @@ def _differs(one: TablePlacement, other: TablePlacement) -> bool:
 
 
 def _flows(
-    held: Plan, after: Plan, workload: Workload, world_size: int
-) -> tuple[FloatArray, FloatArray, set[str]]:
+    before: Plan, after: Plan, workload: Workload, world_size: int
+) -> tuple[FloatArray, set[str]]:
     """Who has to send what.
 
     Returns:
-        Bytes from each rank to each rank, ``[W, W]``; bytes to each rank from a checkpoint,
-        ``[W]``; and the names of the tables of which some rank receives a part.
+        Bytes from each rank to each rank, ``[W, W]``, and the names of the tables of which some
+        rank receives a part.
     """
-    flows, restored = np.zeros((world_size, world_size)), np.zeros(world_size)
-    moved: set[str] = set()
+    flows, moved = np.zeros((world_size, world_size)), set[str]()
     for table in workload.tables:
-        old, new = held.placement(table.name), after.placement(table.name)
+        old, new = before.placement(table.name), after.placement(table.name)
         sources = np.array([s.rank for s in old.shards], dtype=np.int64)
         targets = np.array([s.rank for s in new.shards], dtype=np.int64)
         areas = rectangles(new.shards)
@@ -92,10 +88,9 @@ def _flows(
             cells = np.where(is_own.any(axis=0), 0.0, cells) / max(len(sources), 1)
         if missing.any():
             moved.add(table.name)
-            size = cell_bytes(table, workload)
-            np.add.at(flows, (sources[:, None], targets[None]), cells * size)
-            np.add.at(restored, targets, np.maximum(missing - cells.sum(axis=0), 0.0) * size)
-    return flows, restored, moved
+            sent = cells * cell_bytes(table, workload)
+            np.add.at(flows, (sources[:, None], targets[None]), sent)
+    return flows, moved
 
 
 def transfer_s(flows: FloatArray, topology: Topology) -> float:

@@ -158,8 +158,7 @@ the day, and after some days the next plan moves tables again."""
 class Reshard:
     """What the move from the plan in use to a new plan takes, and what it saves per iteration.
 
-    Bytes are weights and optimizer state that ranks receive from other ranks or, where a host was
-    lost, from a checkpoint.
+    Bytes are weights and optimizer state that ranks receive from other ranks.
 
     Attributes:
         moved_tables: how many tables some rank receives a part of.
@@ -167,7 +166,7 @@ class Reshard:
             when a replicated table becomes column-wise.
         moved_bytes: what all ranks together receive.
         most_received_bytes: what the rank that receives most receives.
-        time_s: seconds of the move over the links, without reading a checkpoint.
+        time_s: seconds of the move over the links.
         before_s: iteration time of the plan in use.
         saved_s: by how much the new plan's iteration is shorter; negative if it is longer.
         payback_iterations: iterations of the new plan until the move is paid back; None where it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,49 +60,30 @@ class SearchSettings:
         Raises:
             InvalidInputError: lists them.
         """
-        time_s, most, seed = self.time_limit_s, self.max_evaluations, self.seed
-        broken = []
-        if is_in(self.robust, tuple(ScenarioRule)):
-            object.__setattr__(self, "robust", ScenarioRule(self.robust))
-        else:
-            broken.append(f"robust {self.robust!r} is not one of {', '.join(ScenarioRule)}")
-        if time_s is not None and not _is_positive(time_s):
-            broken.append(f"time_limit_s must be above 0, or None, got {time_s!r}")
-        if most is not None and not _is_whole(most, least=1):
-            broken.append(f"max_evaluations must be a whole number above 0, or None, got {most!r}")
-        if not _is_amount(self.kept_s):
-            broken.append(f"kept_s must be a number of seconds of 0 or more, got {self.kept_s!r}")
-        if not _is_flag(self.with_baselines):
-            broken.append(f"with_baselines must be True or False, got {self.with_baselines!r}")
-        if not _is_whole(seed, least=0):
-            broken.append(f"seed must be a whole number from 0, got {seed!r}")
-        refuse_any(broken)
+        robust, time_s, most = self.robust, self.time_limit_s, self.max_evaluations
+        is_rule = is_in(robust, tuple(ScenarioRule))
+        if is_rule:
+            object.__setattr__(self, "robust", ScenarioRule(robust))
+        rules = {
+            f"robust {robust!r} is not one of {', '.join(ScenarioRule)}": is_rule,
+            f"time_limit_s must be above 0, or None, got {time_s!r}": (
+                time_s is None or (_is_kind(time_s, Real) and time_s > 0)
+            ),
+            f"max_evaluations must be a whole number above 0, or None, got {most!r}": (
+                most is None or (_is_kind(most, Integral) and most > 0)
+            ),
+            f"kept_s must be a number of seconds of 0 or more, got {self.kept_s!r}": (
+                _is_kind(self.kept_s, Real) and 0 <= self.kept_s < math.inf
+            ),
+            f"with_baselines must be True or False, got {self.with_baselines!r}": isinstance(
+                self.with_baselines, bool | np.bool_
+            ),
+            f"seed must be a whole number from 0, got {self.seed!r}": (
+                _is_kind(self.seed, Integral) and self.seed >= 0
+            ),
+        }
+        refuse_any([message for message, is_kept in rules.items() if not is_kept])
 
 
-def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, Integral) and not _is_flag(value) and int(value) >= least
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, Real) and not _is_flag(value) and float(value) > 0
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, Real) and not _is_flag(value) and 0 <= float(value) < math.inf
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool | np.bool_)
-
-
-class SearchChanges(TypedDict, total=False):
-    """The fields of :class:`SearchSettings` as keyword arguments of :func:`planner.plan`."""
-
-    strategy: str | AbstractStrategy
-    objective: str
-    robust: ScenarioRule
-    time_limit_s: float | None
-    kept_s: float
-    max_evaluations: int | None
-    seed: int
-    with_baselines: bool
+def _is_kind(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ CONTRIBUTING.md has the versions with which this project is tested.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 from collections.abc import Callable
@@ -221,11 +222,9 @@ def refuse_launcher(command: str) -> None:
     Raises:
         InvalidInputError: a launcher has started this process as one of several.
     """
-    from planner.integrations.measure.gloo_ranks import launch_of
-
-    launch = launch_of()
-    if launch is not None and launch.world_size > 1:
+    started = os.environ.get("WORLD_SIZE", "") if os.environ.get("RANK") else ""
+    if started not in ("", "1"):
         refuse(
             f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
-            f"{launch.world_size} times: run it by itself, without torchrun"
+            f"{started} times: run it by itself, without torchrun"
         )

@@ -309,77 +309,6 @@ def _divided(left: float, slope: float) -> float:
     return left / slope if slope > 0 else math.inf
 
 
-# ------------------ controller
-#
-# When to move to a new plan: once staying has lost a quarter of the time of the move.
-#
-# Before every period the controller is told what the plan in use costs under the latest data, and
-# what other plans cost, with the moves to them. It adds up what staying has lost against the best
-# of them since the last move. It moves when this sum, including the loss of the coming period, is
-# at least a share s of the time of the move.
-#
-# The share s = 1/4 is chosen because it is equally good in two cases:
-#
-# - The loss grows evenly from nothing, as with data that drift at a constant speed; moving at
-#   share s
-#   then costs ``(1 + s) / (2 sqrt(s))`` times as much as moving at the best moment, which is when
-#   staying has lost as much as a whole move takes.
-# - The loss comes at once and stays, as after a sudden change. Moving at share s then costs ``1
-#   + s``
-#   times as much as moving at once.
-#
-# Both are 1.25 for s = 1/4. With s = 1, as in the usual rule for renting or buying, they are 1 and
-# 2.
-
-_LEAST_GAIN: Final = 1e-9
-_SHARE: Final = 0.25
-"""The controller moves when staying has lost this share of the time of a move."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A plan that could be used instead: its seconds per iteration, and seconds of the move."""
-
-    iteration_s: float
-    move_s: float
-
-
-@dataclass(slots=True)
-class Controller:
-    """Decides before every period whether to move; ``lost_s`` is what staying has lost so far."""
-
-    lost_s: float = 0.0
-
-    def choose(self, now_s: float, offers: Sequence[Offer], num_iterations: float) -> int | None:
-        """Which offer to move to, or None to stay.
-
-        Args:
-            now_s: seconds per iteration of the plan in use under the latest data.
-            offers: other plans under the same data.
-            num_iterations: iterations of a period.
-
-        Returns:
-            Position in ``offers`` of a faster plan, or None. A move reduces the loss so far in
-            proportion to the share of the present loss that the new plan avoids.
-        """
-        least_s = _LEAST_GAIN * now_s * num_iterations
-        saved = [(now_s - o.iteration_s) * num_iterations for o in offers]
-        most_s = max(saved, default=0.0)
-        if most_s <= least_s:
-            return None
-        self.lost_s += most_s
-        # What one offer would have saved of the loss, in proportion to what it saves now.
-        worth = [
-            self.lost_s * s / most_s - _SHARE * o.move_s if s > least_s else -math.inf
-            for s, o in zip(saved, offers, strict=True)
-        ]
-        best = max(range(len(offers)), key=worth.__getitem__)
-        if worth[best] < 0:
-            return None
-        self.lost_s *= 1.0 - saved[best] / most_s
-        return best
-
-
 # ------------------------------------------------------------------ curve of moves
 
 
@@ -421,8 +350,6 @@ def with_curve(
     bare = replace(search, with_baselines=False)
     for count in (0, *(c for c in counts if c < most)):
         less = replace(limit, max_tables=count)
-        if count == 0:
-            less = replace(limit, max_tables=None, max_bytes=0.0)
         found: PlanningResult | None = None
         with suppress(PlannerError):  # none fits
             found = api.solve(
@@ -436,26 +363,22 @@ def with_curve(
         if found is not None and (best is None or found.solver.value < best.solver.value):
             best = found
         if best is not None:
-            points.append(_point(count, best, _bound_s(found)))
+            points.append(_point(count, best, found))
     if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
         known = ("value", "separable_value", "balanced_value")
         solver = replace(result.solver, **{name: getattr(best.solver, name) for name in known})
         changed = {name: getattr(best, name) for name in ("best", "reshard", "scenarios")}
         result = replace(result, solver=solver, **changed)
-    points.append(_point(None, result, _bound_s(result)))
+    points.append(_point(None, result, result))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
 
 
-def _bound_s(result: PlanningResult | None) -> float | None:
-    """The bound that a search proved for the iteration time; None under other objectives."""
-    if result is None or result.scenarios or result.solver.objective != "iteration":
-        return None
-    return result.bound
-
-
-def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
-    if result.reshard is None:
-        refuse("a point of the curve needs the price of its move")
+def _point(count: int | None, result: PlanningResult, searched: PlanningResult | None) -> MovePoint:
+    """A point with the bound that its search proved, which is one on the time of an iteration."""
+    assert result.reshard is not None
+    bound_s = None
+    if searched and not searched.scenarios and searched.solver.objective == "iteration":
+        bound_s = searched.bound
     time_s = result.estimate.time.time_s
     return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
 
@@ -471,7 +394,7 @@ def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
     names = [t.name for t in problem.workload.tables]
 
     def received(name: str, after: TablePlacement) -> float:
-        before, table = limit.present.placement(name), problem.workload.table(name)
+        before, table = limit.start.placement(name), problem.workload.table(name)
         return received_bytes(before, after, table, problem.workload)
 
     moved = np.array([received(n, result.plan.placement(n)) for n in names])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -110,12 +109,11 @@ class Explainer:
         """List the options of all tables, and price the plan."""
         problem = problem.limited
         self.problem, self.plan = problem, plan
-        self._counted_from = plan if problem.move_limit is None else problem.move_limit.present
+        self._counted_from = plan if problem.move_limit is None else problem.move_limit.start
         in_use = replace(problem, move_limit=MoveLimit(start=plan))
         self.space: SearchSpace = search_space(in_use, CostPipeline, every_name=True)
         self._pipeline = self.space.pipeline
         objective = search_objective("iteration", self.space, ScenarioRule.WORST)
-        self._evaluate = Evaluator(self.space, objective, Budget())
         self._work = self._pipeline.plan_work(plan)
         self.plan_time_s = float(self._pipeline.iteration_times(self._work))
         self._placements = {p.table: p for p in plan.placements}
@@ -123,7 +121,7 @@ class Explainer:
         for index, table in enumerate(self.space.tables):
             ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
-        self._placer = BestPlace(self.space, self._evaluate, usage)
+        self._placer = BestPlace(self.space, Evaluator(self.space, objective, Budget()), usage)
 
     @cached_property
     def estimate(self) -> IterationEstimate:
@@ -142,8 +140,10 @@ class Explainer:
             InvalidInputError: there is no such table.
         """
         index = self._index(name)
-        rest = self._without(name)
-        own = self._own(name, rest)
+        kept_plan = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
+        rest = np.asarray(self._pipeline.plan_work(kept_plan))
+        figures = self._figures(self._placements[name], self._work - rest)
+        own = replace(figures, plan_time_s=self.plan_time_s, is_chosen=True)
         cuts = [(index, i) for i in range(len(self.space.tables[index].options))]
         costs = [
             None if placed is None else self._told(placed, rest)
@@ -181,24 +181,14 @@ class Explainer:
         """
         found, workload = [], self.problem.workload
         for name in self.critical_tables():
-            own = self._placements[name]
-            ways = (
-                (o.plan_time_s, o.placement)
-                for o in self.table(name).options
-                if not o.is_chosen and o.plan_time_s < math.inf
-            )
-            for time_s, placement in itertools.islice(ways, 1):
-                after = least_moved(placement, self.problem, self._counted_from)
-                received = received_bytes(own, after, workload.table(name), workload)
-                found.append(
-                    Change(
-                        table=name,
-                        before=own,
-                        after=after,
-                        plan_time_s=time_s,
-                        moved_bytes=received,
-                    )
-                )
+            own, options = self._placements[name], self.table(name).options
+            others = (o for o in options if not o.is_chosen and o.plan_time_s < math.inf)
+            best = next(others, None)
+            if best is not None:
+                after = least_moved(best.placement, self.problem, self._counted_from)
+                moved = received_bytes(own, after, workload.table(name), workload)
+                told = {"plan_time_s": best.plan_time_s, "moved_bytes": moved}
+                found.append(Change(table=name, before=own, after=after, **told))
             progress(name)
         return tuple(sorted(found, key=lambda c: c.plan_time_s)[:limit])
 
@@ -223,11 +213,6 @@ class Explainer:
             refuse(f"--table {name!r}: no such table; {hint}")
         return names.index(name)
 
-    def _without(self, name: str) -> FloatArray:
-        """``[W, F]`` work of the plan without one table."""
-        kept = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
-        return np.asarray(self._pipeline.plan_work(kept))
-
     def _is_own(self, cost: OptionCost, own: TablePlacement) -> bool:
         """Whether an option is the plan as it is, up to a name of the type that gains nothing.
 
@@ -236,13 +221,6 @@ class Explainer:
         """
         same = _held(cost.placement) == _held(own)
         return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
-
-    def _own(self, name: str, rest: FloatArray) -> OptionCost:
-        """The option that the plan has, with ``rest`` the work of the other tables."""
-        own = self._placements[name]
-        return replace(
-            self._figures(own, self._work - rest), plan_time_s=self.plan_time_s, is_chosen=True
-        )
 
     def _told(self, placed: Placed, rest: FloatArray) -> OptionCost:
         """What an option on its places costs, with ``rest`` the work of the other tables."""

@@ -25,20 +25,18 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from torch import nn
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import PlannerErrorType, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingType as TorchrecShardingType
 
 from costmodels.datatypes import FloatArray
@@ -49,10 +47,11 @@ from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api, io
-from planner.errors import InfeasibleError, InvalidInputError, PlannerError
+from planner.errors import InfeasibleError, InvalidInputError, PlannerError, refuse
 from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
+from planner.integrations.translate.reading import ModelDescription
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
@@ -74,9 +73,6 @@ from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.torchrec_terms import TorchrecPipeline
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ModelDescription
 
 logger: Final = logging.getLogger(__name__)
 
@@ -103,23 +99,6 @@ def planning_work_s(num_tables: int, world_size: int) -> float:
     theirs_s = _TORCHREC_S * num_tables * num_tables * world_size
     work_s = _SMALL_SHARE * min(theirs_s, _SMALL_S) + _SHARE * max(theirs_s - _SMALL_S, 0.0)
     return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, world_size, None))
-
-
-def evaluations_within(
-    limit_s: float | None, workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> int:
-    """A time limit as a budget in priced plans, which does not depend on how busy a machine is.
-
-    Args:
-        limit_s: seconds, which are nominal ones: about those of one core of a machine of 2023; None
-            for the budget of ``shardplan plan`` without a limit.
-        workload: the workload.
-        topology: the system.
-        make_pipeline: makes what prices the plans.
-    """
-    work_s = default_work_s(len(workload.tables), topology.world_size, limit_s)
-    problem = PlanningProblem(workload=workload, topology=topology)
-    return priced_plans(work_s, pipeline_of(problem, make_pipeline))
 
 
 _DRAW_RATIO: Final = 1e-6
@@ -153,6 +132,26 @@ class Count(NamedTuple):
     topology: Topology
     make_pipeline: MakePipeline
 
+    def problem(self, limits: Constraints) -> PlanningProblem:
+        """The problem under some limits."""
+        tables, system = self.workload, self.topology
+        return PlanningProblem(workload=tables, topology=system, constraints=limits)
+
+    def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
+        """The best plan by this count.
+
+        Args:
+            job: how to search. Without a budget of the user, the search has so much work that it
+                ends at the same point every time.
+            work_s: nominal seconds of that work: about those of one core of a machine of 2023.
+            changes: other settings of the search.
+        """
+        problem, search = self.problem(job.limits), replace(job.settings, **changes)
+        if search.max_evaluations is None:
+            most = priced_plans(work_s, pipeline_of(problem, self.make_pipeline))
+            search = replace(search, max_evaluations=most)
+        return api.solve(problem, search=search, make_pipeline=self.make_pipeline)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -176,7 +175,7 @@ class Job:
 
     model: ModelDescription
     limits: Constraints
-    topology: TorchrecTopology
+    topology: torchrec_types.Topology
     ours: Count
     theirs: Count | None
     left_by: str
@@ -210,15 +209,17 @@ def best_plan(job: Job) -> PlanningResult:
     if rates_by_torchrec(job.search.objective):
         counts = [job.theirs]
         if job.model.key_values:
-            message = (
+            refuse(
                 f"objective {job.search.objective!r} cannot rate key-value tables "
                 f"({[*job.model.key_values][:5]}); use objective 'iteration'"
             )
-            raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
+        work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
-            result = _roomiest(job, count)
+            result = count.solved(job, work_s)
+            result = _against(job.rival.plan, result, count.make_pipeline)
+            result = roomiest(result, count.make_pipeline)
         except InfeasibleError as error:
             failed.append((count, error))
             continue
@@ -232,21 +233,6 @@ def best_plan(job: Job) -> PlanningResult:
             )
         return result
     raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
-
-
-def _roomiest(job: Job, count: Count) -> PlanningResult:
-    """The best plan by one count of memory, moved to emptier memory where that costs little.
-
-    The search has the user's budget of work, or one that follows from the size.
-    """
-    search, (workload, topology, make_pipeline) = job.settings, count
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
-    if search.max_evaluations is None:
-        work_s = planning_work_s(len(workload.tables), topology.world_size)
-        most = priced_plans(work_s, pipeline_of(problem, make_pipeline))
-        search = replace(search, max_evaluations=most)
-    result = api.solve(problem, search=search, make_pipeline=make_pipeline)
-    return roomiest(_against(job.rival.plan, result, make_pipeline), make_pipeline)
 
 
 def _against(
@@ -281,19 +267,17 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
     or only some rank or table has (``STRICT_CONSTRAINTS``).
     """
-    workload = count.workload
-    problem = PlanningProblem(workload=workload, topology=count.topology)
-    limits = pipeline_of(problem, count.make_pipeline).device_limits
+    workload, pipeline = count.workload, pipeline_of(count.problem(job.limits), count.make_pipeline)
+    limits = np.maximum(pipeline.device_limits, 0.0)
     ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
-    needed = sum(workload.trained_bytes(t) for t in ordinary)
-    short = needed > float(np.maximum(limits, 0.0).sum())
-    left = f"{format_bytes(max(float(limits.min()), 0.0))} on each of {len(limits)} ranks"
+    left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
-    if short:
-        return ShardPlannerError("\n".join(lines), PlannerErrorType.INSUFFICIENT_STORAGE)
-    lines.append("all devices together have room: widen the constraints or sharding types")
-    return ShardPlannerError("\n".join(lines), PlannerErrorType.STRICT_CONSTRAINTS)
+    kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
+    if sum(map(workload.trained_bytes, ordinary)) <= float(limits.sum()):
+        lines.append("all devices together have room: widen the constraints or sharding types")
+        kind = torchrec_types.PlannerErrorType.STRICT_CONSTRAINTS
+    return ShardPlannerError("\n".join(lines), kind)
 
 
 def soundest_plan(job: Job) -> PlanningResult:
@@ -308,8 +292,14 @@ def soundest_plan(job: Job) -> PlanningResult:
     outputs = {f.table.name: f.output_dtype for f in job.model.tables}
     best = best_plan(job)
     uneven = uneven_outputs(best.plan, workload, outputs, world_size)
-    everywhere = _on_every_rank(workload, job.limits, uneven)
-    if everywhere != job.limits:
+    # Tables of these modules are left only types under which every rank has a part.
+    gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
+    rules = tuple(
+        (without_types(rule, gone) or rule) if table.module in uneven else rule
+        for table, rule in zip(workload.tables, job.limits.tables, strict=True)
+    )
+    if rules != job.limits.tables:
+        everywhere = replace(job.limits, tables=rules)
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
             uneven = uneven_outputs(best.plan, workload, outputs, world_size)
@@ -350,16 +340,6 @@ def uneven_outputs(
         for key, ranks in seen.items()
     }
     return sorted({module for (module, _), types in expected.items() if len(types) > 1})
-
-
-def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:
-    """Limits that leave tables of some modules only types under which every rank has a part."""
-    gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
-    rules = tuple(
-        (without_types(rule, gone) or rule) if table.module in modules else rule
-        for table, rule in zip(workload.tables, limits.tables, strict=True)
-    )
-    return limits if rules == limits.tables else replace(limits, tables=rules)
 
 
 # ------------------------------------------------------------------ memory
@@ -450,14 +430,10 @@ def emptier(
             start = space.assignment(plan)
             evaluate, most = _Fullness(space, start, most_s), _MOST_LOOKING_S
             if math.isfinite(evaluate.least):
-                can_run = partial(_can_run, space)
+                can_run = partial(lambda on, new: runs(on.plan(new), problem.workload), space)
                 start = single_changes(evaluate, start, lambda: False, most_s=most, runs=can_run)
             return space.plan(start)
     return plan
-
-
-def _can_run(space: SearchSpace, changed: Assignment) -> bool:
-    return runs(space.plan(changed), space.problem.workload)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
@@ -524,7 +500,9 @@ def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator
     """
     made, types = copy.copy(enumerator), [kind.value for kind in TorchrecShardingType]
 
-    def enumerate_in_order(module: nn.Module, sharders: Sharders) -> list[ShardingOption]:
+    def enumerate_in_order(
+        module: nn.Module, sharders: Sharders
+    ) -> list[torchrec_types.ShardingOption]:
         found = type(enumerator).enumerate(made, module, sharders)
         tables = list(dict.fromkeys(o.fqn for o in found))
         places = {name: i for i, name in enumerate((*tables, *types))}
@@ -561,21 +539,17 @@ def rival_plan(
         module: the model.
         sharders: its sharders.
     """
-    topology, workload, share = (
-        job.topology,
-        job.ours.workload,
-        min(job.limit_s / _WHOLE_LIMIT_S, 1.0),
-    )
-    num_tables, most = len(workload.tables), int(share * MOST_COMPARED)
-    if num_tables * topology.world_size > most:
+    topology, workload = job.topology, job.ours.workload
+    share = min(job.limit_s / _WHOLE_LIMIT_S, 1.0)
+    size, most = len(workload.tables) * topology.world_size, int(share * MOST_COMPARED)
+    if size > most:
         within = f" within {job.limit_s:g} s" if share < 1.0 else ""
         return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
     rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
-    factors = {n: r.cache_load_factors for n, r in rules.items()}
+    factors = {name: rule.cache_load_factors for name, rule in rules.items()}
     try:
-        work = share * _MOST_WORK / (num_tables * topology.world_size)
         for proposer in proposers_of(theirs):
-            ended(proposer, max(int(work) // 2, 1))
+            ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
         options = last_options(theirs)
@@ -585,14 +559,10 @@ def rival_plan(
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
-    device = topology.compute_device
-    wrong = [
-        *runtime_problems(plan, workload, job.ours.topology, device),
-        *(
-            f"table {placed.table!r} as {placed.sharding_type} on {device}"
-            for placed in plan.placements
-            if placed.sharding_type not in rules[placed.table].sharding_types
-        ),
+    wrong = runtime_problems(plan, job) + [
+        f"table {placed.table!r} as {placed.sharding_type} on {topology.compute_device}"
+        for placed in plan.placements
+        if placed.sharding_type not in rules[placed.table].sharding_types
     ]
     if wrong:
         return Rival(reason=f"cannot run: {wrong[0]}")
@@ -601,12 +571,10 @@ def rival_plan(
     return Rival(plan=plan, rating_ms=rating_ms)
 
 
-def runtime_problems(
-    plan: Plan, workload: Workload, topology: Topology, compute_device: str
-) -> list[str]:
+def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
-    device = OUR_DEVICE.get(compute_device, compute_device)
-    layout = layout_problems(plan, workload, topology, device=device)
+    workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
+    layout = layout_problems(plan, workload, job.ours.topology, device=device)
     return [*layout, *width_problems(plan, workload).values()]
 
 
@@ -644,16 +612,15 @@ def load_for_model(path: Path, job: Job) -> Plan:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
-    workload, topology, _ = job.ours
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+    problem = job.ours.problem(job.limits)
     try:
-        plan = io.load_plan(path, workload, topology).plan
-        problems = runtime_problems(plan, workload, topology, job.topology.compute_device)
+        plan = io.load_plan(path, problem.workload, problem.topology).plan
+        problems = runtime_problems(plan, job)
     except InvalidInputError as error:
         plan, problems = Plan(placements=()), list(error.problems)
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
-        raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+        raise ShardPlannerError(message, torchrec_types.PlannerErrorType.PLAN_LOADING_FAILED)
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:

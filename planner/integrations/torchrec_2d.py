@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
-from costmodels.pipeline import CostPipeline
 from costmodels.system_models import sync_time_s
 from costmodels.topology import Topology
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in import evaluations_within
+from planner.errors import InfeasibleError, NoPlanFoundError, refuse
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values
+from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.rules.group_rules import group_problem
 from planner.settings import SearchSettings
+from planner.space.budget import default_work_s, priced_plans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +84,10 @@ def group_choices(
     """
     world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
-        message = (
+        refuse(
             f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
             f"sizes {list(sizes)} and {sync_interval}"
         )
-        raise InvalidInputError(message)
     refuse_key_values(model.key_values, "a choice of group sizes")
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
@@ -98,7 +97,8 @@ def group_choices(
             problem = group_problem(whole, size, between_hosts=between_hosts)
             if problem is None:
                 continue
-            most = evaluations_within(time_limit_s, workload, problem.topology, CostPipeline)
+            work_s = default_work_s(len(workload.tables), problem.topology.world_size, time_limit_s)
+            most = priced_plans(work_s, pipeline_of(problem))
             result = api.solve(problem, search=SearchSettings(max_evaluations=most))
         except (InfeasibleError, NoPlanFoundError) as error:
             failed += [error] if isinstance(error, InfeasibleError) else []

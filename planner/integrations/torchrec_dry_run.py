@@ -17,7 +17,7 @@ from typing import Final
 
 from torchrec.distributed.sharding_plan import get_default_sharders
 
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.integrations.torchrec_workload import built_model
 
 EXIT_FAILED: Final = 1
@@ -109,15 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> DryRunRequest:
     if args.save_plan_dir is not None and "/" in args.sku_list:
-        message = "--save-plan-dir names files after SKUs: name systems without their folders"
-        raise InvalidInputError(message)
+        refuse("--save-plan-dir names files after SKUs: name systems without their folders")
     if args.model is None:
         return cli.build_request(args, *cli.build_model_and_sharders(args))
     unread = [n for n in _SYNTHETIC if getattr(args, n) != parser.get_default(n)]
     if unread:
         flags = ", ".join("--" + n.replace("_", "-") for n in unread)
-        message = f"{flags}: only the synthetic model reads them; leave them out, or PKG:FUNC"
-        raise InvalidInputError(message)
+        refuse(f"{flags}: only the synthetic model reads them; leave them out, or PKG:FUNC")
     model, constraints = built_model(args.model)
     request = cli.build_request(args, model, get_default_sharders())
     return request if constraints is None else replace(request, constraints=dict(constraints))

@@ -44,12 +44,12 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations import torchrec_workload as workloads
-from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
+from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
-from planner.integrations.translate.reading import table_configs
+from planner.integrations.translate.reading import TableSource, table_configs
 
 Given = Mapping[str, ParameterConstraints]
 
@@ -77,8 +77,7 @@ class _Priced:
     ) -> None:
         group, world = topology.intra_group_size, topology.world_size
         if world % group:
-            message = f"world size {world} is no multiple of the {group} ranks of a host"
-            raise InvalidInputError(message)
+            refuse(f"world size {world} is no multiple of the {group} ranks of a host")
         given = system is not None
         self._system = topology_from_torchrec(topology, system, rates_from_base=given)
         self._given, self._hints = dict(constraints or {}), hints
@@ -100,15 +99,14 @@ class _Priced:
             owner = option.module[1]
             config = (table_configs(owner) or {}).get(option.name)
             if config is None or getattr(config, "use_virtual_table", False):
-                message = (
+                refuse(
                     f"table {option.name!r} of a {type(owner).__name__} cannot be priced here; "
                     "see ShardPlanner"
                 )
-                raise InvalidInputError(message)
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths
-            source = workloads.TableSource(option.path, option.name, owner, option.tensor, *told)
+            source = TableSource(option.path, option.name, owner, option.tensor, *told)
             table = workloads.read_table(source, option.batch_size, self._hints)
             found.append(table)
         tables = workloads.with_unique_names(found[::-1])
@@ -139,9 +137,11 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
         if not sharding_options:
             return
         pipeline = self.pipeline(sharding_options, sharder_data_map)
-        names = names_of(sharding_options)
+        names = workloads.unique_names(map(key_of, sharding_options))
         for option in sharding_options:
-            placed = _without_ranks(option, names[key_of(option)])
+            widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
+            terms = terms_of(option, names[key_of(option)])
+            placed = OurOption(**terms, column_widths=tuple(widths.values()))
             work = pipeline.options_work((placed,))[0].full
             rows = work.reshape(-1, pipeline.num_features)
             for shard, perf in zip(option.shards, _perfs(pipeline, rows), strict=True):
@@ -188,16 +188,6 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         if self._known is None or self._known[0] != keys:
             self._known = keys, self.pipeline(plan, self._sharders)
         return self._known[1]
-
-
-def _without_ranks(option: ShardingOption, name: str) -> OurOption:
-    """TorchRec's option as one of ours, which has no ranks.
-
-    Raises:
-        InvalidInputError: there is no cost model for the kernel or type.
-    """
-    widths = {shard.offset[1]: shard.size[1] for shard in option.shards}
-    return OurOption(**terms_of(option, name), column_widths=tuple(widths.values()))
 
 
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[torchrec_types.Perf]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
+    ModuleShardingPlan,
     ParameterSharding,
     ShardingPlan,
 )
@@ -35,10 +36,11 @@ from torchrec.distributed.types import (
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
-from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
+from planner.errors import refuse
+from planner.integrations.torchrec_workload import unique_names
 from planner.integrations.translate import settings
 from planner.integrations.translate.constraints import allowed_pairs
+from planner.integrations.translate.reading import ModelDescription, ShardableTable
 from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, plan_to_json
 
 
@@ -63,18 +65,11 @@ def to_sharding_plan(
     Raises:
         InvalidValueError: the plan names a table that the workload does not have.
     """
-    given = constraints or {}
-    return ShardingPlan(
-        {
-            module: EmbeddingModuleShardingPlan(
-                {
-                    name: sharding_of(e, compute_device, given.get(name))
-                    for name, e in tables.items()
-                }
-            )
-            for module, tables in plan_to_json(plan, workload, local_world_size).items()
-        }
-    )
+    given, modules = constraints or {}, dict[str, ModuleShardingPlan]()
+    for module, tables in plan_to_json(plan, workload, local_world_size).items():
+        found = {n: sharding_of(e, compute_device, given.get(n)) for n, e in tables.items()}
+        modules[module] = EmbeddingModuleShardingPlan(found)
+    return ShardingPlan(modules)
 
 
 def sharding_of(
@@ -127,12 +122,11 @@ def plan_of(
     Raises:
         InvalidInputError: a shard has no rank, or there is no cost model for a kernel.
     """
-    names, placements = names_of(options), []
+    names, placements = unique_names(map(key_of, options)), []
     for option in options:
         name = names[key_of(option)]
         if any(shard.rank is None for shard in option.shards):
-            message = f"table {name!r}: a shard has no rank yet; place the options first"
-            raise InvalidInputError(message)
+            refuse(f"table {name!r}: a shard has no rank yet; place the options first")
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
         placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
@@ -142,11 +136,6 @@ def plan_of(
 def key_of(option: ShardingOption) -> tuple[str, str]:
     """The module path and parameter name of an option, which identify its table in TorchRec."""
     return option.path, option.name
-
-
-def names_of(options: Iterable[ShardingOption]) -> dict[tuple[str, str], str]:
-    """Our name of each table: the parameter name, with the path if several modules use it."""
-    return unique_names(map(key_of, options))
 
 
 def terms_of(
@@ -160,13 +149,12 @@ def terms_of(
     try:
         kernel = settings.our_kernel(option.compute_kernel)
         kind = ShardingType(option.sharding_type)
-    except ValueError as error:
-        message = (
+    except ValueError:
+        refuse(
             f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
             "no cost model; constrain its sharding_types, or its compute_kernels to some of "
             f"{', '.join(ComputeKernel)}"
         )
-        raise InvalidInputError(message) from error
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
@@ -187,16 +175,16 @@ def to_sharding_options(
         topology: TorchRec's topology; its estimators price the shards on it.
 
     Raises:
-        ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
-            than ranks.
+        ShardPlannerError: key-value tables do not fit on the SSDs of a rank.
+        InvalidInputError: they have fewer buckets than ranks.
     """
     given = [table for table in model.tables if table.limit is not settings.NO_LIMIT]
     told = {"topology": topology, "constraints": {t.parameter_name: t.limit for t in given}}
     options = [_option(plan, table, model, topology) for table in model.tables]
     kernels = [option.compute_kernel for option in options]
-    for option in options:
-        if settings.is_priced_as_another(option.compute_kernel):
-            option.compute_kernel = str(settings.our_kernel(option.compute_kernel))
+    for option, kernel in zip(options, kernels, strict=True):
+        if settings.is_priced_as_another(kernel):
+            option.compute_kernel = str(settings.our_kernel(kernel))
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
@@ -241,26 +229,20 @@ def _option(
     if kept is not None:
         option.compute_kernel = kept.kernel
         option.cache_params = given.cache_params
-    if kept is not None and kept.is_virtual:
-        option.shards = _bucket_shards(table, topology.world_size)
+    if kept is not None and kept.is_virtual:  # its rows are cut between buckets
+        try:
+            sizes, offsets = calculate_shard_sizes_and_offsets(
+                tensor=table.parameter,
+                world_size=topology.world_size,
+                local_world_size=1,
+                sharding_type="row_wise",
+                num_buckets=kept.num_buckets,
+            )
+        except ValueError as error:
+            refuse(f"table {table.table.name!r}: {error}")
+        cells = enumerate(zip(sizes, offsets, strict=True))
+        option.shards = [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in cells]
     return option
-
-
-def _bucket_shards(table: ShardableTable, world_size: int) -> list[TorchrecShard]:
-    """The rows of a virtual table on each rank, cut between buckets."""
-    try:
-        sizes, offsets = calculate_shard_sizes_and_offsets(
-            tensor=table.parameter,
-            world_size=world_size,
-            local_world_size=1,
-            sharding_type="row_wise",
-            num_buckets=table.key_value.num_buckets if table.key_value else None,
-        )
-    except ValueError as error:
-        message = f"table {table.table.name!r}: {error}"
-        raise settings.ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
-    cells = zip(sizes, offsets, strict=True)
-    return [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in enumerate(cells)]
 
 
 def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) -> None:

@@ -8,7 +8,6 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,8 @@ from torch import nn
 from torchrec.distributed.planner import planners
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.perf_models import NoopPerfModel
-from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ShardingPlan
 
@@ -33,6 +30,7 @@ from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
+from planner.errors import refuse
 from planner.integrations import drop_in as search
 from planner.integrations import torchrec_topology as topologies
 from planner.integrations import torchrec_workload as workloads
@@ -63,23 +61,6 @@ REPLACED_PARTS: Final = {
 
 _OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")
 """Arguments that say how to search, which nobody does where there is a saved plan."""
-
-
-def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
-    """Warn of each argument without effect: replaced parts, and those of a search beside a plan.
-
-    Args:
-        planner: the class of the planner, whose signature has the usual values.
-        given: all arguments by name; those with their usual values are not warned of.
-    """
-    usual = inspect.signature(planner).parameters
-    unused = dict(REPLACED_PARTS)
-    if given["plan_file"] is not None:
-        why = "plan_file gives the plan, so that nothing is searched; remove one of them"
-        unused |= dict.fromkeys(_OF_SEARCHES, why)
-    for name, why in unused.items():
-        if given[name] != usual[name].default:
-            warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
 class ShardPlanner(planners.EmbeddingShardingPlanner):
@@ -124,7 +105,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
     def __init__(  # noqa: PLR0913 - TorchRec's arguments, and ours
         self,
-        topology: TorchrecTopology | None = None,
+        topology: torchrec_types.Topology | None = None,
         batch_size: int | None = None,
         enumerator: torchrec_types.Enumerator | None = None,
         storage_reservation: torchrec_types.StorageReservation | None = None,
@@ -156,18 +137,20 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         given["storage_reservation"] = storage_reservation or pricing.default_reservation()
         theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
-        warn_of_unused(ShardPlanner, given)
-        self.result: PlanningResult | None = None
-        self.block = ""
+        unused, usual = dict(REPLACED_PARTS), inspect.signature(ShardPlanner).parameters
+        if plan_file is not None:
+            why = "plan_file gives the plan, so that nothing is searched; remove one of them"
+            unused |= dict.fromkeys(_OF_SEARCHES, why)
+        for name, why in unused.items():
+            if given[name] != usual[name].default:
+                warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=2)
+        self._forget()
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)
         self._hints = hints
         self._search = {name: given[name] for name in _OF_SEARCHES[1:]}
         self._headroom_ratio = memory_headroom
         self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
-        self._started_s = self._planning_limit_s = 0.0
-        self._rival = search.NO_RIVAL
-        self._best_plan: list[ShardingOption] | None = None
         self._planned: tuple[nn.Module, Sharders] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
@@ -202,7 +185,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     ) -> ShardingPlan:
         """Plan on the first rank of a group, and send the plan (or the error) to all others.
 
-        The others wait in a broadcast, so that the search ends before the group's timeout.
+        The others wait in a broadcast, so that the search ends before the group's timeout. If a
+        rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
 
         Args:
             module: the model.
@@ -211,10 +195,40 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
         Raises:
             ShardPlannerError: planning failed on the first rank, which raises the same error on
-                every rank; or a rank was lost.
+                every rank; there is no process group; or a rank was lost.
         """
+        if pg is None:
+            if not dist.is_initialized():
+                message = (
+                    "collective_plan needs a process group; call init_process_group first, or "
+                    "plan() outside of a distributed job"
+                )
+                raise ShardPlannerError(message)
+            pg = dist.GroupMember.WORLD
         most_s = _SHARE_OF_TIMEOUT * _timeout_s(pg)
-        return plan_on_first_rank(lambda: self._plan_within(most_s, module, sharders), pg)
+        outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
+        cause: Exception | None = None
+        if dist.get_rank(pg) == 0:
+            try:
+                outcome = [self._plan_within(most_s, module, sharders)]
+            except Exception as error:  # the other ranks have to get every error
+                logger.exception("planning failed")
+                cause, outcome = error, [settings.as_planner_error(error)]
+        try:
+            dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
+        except RuntimeError as error:  # torch has no narrower error for a lost rank
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            what = (
+                "the first rank of the group sent no plan: it died, or plans for longer than the "
+                "group's timeout; see its own error"
+                if dist.get_rank(pg)
+                else "the plan could not be sent to all ranks: one of them died; see its own error"
+            )
+            message = f"{what} ({first})"
+            raise ShardPlannerError(message) from (cause or error)
+        if isinstance(outcome[0], ShardingPlan):
+            return outcome[0]
+        raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
     def get_selected_options(self) -> list[ShardingOption]:
         """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
@@ -242,11 +256,16 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
 
     # -------------------------------------------------------------- steps of one plan
 
+    def _forget(self) -> None:
+        self.result: PlanningResult | None = None
+        self.block, self._rival = "", search.NO_RIVAL
+        self._best_plan: list[ShardingOption] | None = None
+        self._num_proposals = self._num_plans = 0
+
     def _plan_within(
         self, most_s: float, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
-        self.result, self._best_plan, self._rival, self.block = None, None, search.NO_RIVAL, ""
-        self._num_proposals = self._num_plans = 0
+        self._forget()
         self._started_s = time.perf_counter()
         self._planning_limit_s = min(self._limit_s, most_s)
         if most_s < self._limit_s:
@@ -278,20 +297,19 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if model is None:
             return ShardingPlan({})
         job = self._job(model, module, sharders)
-        if mismatch := topologies.pod_size_mismatch(self._topology):
-            logger.warning(mismatch)
+        _warn(*topologies.pod_size_mismatch(self._topology))
         options: list[ShardingOption] = []
         if self.plan_loader is not None:
-            space, current = self.get_search_space() or [], self.hash_planner_context_inputs_str
-            options = stored_options(self.plan_loader, space, current)
+            options = self._stored_options(self.plan_loader)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
         self._best_plan = options = settings.called_back(
             options, self._callbacks, self._topology.world_size
         )
-        sharding_plan = options_to_sharding_plan(options, self._topology)
-        if not rules.has_other_groups(self._constraints, device):
+        sharding_plan = planners.to_sharding_plan(options, self._topology)
+        given = (self._constraints or {}).values()
+        if not any(rules.in_other_group(limit, device) for limit in given):
             planners.validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
         with search.quiet():
             planners.validate_rank_assignment(sharding_plan, self._topology)
@@ -316,10 +334,35 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                 ),
             )
         if self.result is not None:
-            told = self._rival, options, self._topology, seconds
-            self.block = planning_block(self.result, *told)
+            self.block = self._told(self.result, options, seconds)
             logger.info("%s", self.block)
         return sharding_plan
+
+    def _stored_options(self, loader: torchrec_types.PlanLoader) -> list[ShardingOption]:
+        """The options of the plan in a TorchRec plan loader; empty if it has none.
+
+        They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan
+        was made for the same inputs; TorchRec's own planner then makes a new plan too.
+
+        Raises:
+            ShardPlannerError: the stored plan was made for other inputs.
+            PlannerError: TorchRec's error if the stored options are not those of this model.
+        """
+        try:
+            current = self.hash_planner_context_inputs_str()
+        except _NO_FINGERPRINT as error:
+            _warn(f"the stored plan cannot be checked, so a new one is made: {error}")
+            return []
+        stored = loader.plan_context_hash()
+        if stored is not None and stored != current:
+            message = (
+                f"planner input mismatch: the stored plan was made for other inputs (context hash "
+                f"{stored}, now {current}); plan again, or remove plan_loader"
+            )
+            raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+        loaded = loader.load()
+        space = self.get_search_space() or []
+        return [] if loaded is None else planners.extract_plan(space, loaded)
 
     def _left_by(
         self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
@@ -399,22 +442,16 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         if self._plan_file is not None:
             return search.load_for_model(self._plan_file, job)
         said = topologies.topology_warnings(self._topology, rates_from_base=self._rates_from_base)
-        for line in (*model.warnings, *said):
-            logger.warning(line)
+        _warn(*model.warnings, *said)
         listed = self._user_enumerator
-        limits = rules.search_limits(model, self._topology, listed, module, sharders)
+        options = None if listed is None else listed.enumerate(module=module, sharders=sharders)
+        limits = rules.search_limits(model, self._topology, options)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
-        for line in (
-            *result.warnings,
-            *rules.copied_by_another_optimizer(result.plan, model.tables),
-        ):
-            logger.warning(line)
+        _warn(*result.warnings, *rules.copied_by_another_optimizer(result.plan, model.tables))
         self._num_proposals = self._num_plans = result.solver.evaluations
-        workload, topology, _ = job.ours
         device = rules.OUR_DEVICE[self._topology.compute_device]
-        if problems := layout_problems(result.plan, workload, topology, device=device):
-            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
-            raise ShardPlannerError(message)
+        if problems := list(layout_problems(result.plan, *job.ours[:2], device=device)):
+            refuse(["the search returned a plan that TorchRec cannot run:", *problems])
         return result.plan
 
     def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
@@ -431,96 +468,50 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))
 
+    def _told(self, result: PlanningResult, options: list[ShardingOption], seconds: float) -> str:
+        """A block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
+
+        Args:
+            result: the result of the search.
+            options: the plan as TorchRec's options, with TorchRec's estimates.
+            seconds: seconds of the whole planning.
+        """
+        time, rank, rival = result.estimate.time, result.best.memory.fullest, self._rival
+        ours_ms, taken = float(NoopPerfModel(self._topology).rate(options)), "ours"
+        if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
+            taken = "TorchRec's plan: none was found that is predicted to be faster"
+        lines = {
+            "predicted step": f"{format_time(time.time_s)}, 90 % between "
+            f"{format_time(time.low_s)} and {format_time(time.high_s)}",
+            "proven bound": _bound(result),
+            "ended": f"{result.solver.status}, objective {result.solver.objective}, "
+            f"{result.solver.evaluations:,} plans priced",
+            "TorchRec's plan": _theirs(result, rival),
+            "by its rating": f"ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+            "taken": taken,
+            "fullest rank": f"{rank.rank}: {format_bytes(rank.used_bytes)} of "
+            f"{format_bytes(rank.capacity_bytes)}",
+            "planning took": f"{seconds:.1f} s",
+        }
+        return "\n".join(["ShardPlanner", *(f"  {k:<17}{v}" for k, v in lines.items())])
+
+
+def _warn(*lines: str) -> None:
+    for line in lines:
+        logger.warning(line)
+
 
 _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def stored_options(
-    loader: torchrec_types.PlanLoader,
-    search_space: list[ShardingOption],
-    current_hash: Callable[[], str],
-) -> list[ShardingOption]:
-    """The options of the plan in a TorchRec plan loader; empty if it has none.
-
-    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
-    made for the same inputs; TorchRec's own planner then makes a new plan too.
-
-    Args:
-        loader: any loader with TorchRec's interface.
-        search_space: TorchRec's options of the model; stored options are found by storage hash.
-        current_hash: returns the context hash of this job.
-
-    Raises:
-        ShardPlannerError: the stored plan was made for other inputs.
-        PlannerError: TorchRec's error if the stored options are not those of this model.
-    """
-    try:
-        current = current_hash()
-    except _NO_FINGERPRINT as error:
-        logger.warning("the stored plan cannot be checked, so a new one is made: %s", error)
-        return []
-    stored = loader.plan_context_hash()
-    if stored is not None and stored != current:
-        message = (
-            f"planner input mismatch: the stored plan was made for other inputs (context hash "
-            f"{stored}, now {current}); plan again, or remove plan_loader"
-        )
-        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
-    loaded = loader.load()
-    if loaded is None:
-        return []
-    return planners.extract_plan(search_space=search_space, loaded_sharding_options=loaded)
-
-
 # ------------------------------------------------------------------ the log
-
-_TIMES: Final = ("iteration", "phases")
-"""Objectives whose values are predicted seconds."""
-
-
-def planning_block(
-    result: PlanningResult,
-    rival: search.Rival,
-    options: Sequence[ShardingOption],
-    topology: TorchrecTopology,
-    seconds: float,
-) -> str:
-    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
-
-    Args:
-        result: the result of the search.
-        rival: TorchRec's own plan for the same arguments, or why there is none.
-        options: the plan as TorchRec's options, with TorchRec's estimates.
-        topology: TorchRec's topology.
-        seconds: seconds of the whole planning.
-    """
-    time = result.estimate.time
-    rank = result.best.memory.fullest
-    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
-    if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
-        taken = "TorchRec's plan: none was found that is predicted to be faster"
-    lines = [
-        "ShardPlanner",
-        f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
-        f"and {format_time(time.high_s)}",
-        f"  proven bound     {_bound(result)}",
-        f"  ended            {result.solver.status}, objective {result.solver.objective}, "
-        f"{result.solver.evaluations:,} plans priced",
-        f"  TorchRec's plan  {_theirs(result, rival)}",
-        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
-        f"  taken            {taken}",
-        f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
-        f"{format_bytes(rank.capacity_bytes)}",
-        f"  planning took    {seconds:.1f} s",
-    ]
-    return "\n".join(lines)
 
 
 def _bound(result: PlanningResult) -> str:
     if result.bound is None:
         return "none"
-    if result.solver.objective not in _TIMES:
+    if result.solver.objective not in ("iteration", "phases"):  # whose values are seconds
         gap = result.gap_ratio
         shown = "unknown" if gap is None else f"{gap:.1%}"
         return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
@@ -548,57 +539,13 @@ _SHARE_OF_TIMEOUT: Final = 0.8
 """Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
 
 
-def _timeout_s(pg: dist.ProcessGroup | None) -> float:
+def _timeout_s(pg: dist.ProcessGroup) -> float:
     """Timeout of a group's collectives on its device; infinite if the backend does not say."""
     for device in ("cuda", "cpu"):
         with contextlib.suppress(RuntimeError, AttributeError):
-            options = (pg or dist.GroupMember.WORLD)._get_backend(torch.device(device)).options
+            options = pg._get_backend(torch.device(device)).options
             return float(options._timeout.total_seconds())
     return math.inf
-
-
-def plan_on_first_rank(
-    make: Callable[[], ShardingPlan], pg: dist.ProcessGroup | None
-) -> ShardingPlan:
-    """Call ``make`` on the first rank of a group; every rank gets its plan or raises its error.
-
-    If a rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
-
-    Raises:
-        ShardPlannerError: ``make`` failed on the first rank, which raises the same message on every
-            rank; there is no process group; or a rank was lost.
-    """
-    if pg is None:
-        if not dist.is_initialized():
-            message = (
-                "collective_plan needs a process group; call init_process_group first, or "
-                "plan() outside of a distributed job"
-            )
-            raise ShardPlannerError(message)
-        pg = dist.GroupMember.WORLD
-    outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
-    cause: Exception | None = None
-    if dist.get_rank(pg) == 0:
-        try:
-            outcome = [make()]
-        except Exception as error:  # the other ranks have to get every error
-            logger.exception("planning failed")
-            cause, outcome = error, [settings.as_planner_error(error)]
-    try:
-        dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-    except RuntimeError as error:  # torch has no narrower error for a lost rank
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        what = (
-            "the first rank of the group sent no plan: it died, or plans for longer than the "
-            "group's timeout; see its own error"
-            if dist.get_rank(pg)
-            else "the plan could not be sent to all ranks: one of them died; see its own error"
-        )
-        message = f"{what} ({first})"
-        raise ShardPlannerError(message) from (cause or error)
-    if isinstance(outcome[0], ShardingPlan):
-        return outcome[0]
-    raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

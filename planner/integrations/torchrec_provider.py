@@ -19,16 +19,16 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
-from planner import api, io
-from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in import Job, Rival, evaluations_within
+from planner import io
+from planner.errors import InfeasibleError, refuse
+from planner.integrations.drop_in import Job, Rival
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
 from planner.integrations.translate.settings import Sharders
-from planner.problem import PlanningProblem
 from planner.result import PlanningResult
+from planner.space.budget import default_work_s
 
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
@@ -85,14 +85,10 @@ class SystemPlanner(ShardPlanner):
 
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
-        search, (workload, topology, pipeline) = job.settings, job.ours
-        if search.max_evaluations is None:  # the budget without a time limit, which is a safety
-            most = evaluations_within(None, workload, topology, pipeline)
-            search = replace(search, max_evaluations=most)
-        search = replace(search, with_baselines=True)
-        problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+        ranks, tables = job.topology.world_size, len(job.ours.workload.tables)
+        work_s = default_work_s(tables, ranks, None)  # the time limit is only a safety
         try:
-            return api.solve(problem, search=search, make_pipeline=pipeline)
+            return job.ours.solved(job, work_s, with_baselines=True)
         except InfeasibleError as error:
             if self._strict:
                 raise
@@ -133,10 +129,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         max_evaluations: int | None = None,
     ) -> None:
         if objective.startswith("torchrec"):
-            message = (
-                f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it"
-            )
-            raise InvalidInputError(message)
+            refuse(f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it")
         self._hints = hints
         self._search: dict[str, Any] = {"objective": objective, "strategy": strategy, "seed": seed}
         self._search["max_evaluations"] = max_evaluations
@@ -166,9 +159,9 @@ class ShardplanProvider(DefaultPlannerProvider):
         """
         config = request.planner_config
         names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
-        given = [name for name in names if getattr(config, name) is not None]
+        given = [request.storage_reservation, *(getattr(config, name) for name in names)]
         unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
-        if request.storage_reservation is None and unset and not given:
+        if unset and all(value is None for value in given):
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
 
@@ -186,12 +179,11 @@ class ShardplanProvider(DefaultPlannerProvider):
             InvalidInputError: there is no such planner variant or pipeline.
         """
         request, config = ctx.request, ctx.request.planner_config
-        hints = self._hints_for(config)
         for line in _unused(sku, request):
             logger.warning("%s: %s", sku, line)
             if line not in ctx.warnings:
                 ctx.warnings.append(line)
-        planner = SystemPlanner(
+        self.planners[sku] = planner = SystemPlanner(
             strict=isinstance(request, DryRunRequest),
             topology=topology,
             batch_size=request.batch_size,
@@ -201,10 +193,9 @@ class ShardplanProvider(DefaultPlannerProvider):
             debug=config.debug,
             timeout_seconds=config.timeout_seconds,
             system=requested_system(sku, request)[0],
-            hints=hints,
+            hints=self._hints_for(config),
             **self._search,
         )
-        self.planners[sku] = planner
         return planner
 
     def check(self, sku: str, request: ShardingPlanRequest) -> None:
@@ -221,18 +212,14 @@ class ShardplanProvider(DefaultPlannerProvider):
     def _hints_for(self, config: PlannerConfig) -> WorkloadHints:
         """The hints, with the pipeline of a configuration that is for this planner."""
         if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
-            message = (
+            refuse(
                 f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
                 "unset, or 'oss', to plan with shardplan"
             )
-            raise InvalidInputError(message)
         kind = config.pipeline_type
-        if kind is None:
-            return self._hints
-        if kind not in _PIPELINES:
-            message = f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}"
-            raise InvalidInputError(message)
-        return replace(self._hints, pipeline=_PIPELINES[kind])
+        if kind is not None and kind not in _PIPELINES:
+            refuse(f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}")
+        return replace(self._hints, pipeline=_PIPELINES.get(kind, self._hints.pipeline))
 
 
 def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.torchrec_plan import sharding_of
 from planner.io.documents import read_json
 from planner.io.plan.result_json import KIND
@@ -30,19 +30,13 @@ def load_reshard(
     """
     values = read_json(Path(path))
     if not isinstance(values, dict) or values.get("kind") != KIND:
-        message = f"{path}: is no file of 'shardplan plan --from': its kind is not {KIND!r}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: is no file of 'shardplan plan --from': its kind is not {KIND!r}")
     stuck = values["restart"]
     if stuck and not partly:
         problems = [f"{path}: table {name!r} {reason}" for name, reason in stuck.items()]
-        problems.append("restart from a checkpoint under the new plan, or pass partly=True")
-        raise InvalidInputError(problems)
-    return {
-        module: (
-            entry["data_volume_mib"],
-            EmbeddingModuleShardingPlan(
-                {name: sharding_of(t, compute_device) for name, t in entry["tables"].items()}
-            ),
-        )
-        for module, entry in values["modules"].items()
-    }
+        refuse([*problems, "restart from a checkpoint under the new plan, or pass partly=True"])
+    changes = {}
+    for module, entry in values["modules"].items():
+        tables = {name: sharding_of(t, compute_device) for name, t in entry["tables"].items()}
+        changes[module] = entry["data_volume_mib"], EmbeddingModuleShardingPlan(tables)
+    return changes

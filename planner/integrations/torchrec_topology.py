@@ -22,7 +22,7 @@ from costmodels.estimates import Provenance, Source
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.errors import InfeasibleError, refuse
 from planner.integrations.translate.private_names import topology_setting
 
 _MS_PER_S: Final = 1000.0
@@ -48,16 +48,21 @@ def topology_from_torchrec(
         InfeasibleError: a rank has no memory left after the reservation.
     """
     group, world = host_size(topology), topology.world_size
-    caps = _device_memory(topology)
-    sized = base_system(base, topology)
     ddr = [float(d.storage.ddr) for d in topology.devices]
+    on_cpu = topology.compute_device == "cpu"
+    caps = ddr if on_cpu else [float(d.storage.hbm) for d in topology.devices]
+    if (least := min(caps)) <= 0:
+        message = (
+            f"rank {caps.index(least)} has {least:.0f} bytes of device memory after the storage "
+            "reservation; reserve less, reduce the batch, or use devices with more memory"
+        )
+        raise InfeasibleError(message, shortfall_bytes=-least)
     hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
-    device = replace(sized.device, hbm_capacity_bytes=max(caps))
-    host = replace(sized.host, ddr_capacity_bytes=max(hosts))
+    sized = base_system(base, topology)
     sized = replace(
         sized,
-        device=device,
-        host=host,
+        device=replace(sized.device, hbm_capacity_bytes=max(caps)),
+        host=replace(sized.host, ddr_capacity_bytes=max(hosts)),
         hbm_capacity_by_rank_bytes=() if len(set(caps)) == 1 else tuple(caps),
         ddr_capacity_by_host_bytes=() if len(set(hosts)) == 1 else tuple(hosts),
     )
@@ -78,17 +83,15 @@ def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
     If the ranks do not fill whole groups, no table is cut inside a group, so that the group size
     given here has no effect.
     """
-    on_cpu = topology.compute_device == "cpu"
-    intra, inter = topology.intra_host_bw, topology.inter_host_bw
-    memory = topology.ddr_mem_bw if on_cpu else topology.hbm_mem_bw
+    memory = topology.ddr_mem_bw if topology.compute_device == "cpu" else topology.hbm_mem_bw
     return TorchrecMachine(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
         group_size=host_size(topology),
         hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
         device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
-        intra_host_bandwidth_bytes_per_s=float(intra) * _MS_PER_S,
-        inter_host_bandwidth_bytes_per_s=float(inter) * _MS_PER_S,
+        intra_host_bandwidth_bytes_per_s=float(topology.intra_host_bw) * _MS_PER_S,
+        inter_host_bandwidth_bytes_per_s=float(topology.inter_host_bw) * _MS_PER_S,
         backward_ratio=float(topology.bwd_compute_multiplier),
         weighted_ratio=float(topology.weighted_feature_bwd_compute_multiplier),
     )
@@ -105,15 +108,13 @@ def topology_to_torchrec(
         pod_size: hosts that TorchRec's runtime treats as one node; None for one.
     """
     caps = [int(c) for c in topology.hbm_capacities()]
-    on_device = compute_device != "cpu"
     local = topology.local_world_size
     ddr = [int(c / local) for c in topology.ddr_capacities() for _ in range(local)]
-    per_rank = {"hbm_cap": caps, "ddr_cap": ddr} if on_device else {"ddr_cap": caps}
+    per_rank = {"ddr_cap": caps} if compute_device == "cpu" else {"ddr_cap": ddr, "hbm_cap": caps}
     is_uneven = any(len(set(values)) > 1 for values in per_rank.values())
     custom = torchrec_types.CustomTopologyData(data=per_rank, world_size=topology.world_size)
     hardware = torchrec_types.HardwareConfig(
-        hbm_cap_bytes=max(caps) if on_device else None,
-        ddr_cap_bytes=max(ddr) if on_device else max(caps),
+        **{f"{name}_bytes": max(values) for name, values in per_rank.items()},
         intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
         inter_host_bw=topology.network_link.bandwidth_bytes_per_s / _MS_PER_S,
         hbm_mem_bw=topology.device.hbm_bandwidth_bytes_per_s / _MS_PER_S,
@@ -143,19 +144,6 @@ def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0
         device=replace(topology.device, hbm_capacity_bytes=capacity),
         hbm_capacity_by_rank_bytes=by_rank,
     )
-
-
-def _device_memory(topology: TorchrecTopology) -> list[float]:
-    on_cpu = topology.compute_device == "cpu"
-    caps = [float(d.storage.ddr if on_cpu else d.storage.hbm) for d in topology.devices]
-    if min(caps) <= 0:
-        rank = caps.index(min(caps))
-        message = (
-            f"rank {rank} has {caps[rank]:.0f} bytes of device memory after the storage "
-            "reservation; reserve less, reduce the batch, or use devices with more memory"
-        )
-        raise InfeasibleError(message, shortfall_bytes=-caps[rank])
-    return caps
 
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
@@ -190,12 +178,6 @@ def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
-DEFAULT_SYSTEMS: Final = {
-    "cuda": "torchrec_defaults",
-    "cpu": "cpu_gloo",
-    "mtia": "torchrec_defaults",
-}
-
 
 def base_system(system: Topology | str | None, topology: TorchrecTopology) -> Topology:
     """The system whose figures are used, at the size of a TorchRec topology.
@@ -217,24 +199,20 @@ def sized_system(
             says of single ranks or hosts what cannot be told of those of another size.
     """
     if not isinstance(system, Topology):
-        if system is None and compute_device not in DEFAULT_SYSTEMS:
-            message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
-            raise InvalidInputError(message)
-        name = DEFAULT_SYSTEMS[compute_device] if system is None else system
+        if system is None and compute_device not in ("cuda", "cpu", "mtia"):
+            refuse(f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia")
+        usual = "cpu_gloo" if compute_device == "cpu" else "torchrec_defaults"
+        name = usual if system is None else system
         return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
     if (system.world_size, system.local_world_size) == (ranks, per_host):
         return system
-    if (
-        system.speed_by_rank_ratio
-        or system.hbm_capacity_by_rank_bytes
-        or system.ddr_capacity_by_host_bytes
-    ):
-        message = (
+    by_rank = system.speed_by_rank_ratio or system.hbm_capacity_by_rank_bytes
+    if by_rank or system.ddr_capacity_by_host_bytes:
+        refuse(
             f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
             f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "
             "host: give the system at this size"
         )
-        raise InvalidInputError(message)
     return system.resized(ranks // per_host, per_host)
 
 
@@ -249,11 +227,10 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
         InvalidInputError: there is no process group.
     """
     if not dist.is_initialized():
-        message = (
+        refuse(
             "the number of ranks is not known without a process group; pass topology=, or call "
             "init_process_group first"
         )
-        raise InvalidInputError(message)
     device = get_device_type()
     world = dist.get_world_size()
     local = get_local_size(world)
@@ -271,15 +248,12 @@ def runtime_pod_size() -> int | None:
         InvalidInputError: the environment variable that says this is not a number of hosts.
     """
     text = os.environ.get(POD_SIZE_VARIABLE)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        message = f"{POD_SIZE_VARIABLE} must be a number of hosts, 1 or more, got {text!r}"
-        raise InvalidInputError(message)
-    return int(text)
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        refuse(f"{POD_SIZE_VARIABLE} must be a number of hosts, 1 or more, got {text!r}")
+    return None if text is None else int(text)
 
 
-def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
+def pod_size_mismatch(topology: TorchrecTopology) -> list[str]:
     """A warning if TorchRec's runtime would group ranks in another way than its topology says.
 
     The runtime reads the number of hosts per pod from an environment variable, and groups ranks by
@@ -287,12 +261,11 @@ def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
     """
     pod_size = topology.intra_group_size // topology.local_world_size
     seen = os.environ.get(POD_SIZE_VARIABLE, "1")
-    if seen == str(pod_size):
-        return None
-    return (
+    line = (
         f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
         f"{pod_size} on every rank before training"
     )
+    return [line] if seen != str(pod_size) else []
 
 
 MULTIPLIERS: Final = {
@@ -312,15 +285,12 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
         rates_from_base: whether bandwidths come from one of our systems, so that those of the
             topology are not used.
     """
-    changed = [
-        f"{name}={topology_setting(topology, name, default)}"
-        for name, default in MULTIPLIERS.items()
-        if topology_setting(topology, name, default) != default
-    ]
+    found = {name: topology_setting(topology, name, usual) for name, usual in MULTIPLIERS.items()}
+    changed = [f"{name}={value}" for name, value in found.items() if value != MULTIPLIERS[name]]
     bandwidths = type(topology.comms_bandwidths).__name__
     world_size, group = topology.world_size, topology.intra_group_size
-    on_cpu = topology.compute_device == "cpu"
-    memories = {d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}
+    kind = "ddr" if topology.compute_device == "cpu" else "hbm"
+    memories = {getattr(d.storage, kind) for d in topology.devices}
     said = {
         f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
         "predicted times do not change with them": changed,

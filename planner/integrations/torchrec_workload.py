@@ -6,7 +6,7 @@ import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,17 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
-from planner.errors import InvalidInputError
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.translate import constraints as rules
 from planner.integrations.translate import pricing, reading, settings
+from planner.integrations.translate.reading import ModelDescription as ModelDescription
+from planner.integrations.translate.reading import ShardableTable, TableSource
 from planner.integrations.translate.settings import NO_HINTS as NO_HINTS
 from planner.integrations.translate.settings import WorkloadHints as WorkloadHints
 from planner.io.importers.base import Imported, assume
-from planner.problem import NO_CONSTRAINTS, Constraints
+from planner.problem import NO_CONSTRAINTS
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
@@ -35,84 +36,11 @@ _UNSEEN_DENSE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class TableSource:
-    """One table in a TorchRec model.
-
-    Attributes:
-        path, parameter_name: the two keys of the table in a ``ShardingPlan``.
-        module: the module that owns the table.
-        parameter: its weights.
-        sharder: the sharder of the module, with codecs and index dedup; None if not known.
-        config: TorchRec's configuration of the table.
-        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
-    """
-
-    path: str
-    parameter_name: str
-    module: nn.Module
-    parameter: nn.Parameter
-    sharder: Any
-    config: Any
-    limit: ParameterConstraints
-
-    @property
-    def tower(self) -> str | None:
-        """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
-        return reading.tower_of(self.path, self.module, self.parameter_name)
-
-    @property
-    def output_dtype(self) -> DataType:
-        """The type of its vectors, by its constraint, or else its sharder's ``fused_params``.
-
-        Raises:
-            InvalidInputError: that is no type of outputs.
-        """
-        if self.limit.output_dtype is not None:
-            return settings.data_type_of(self.limit.output_dtype, "output_dtype")
-        chosen = settings.fused_setting(self.sharder, "output_dtype")
-        name = "fused_params['output_dtype']"
-        return DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardableTable(TableSource):
-    """A table of a model, and the same table in our workload.
-
-    Attributes:
-        table: the table in our workload. Its name is the parameter name, with the path in front if
-            several modules have a table of that name.
-        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
-    """
-
-    table: Table
-    key_value: pricing.KeyValueTable | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelDescription:
-    """What the planner knows of a model: the workload, the limits, and the place of each table.
-
-    ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
-    False if a table trains with an optimizer whose cost is not known.
-    """
-
-    workload: Workload
-    constraints: Constraints
-    tables: tuple[ShardableTable, ...]
-    warnings: tuple[str, ...]
-    knows_optimizer: bool = True
-
-    @property
-    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
-        """Each table's inputs as TorchRec's estimators count them, by name."""
-        batch_size = int(self.workload.batch_size_per_rank)
-        return tuple((t.table.name, reading.torchrec_inputs(t, batch_size)) for t in self.tables)
-
-    @property
-    def key_values(self) -> dict[str, pricing.KeyValueTable]:
-        """The key-value tables, by name."""
-        return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
+_UNKNOWN_OPTIMIZERS: Final = (
+    "optimizers {} of the tables have no known cost: planned with the state of "
+    f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
+    f"four times what {reading.UNKNOWN_AS} adds to it"
+)
 
 
 def describe_model(
@@ -125,7 +53,7 @@ def describe_model(
     hints: WorkloadHints = NO_HINTS,
     world_size: int = 1,
 ) -> ModelDescription | None:
-    """Read tables, optimizer, dense part and limits from a model.
+    """Tables, optimizer, dense part and limits of a model; None without a table to shard.
 
     Args:
         module: the model; modules with tables can be at any depth, and on the meta device.
@@ -136,32 +64,40 @@ def describe_model(
         hints: what the model does not say.
         world_size: number of ranks, each of which has its own cache for a virtual table.
 
-    Returns:
-        The description, or None for a model without a table to shard.
-
     Raises:
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given = settings.require_constraints(constraints)
-    sizes = batch_size, world_size
-    found = _tables_of(module, chosen, given, hints, compute_device, *sizes)
+    found, problems = list[ShardableTable](), list[str]()
+    for source in reading.sources_of(module, chosen, given):
+        if isinstance(source, str):
+            problems.append(source)
+        elif not rules.in_other_group(source.limit, compute_device):
+            try:
+                table = read_table(source, batch_size, hints)
+                kept = pricing.key_value_table(source, compute_device)
+                found.append(replace(table, key_value=kept))
+            except (InvalidInputError, ValueError) as error:
+                where = f"table {source.parameter_name!r} of module {source.path!r}"
+                problems.append(f"{where}: {error}")
+    problems += [line for f in found for line in reading.bucket_problems(f, world_size)]
+    refuse_any(problems)
     if not found:
         return None
+    found = with_unique_names(found)
     warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
-    dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
+    dense, unseen_bytes = _dense_of(module, hints, batch_size), 0.0
+    if dense is None:
+        unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
     workload, unknown = workload_of(found, hints, batch_size)
     if unseen_bytes:
         warnings.append(_UNSEEN_DENSE)
     if unknown:
-        warnings.append(
-            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from "
-            f"{Optimizer.SGD} to four times what {reading.UNKNOWN_AS} adds to it"
-        )
+        warnings.append(_UNKNOWN_OPTIMIZERS.format(unknown))
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
-        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
+        workload=replace(workload, dense=dense or DenseArch(), reserved_bytes=reserved_bytes),
         constraints=rules.table_constraints(found, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=tuple(warnings),
@@ -169,45 +105,12 @@ def describe_model(
     )
 
 
-def _tables_of(
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]],
-    given: Mapping[str, ParameterConstraints],
-    hints: WorkloadHints,
-    compute_device: str,
-    batch_size: int,
-    world_size: int,
-) -> list[ShardableTable]:
-    """The tables of a model, under names of their own.
-
-    Raises:
-        InvalidInputError: some cannot be planned; there is a line on each of them.
-    """
-    found, problems = list[ShardableTable](), list[str]()
-    for path, owner, sharder in reading.shardable_modules(module, sharders):
-        configs = reading.table_configs(owner)
-        if configs is None:
-            problems.append(
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
-            continue
-        for name, parameter in sharder.shardable_parameters(owner).items():
-            limit = given.get(name, settings.NO_LIMIT)
-            if rules.in_other_group(limit, compute_device):
-                continue
-            source = TableSource(path, name, owner, parameter, sharder, configs[name], limit)
-            try:
-                table = read_table(source, batch_size, hints)
-                kept = pricing.key_value_table(source, compute_device)
-            except (InvalidInputError, ValueError) as error:
-                problems.append(f"table {name!r} of module {path!r}: {error}")
-                continue
-            found.append(replace(table, key_value=kept))
-    problems += [p for p in (reading.bucket_problem(f, world_size) for f in found) if p]
-    if problems:
-        raise InvalidInputError(problems)
-    return with_unique_names(found)
+def _dense_of(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
+    """The dense part, as given, traced with the given inputs, or read from a DLRM."""
+    if hints.dense is None and hints.inputs is not None:
+        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
+        return DenseArch(operators=trace.operators)
+    return hints.dense or reading.dense_arch(module)
 
 
 def workload_of(
@@ -224,15 +127,20 @@ def workload_of(
         batch_size: samples per rank.
     """
     names = {f.table.name: reading.optimizer_name(f) for f in found}
+    unknown = sorted({n for n in names.values() if reading.optimizer_kind(n) is None})
+    own = {t: reading.optimizer_kind(n) or reading.UNKNOWN_AS for t, n in names.items()}
+    used = Counter(own.values())
+    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
     types = {f.output_dtype for f in found}
     output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
     tables = [f.table for f in found]
     if output_dtype is not DataType.FP32:
         tables = [replace(t, communication=t.codecs) for t in tables]
-    planned, most, unknown = reading.with_optimizers(tables, names)
     workload = Workload(
         name=hints.name,
-        tables=planned,
+        tables=tuple(
+            t if own[t.name] is most else replace(t, optimizer=own[t.name]) for t in tables
+        ),
         batch_size_per_rank=batch_size,
         dense=hints.dense or DenseArch(),
         optimizer=most,
@@ -241,26 +149,6 @@ def workload_of(
         reserved_bytes=hints.reserved_bytes,
     )
     return workload, unknown
-
-
-def _dense_part(
-    module: nn.Module, found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
-) -> tuple[DenseArch, float]:
-    """The dense part, as given, traced with the given inputs, or read from a DLRM.
-
-    Returns:
-        The dense part, and the bytes of one that cannot be read.
-
-    Raises:
-        InvalidInputError: it cannot be traced.
-    """
-    if hints.dense is None and hints.inputs is not None:
-        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
-        return DenseArch(operators=trace.operators), 0.0
-    known = hints.dense or reading.dense_arch(module)
-    if known is not None:
-        return known, 0.0
-    return DenseArch(), reading.dense_reserve_bytes(module, [f.parameter for f in found])
 
 
 # ------------------------------------------------------------------ tables
@@ -286,13 +174,15 @@ def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> Sh
         rows = min(rows, pricing.MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     pooling = getattr(config, "pooling", None)
+    columns, what = int(source.parameter.shape[-1]), "the data type"
+    is_quantized = columns != config.embedding_dim or source.parameter.dtype in _QUANTIZED
     table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=int(source.parameter.shape[-1]),
+        embedding_dim=columns,
         features=reading.features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=_data_type(config, source.parameter),
+        dtype=DataType.INT8 if is_quantized else settings.data_type_of(config.data_type, what),
         pooling=_POOLINGS.get(pooling, Pooling.SUM),
         is_weighted=reading.is_weighted(source.module) or bool(limit.is_weighted),
         module=source.path,
@@ -304,14 +194,8 @@ def read_table(source: TableSource, batch_size: int, hints: WorkloadHints) -> Sh
     return ShardableTable(**vars(source), table=table)
 
 
+_QUANTIZED: Final = (torch.uint8, torch.int8)
 _POOLINGS: Final = {None: Pooling.NONE, PoolingType.MEAN: Pooling.MEAN}
-
-
-def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
-    columns = int(parameter.shape[-1])
-    if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
-        return DataType.INT8
-    return settings.data_type_of(config.data_type, "the data type")
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -338,11 +222,16 @@ _ASSUMED: Final = (
     "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
     "does not say them"
 )
+_UPDATED: Final = "; a model does not say how its dense part is updated"
+_TRACED: Final = (
+    "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+    "gradients, as vectors from tables do"
+)
 _NO_TABLES: Final = (
     "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
     "name a function that gives its inputs with --inputs"
 )
-_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PRECISIONS: Final = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def import_module(
@@ -355,27 +244,26 @@ def import_module(
 ) -> Imported:
     """The workload of the model that a function builds.
 
-    With ``inputs``, any dense part is traced on fake tensors, and the model need not have tables.
-    Without ``inputs``, the dense part is known only if it is TorchRec's DLRM.
+    ``inputs`` let any dense part be traced, of models without tables too; else a DLRM's is known.
 
     Args:
-        factory: ``package.module:function``; it is called without arguments, on the meta device.
-            It returns the model, or the model and TorchRec's constraints by table name.
+        factory: ``package.module:function``, as in :func:`built_model`.
         batch_size: samples per rank.
         device: ``cuda`` or ``cpu``.
-        inputs: ``package.module:function``; it is called with the batch size, and returns the
-            arguments of the model's ``forward``, on the CPU.
+        inputs: the same; from the batch size it makes the arguments of ``forward``, on the CPU.
         autocast: ``bf16`` or ``fp16`` if the model trains under ``torch.autocast``.
 
     Raises:
-        InvalidInputError: a function does not exist, fails, or returns something else; the model
-            has no tables, and no inputs are given; a table cannot be planned; or the dense part
-            cannot be traced.
+        InvalidInputError: a function fails or returns something else; a part cannot be planned.
     """
     model, constraints = built_model(factory)
-    name = factory.rpartition(":")[2].rpartition(".")[2]
-    trace = _traced(model, inputs, batch_size, autocast)
-    dense = None if trace is None else DenseArch(operators=trace.operators)
+    name, trace, dense = factory.rpartition(":")[2].rpartition(".")[2], None, None
+    if inputs is not None:
+        given, dtype = _called(inputs, batch_size), _PRECISIONS[autocast]
+        trace = trace_dense(model, given, batch_size=batch_size, autocast=dtype)
+        dense = DenseArch(operators=trace.operators)
+    elif autocast is not None:
+        refuse("--autocast is about the traced dense part; name its inputs with --inputs too")
     described = describe_model(
         model,
         batch_size=batch_size,
@@ -383,63 +271,37 @@ def import_module(
         constraints=constraints,
         hints=WorkloadHints(name=name, dense=dense),
     )
-    source, assumed = f"the model that {factory} builds", dict[str, str]()
+    assumed = dict[str, str]()
     if described is not None:
         pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
-        assumed["tables"] = _ASSUMED
-        assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+        unsaid = f"{batch_size}; a model does not say it"
+        assumed |= {"tables": _ASSUMED, "training.batch_size_per_rank": unsaid}
         for warning in described.warnings:
             assume(assumed, "model", warning)
     elif dense is not None:
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
     else:
-        message = f"{factory}: {_NO_TABLES}"
-        raise InvalidInputError(message)
-    assumed |= _notes(workload, trace)
+        refuse(f"{factory}: {_NO_TABLES}")
+    if workload.dense.is_given:
+        assumed["training.dense_optimizer"] = f"{workload.dense_optimizer.value}{_UPDATED}"
+    if trace is not None:
+        assumed["dense"] = "; ".join([_TRACED, *trace.remarks])
     return Imported(
         workload=workload,
         constraints=described.constraints if described else NO_CONSTRAINTS,
-        source=source,
+        source=f"the model that {factory} builds",
         assumed=assumed,
         law_is_known=described is None,
     )
-
-
-def _traced(
-    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
-) -> DenseTrace | None:
-    """The trace of the dense part; None without inputs."""
-    if inputs is not None:
-        dtype = None if autocast is None else _PRECISIONS[autocast]
-        given = _called(inputs, batch_size)
-        return trace_dense(model, given, batch_size=batch_size, autocast=dtype)
-    if autocast is None:
-        return None
-    message = "--autocast is about the traced dense part; name its inputs with --inputs too"
-    raise InvalidInputError(message)
-
-
-def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
-    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
-    assumed = {}
-    if workload.dense.is_given:
-        update = f"{workload.dense_optimizer.value}; a model does not say how its dense part is"
-        assumed["training.dense_optimizer"] = f"{update} updated"
-    if trace is not None:
-        words = (
-            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-            "gradients, as vectors from tables do"
-        )
-        assumed["dense"] = "; ".join([words, *trace.remarks])
-    return assumed
 
 
 def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     """The model that a function builds on the meta device, and its constraints if it gives any.
 
     Args:
-        factory: as in :func:`import_module`.
+        factory: ``package.module:function``; it is called without arguments, and returns the model,
+            or the model and TorchRec's constraints by table name.
 
     Raises:
         InvalidInputError: the function does not exist, fails, or returns something else.
@@ -447,48 +309,34 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     made = _called(factory, device="meta")
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
-        message = (
+        refuse(
             f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
             "ParameterConstraints by table name"
         )
-        raise InvalidInputError(message)
     return model, constraints
 
 
 def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
     """What a function returns, called where new tensors are on a device.
 
+    Modules are also searched in the working directory.
+
     Raises:
         InvalidInputError: there is no such function, or it fails.
     """
-    function = _function(factory)
-    try:
-        with torch.device(device):
-            return function(*arguments)
-    except (Exception, SystemExit) as error:
-        message = f"{factory}: failed: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
-
-
-def _function(factory: str) -> Any:
-    """The function with a name; modules are also searched in the working directory.
-
-    Raises:
-        InvalidInputError: there is no such function.
-    """
     package, _, path = factory.partition(":")
     if not package or not path:
-        message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
-        raise InvalidInputError(message)
+        refuse(f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    did = "cannot be imported"
     try:
-        found = pkgutil.resolve_name(factory)
+        function, did = pkgutil.resolve_name(factory), "failed"
+        if callable(function):
+            with torch.device(device):
+                return function(*arguments)
     except (Exception, SystemExit) as error:
-        message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
-    if not callable(found):
-        message = f"{factory}: is no function but {type(found).__name__}"
-        raise InvalidInputError(message)
-    return found
+        refuse(f"{factory}: {did}: {type(error).__name__}: {error}")
+    message = f"{factory}: is no function but {type(function).__name__}"
+    raise InvalidInputError(message)

@@ -6,8 +6,9 @@ does not wait for the schemas of the others, and a process that only searches lo
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from planner.support import load_lazily
 
 if TYPE_CHECKING:
     from planner.io.constraints import constraints_json_schema as constraints_json_schema
@@ -33,29 +34,4 @@ if TYPE_CHECKING:
     from planner.io.workload.workload_file import load_workload_file as load_workload_file
     from planner.io.workload.workload_file import workload_json_schema as workload_json_schema
 
-_NAMES = {
-    "plan.plan_file": "SavedPlan load_plan plan_json_schema",
-    "workload.workload_file": "WorkloadFile load_problem load_workload load_workload_file "
-    "workload_json_schema",
-    "constraints": "constraints_json_schema load_constraints",
-    "system.system_file": "load_smallest load_system system_json_schema",
-    "library": "names read_template",
-    "plan.result_json": "plan_text reshard_text result_to_json save_plan system_hash workload_hash",
-    "workload.starter": "workload_from_dataframe",
-}
-"""The public names of each module."""
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    """A public name, loaded from its module."""
-    if name not in _HOMES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """The public names."""
-    return list(__all__)
+load_lazily(globals())

@@ -17,14 +17,9 @@ from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.support.kinds import path_of
 
-Types = list[Annotated[ShardingType, Field(strict=False)]]
-Kernels = list[Annotated[ComputeKernel, Field(strict=False)]]
-Pair = Annotated[
-    tuple[
-        Annotated[ShardingType, Field(strict=False)], Annotated[ComputeKernel, Field(strict=False)]
-    ],
-    Field(strict=False),
-]
+Type = Annotated[ShardingType, Field(strict=False)]
+Kernel = Annotated[ComputeKernel, Field(strict=False)]
+Pair = Annotated[tuple[Type, Kernel], Field(strict=False)]
 Group = Annotated[list[Name], Field(min_length=1)]
 
 
@@ -49,10 +44,10 @@ class TableConstraintSchema(Strict):
             fused_uvm_caching], [table_wise, fused]]; empty for all.
     """
 
-    sharding_types: Types = Field(default_factory=list)
-    forbid_sharding_types: Types = Field(default_factory=list)
-    kernels: Kernels = Field(default_factory=list)
-    forbid_kernels: Kernels = Field(default_factory=list)
+    sharding_types: list[Type] = Field(default_factory=list)
+    forbid_sharding_types: list[Type] = Field(default_factory=list)
+    kernels: list[Kernel] = Field(default_factory=list)
+    forbid_kernels: list[Kernel] = Field(default_factory=list)
     ranks: list[Count] = Field(default_factory=list)
     hosts: list[Count] = Field(default_factory=list)
     min_column_width: Positive = 4
@@ -63,10 +58,15 @@ class TableConstraintSchema(Strict):
     def _some_left(self) -> TableConstraintSchema:
         """Refuse to forbid everything: an empty list means no limit."""
         for key, kind in CHOICES.items():
-            allowed, forbidden = getattr(self, key) or [*kind], getattr(self, f"forbid_{key}")
-            if {*allowed} <= {*forbidden}:
-                refuse(f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer")
+            if getattr(self, f"forbid_{key}") and not self.left(key):
+                allowed = ", ".join(getattr(self, key) or kind)
+                refuse(f"forbid_{key} leaves none of {allowed}; forbid fewer")
         return self
+
+    def left(self, key: str) -> tuple[Any, ...]:
+        """The values of a choice that are allowed and not forbidden; empty for no limit."""
+        allowed, forbidden = getattr(self, key), getattr(self, f"forbid_{key}")
+        return tuple(v for v in allowed or (forbidden and CHOICES[key]) if v not in forbidden)
 
 
 _LIMITS: Final = tuple(TableConstraintSchema.model_fields)
@@ -160,8 +160,7 @@ def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
     """
     document = read_yaml(path_of(path, "constraints"))
     schema = validate(ConstraintFileSchema, document)
-    problems = unmatched(schema.constraints, document, names)
-    refuse_any(problems)
+    refuse_any(unmatched(schema.constraints, document, names))
     return constraints_of(schema.constraints)
 
 
@@ -183,14 +182,10 @@ def constraints_json_schema() -> dict[str, Any]:
 
 def merged(one: Constraints, other: Constraints) -> Constraints:
     """The rules of both; all tables may have the sharding types and kernels that both allow."""
-    joined = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(Constraints)}
-    return Constraints(
-        **joined
-        | {
-            "sharding_types": tuple(t for t in one.sharding_types if t in other.sharding_types),
-            "kernels": tuple(k for k in one.kernels if k in other.kernels),
-        }
-    )
+    both = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(Constraints)}
+    for key in CHOICES:
+        both[key] = tuple(v for v in getattr(one, key) if v in getattr(other, key))
+    return Constraints(**both)
 
 
 def constraints_of(
@@ -224,10 +219,7 @@ def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
     """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
-    left = {}
-    for key, kind in CHOICES.items():
-        allowed, forbidden = getattr(entry, key), getattr(entry, f"forbid_{key}")
-        left[key] = tuple(v for v in allowed or (forbidden and kind) if v not in forbidden)
+    left = {key: entry.left(key) for key in CHOICES}
     return noun_of(TableConstraint, entry, pattern=pattern, **left)
 
 

@@ -9,6 +9,8 @@ text, but ``1e6`` is a number.
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import itertools
 import json
 import math
@@ -23,7 +25,7 @@ import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError, refuse
-from planner.io.library import is_file
+from planner.io.library import configs_folder, is_file
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -191,11 +193,6 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     return f"{where}: not valid YAML: {problem}; {hint}"
 
 
-_STYLE: Final[dict[str, Any]] = {
-    "default_flow_style": True,
-    "sort_keys": False,
-    "allow_unicode": True,
-}
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 
 
@@ -250,7 +247,8 @@ def yaml_items(values: Iterable[object]) -> list[str]:
 
 
 def _dumped(value: object, width: int) -> str:
-    return str(yaml.dump(value, Dumper=_Dumper, width=width, **_STYLE))
+    style: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "allow_unicode": True}
+    return str(yaml.dump(value, Dumper=_Dumper, width=width, **style))
 
 
 MAX_BYTES: Final = 64 * MIB
@@ -374,6 +372,11 @@ def as_yaml(path: Path, text: str) -> Document:
     return Document(path, value, lines)
 
 
+def read_words(name: str) -> Any:
+    """What other programs call their keys and values: a file of ``configs/imports``."""
+    return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file, which may not have NaN, infinity or duplicate keys.
 
@@ -398,6 +401,30 @@ def parse_json(text: str, path: Path, *, line: int = 1) -> Any:
         reason = _DEPTH_ERROR if isinstance(error, RecursionError) else error
         at = f":{line}" if line > 1 else ""
         refuse(f"{path}{at}: not well-formed JSON: {reason}")
+
+
+def csv_rows(
+    path: Path, text: str, *, delimiter: str = ",", first: int = 1
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of CSV, and its rows with their lines; blank rows are left out.
+
+    Args:
+        path: the file.
+        text: of the file, from its line ``first``.
+        delimiter: what is between cells.
+        first: the line at which the text begins.
+
+    Raises:
+        InvalidInputError: it is not well formed.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        rows = ((reader.line_num + first - 1, row) for row in reader)
+        return header, [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        line = reader.line_num + first - 1
+        refuse(f"{path}:{line}: not well-formed CSV: {error}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -500,19 +527,28 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def override(document: Document, key: str, text: str) -> None:
-    """Set one value of a document, before it is validated.
+def override_all(document: Document, pairs: Iterable[tuple[str, str]]) -> None:
+    """Set values of a document, before it is validated.
 
-    The path has to lead through values that exist, but can begin a section that the file has not.
+    A path has to lead through values that exist, but can begin a section that the file has not.
 
     Args:
         document: the document, which is changed.
-        key: a key path, such as ``tables.3.embedding_dim``.
-        text: the value as YAML.
+        pairs: a key path, such as ``tables.3.embedding_dim``, and the value as YAML.
 
     Raises:
-        InvalidInputError: there is nothing at the path, or the text is not a YAML value.
+        InvalidInputError: there is nothing at a path, or a text is not a YAML value.
     """
+    for pair in pairs if isinstance(pairs, list | tuple) else [pairs]:
+        if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
+            refuse(
+                f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
+                "value, such as ('tables.3.embedding_dim', '64')"
+            )
+        _override(document, *pair)
+
+
+def _override(document: Document, key: str, text: str) -> None:
     where = f"--set {key}={text}"
     value, _ = parse_yaml(text, where)
     try:

@@ -23,19 +23,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    StringConstraints,
-    Tag,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    WrapValidator,
-    create_model,
-)
+import pydantic
+from pydantic import BaseModel, Field
 
 from costmodels.errors import CostModelError
 from costmodels.estimates import Source
@@ -92,13 +81,24 @@ def quantity(
             return parse_quantity(written, dimension)
         if dimension is None and isinstance(written, int | float):
             written = str(written)
-        text, source, reference = split_source(written, example)
+        short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
+        match = _SOURCED.fullmatch(str(written)) if short else None
+        if match is None:
+            refuse(
+                "must be a number with its unit, then its source in parentheses if known, such as "
+                f"'{example} (datasheet, H100)'"
+            )
+        text, kind = match["value"], match["source"] or Source.USER.value
+        if kind not in list(Source):
+            known = ", ".join(Source)
+            refuse(f"source {kind!r} is not one of {known}; write '(source, reference)'")
         value = float(text) if dimension is None else parse_quantity(text, dimension)
         if not low <= value <= high:
             refuse(f"must be {low:g}..{high:g} in SI units, got {value:g}")
         if is_whole and not value.is_integer():
             refuse(f"must be a whole number, got {value:g}")
-        return Sourced(int(value) if is_whole else value, text, source, reference)
+        value = int(value) if is_whole else value
+        return Sourced(value, text, Source(kind), match["reference"] or "")
 
     units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
     end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
@@ -106,42 +106,27 @@ def quantity(
     told = {"type": "string", "pattern": pattern, "examples": [f"{example}{note}"]}
     schema = told if units else {"anyOf": [told, {"type": "number"}]}
     kind: Any = Sourced if is_sourced else float
-    return Annotated[kind, PlainValidator(read), WithJsonSchema(schema)]
-
-
-def split_source(written: object, example: str) -> tuple[str, Source, str]:
-    """Split text such as ``"80 GiB (datasheet, H100)"`` into value, source and reference.
-
-    Raises:
-        ValueError: it is not such a text, or its source is not a known kind.
-    """
-    short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
-    match = _SOURCED.fullmatch(str(written)) if short else None
-    if match is None:
-        refuse(
-            "must be a number with its unit, then its source in parentheses if known, such as "
-            f"'{example} (datasheet, H100)'"
-        )
-    kind = match["source"] or Source.USER.value
-    if kind not in list(Source):
-        refuse(f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'")
-    return match["value"], Source(kind), match["reference"] or ""
+    return Annotated[kind, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
 
 
 _MOST_SAMPLES: Final = 10**8
 
 
-def _digits(number: dict[str, Any]) -> WithJsonSchema:
+def _digits(number: dict[str, Any]) -> pydantic.WithJsonSchema:
     """Also allows text of digits: editors that follow YAML 1.2 take ``40_000_000`` for text."""
-    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": "^[0-9][0-9_]*$"}]})
+    return pydantic.WithJsonSchema(
+        {"anyOf": [number, {"type": "string", "pattern": "^[0-9][0-9_]*$"}]}
+    )
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
+Name = Annotated[
+    str, pydantic.StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")
+]
 Positive = Annotated[int, Field(ge=1, le=2**53), _digits({"type": "integer", "minimum": 1})]
 Count = Annotated[int, Field(ge=0, le=2**53), _digits({"type": "integer", "minimum": 0})]
 
 
-def _or_a_part(value: Any, whole: ValidatorFunctionWrapHandler) -> Any:
+def _or_a_part(value: Any, whole: pydantic.ValidatorFunctionWrapHandler) -> Any:
     """A decimal fraction as it is; anything else has to be a whole number."""
     is_part = isinstance(value, float) and 0 < value <= _MOST_SAMPLES and not value.is_integer()
     return value if is_part else whole(value)
@@ -150,7 +135,7 @@ def _or_a_part(value: Any, whole: ValidatorFunctionWrapHandler) -> Any:
 Samples = Annotated[
     int,
     Field(ge=1, le=_MOST_SAMPLES),
-    WrapValidator(_or_a_part),
+    pydantic.WrapValidator(_or_a_part),
     _digits({"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES}),
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
@@ -198,7 +183,8 @@ def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
     told = [m.__doc__ or "" for m in (*reversed(model.__mro__), _NOUNS.get(model, model))]
     keys = {to: field for field, to in _KEYS.get(model, {}).items()}
     texts = dict(match for doc in told for match in _ATTRIBUTE.findall(inspect.cleandoc(doc)))
-    schema["description"] = str(schema.get("description", "")).partition("\n\nAttributes:")[0]
+    if "description" in schema:
+        schema["description"] = schema["description"].partition("\n\nAttributes:")[0]
     for key, part in schema.get("properties", {}).items():
         if found := texts.get(key) or texts.get(keys.get(key, key)):
             part.setdefault("description", " ".join(found.split()))
@@ -207,7 +193,7 @@ def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
 class Loose(BaseModel):
     """The base of schemas for files that other programs write too: unknown keys are left alone."""
 
-    model_config = ConfigDict(
+    model_config = pydantic.ConfigDict(
         defer_build=True,
         extra="ignore",
         strict=True,
@@ -220,7 +206,7 @@ class Loose(BaseModel):
 class Strict(Loose):
     """The base of our schemas: unknown keys are refused, and values are not converted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return the object itself: schemas never change, so that all entries share one default."""
@@ -228,10 +214,10 @@ class Strict(Loose):
         return self
 
 
-def row_schema(**keys: Any) -> type[Loose]:
+def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:
     """The schema of values that need these keys, unless they come with a default."""
     kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
-    return create_model("Row", __base__=Loose, **kinds)
+    return pydantic.create_model(title, __base__=Loose, **kinds)
 
 
 def validate(schema: type[M], document: Document) -> M:
@@ -242,7 +228,7 @@ def validate(schema: type[M], document: Document) -> M:
     """
     try:
         return schema.model_validate(document.value)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         if schema.__name__ in FILE_KINDS:
             refuse_other_kind(document.path, document.value, FILE_KINDS[schema.__name__])
         found = [(_keys(document.value, e), e) for e in error.errors(include_url=False)]
@@ -293,8 +279,9 @@ def made(where: str, build: Callable[[], T]) -> T:
     try:
         return build()
     except (CostModelError, InvalidInputError) as error:
+        file = f"{where.partition(':')[0]}:"
         found = str(error).splitlines()
-        lines = [line if line.startswith(where) else f"{where}: {line}" for line in found]
+        lines = [line if line.startswith(file) else f"{where}: {line}" for line in found]
         raise InvalidInputError(lines) from error
 
 
@@ -376,7 +363,7 @@ def _models_in(hint: object, tag: str = "") -> Iterator[tuple[str, type[BaseMode
         yield tag or hint.__name__, hint
     parts = get_args(hint)
     for part in parts:
-        own = next((p.tag for p in parts if isinstance(p, Tag)), tag)
+        own = next((p.tag for p in parts if isinstance(p, pydantic.Tag)), tag)
         yield from _models_in(part, own)
 
 
@@ -430,7 +417,7 @@ def schema_of(
                 kinds[key] = kind
     kinds = {k: v if isinstance(v, tuple) else (v, ...) for k, v in {**kinds, **own}.items()}
     doc = str(noun.__doc__).partition("\n")[0] if base is Strict else base.__doc__
-    schema = create_model(name, __base__=base, __doc__=doc, **kinds)
+    schema = pydantic.create_model(name, __base__=base, __doc__=doc, **kinds)
     _NOUNS[schema], _KEYS[schema], _KEYS[noun] = noun, found, found
     return schema
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import Document, parse_yaml, read_text
 from planner.io.schemas import Loose, validate
-from planner.io.workload.workload_schema import MAX_TABLES
-from planner.profiling.profiler import ByFeature
+from planner.io.workload.workload_schema import MAX_TABLES, features_of, names_of
+from planner.profiling.statistics import ByFeature
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
@@ -54,9 +54,9 @@ def _inline(entry: str) -> ByFeature:
 
 class _Table(Loose):
     name: str
-    features: list[str] | None = None
+    features: Annotated[list[str], Field(min_length=1)] | None = None
     num_embeddings: Annotated[int, Field(ge=1, le=2**48)] | None = None
-    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
 
 
 class _Tables(Loose):
@@ -71,12 +71,11 @@ def _file(path: Path) -> ByFeature:
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
     for entry in validate(_Tables, Document(where, data, lines)).tables:
-        count = entry.count or 1
-        for ending in [""] if count == 1 else [f"_{number}" for number in range(count)]:
-            for feature in entry.features or [entry.name]:
-                if feature + ending in tables:
-                    refuse(f"{where}: feature {feature + ending!r} is in two tables")
-                tables[feature + ending] = f"{entry.name}{ending}"
+        for name in names_of(entry):
+            for feature in features_of(entry, name):
+                if feature in tables:
+                    refuse(f"{where}: feature {feature!r} is in two tables")
+                tables[feature] = name
             if entry.num_embeddings is not None:
-                rows[f"{entry.name}{ending}"] = entry.num_embeddings
+                rows[name] = entry.num_embeddings
     return ByFeature(tables, rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from costmodels.uncertainty import rate_sigma
 from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import read_text
+from planner.io.documents import csv_rows, read_text
 from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
 from planner.support.files import csv_text
@@ -131,14 +129,9 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
         InvalidInputError: the file cannot be read, columns are missing, or a row has too many
             cells.
     """
-    reader = csv.reader(text_io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        body = [(reader.line_num, cells) for cells in reader if any(c.strip() for c in cells)]
-    except csv.Error as error:
-        refuse(f"{path}:{reader.line_num}: {error}")
+    header, body = csv_rows(path, read_text(path))
     known = {name.lower(): name for name in (*needed, *optional)}
-    names = [name.strip().removeprefix("\ufeff") for name in header]
+    names = [name.removeprefix("\ufeff") for name in header]
     columns = tuple(known.get(name.lower(), name) for name in names)
     problems = [f"{path}:1: column {c!r} is missing" for c in needed if c not in columns]
     problems += [f"{path}:1: column {c!r} twice" for c in set(columns) if columns.count(c) > 1]

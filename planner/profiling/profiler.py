@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from costmodels import units as si
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
-from planner.profiling.statistics import Indices, open_indices, table_stats
+from planner.profiling.statistics import (
+    ByFeature,
+    Indices,
+    ProfileOptions,
+    open_indices,
+    table_stats,
+)
 from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
 from planner.profiling.stats import StatsSource as SourceStats
 from planner.support.files import is_stream, write_text_atomic
@@ -25,49 +30,8 @@ _LEAST_BLOCKS: Final = 8
 """So many blocks there are, in all files together, however few samples are asked for."""
 
 
-DEFAULT_BATCH_SIZES: Final = (2048, 16384)
-DEFAULT_MEMORY_BYTES: Final = 2.0 * si.GIB
-
 Progress = Callable[[str, float, float], None]
 """Called with what is being done, how much of it is done, and how much there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByFeature:
-    """The table of each feature that is named, and the rows of tables whose size is known."""
-
-    tables: Mapping[str, str]
-    num_embeddings: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileOptions:
-    """How to profile.
-
-    Attributes:
-        format_name: name of a reader, or ``auto``.
-        features: the features to profile; empty for all.
-        by_feature: the tables of features that share one, or whose number of rows is known.
-        batch_sizes: samples per batch, for distinct rows and reuse.
-        max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
-            known and fewer; None to take them as they are.
-        first_samples: number of samples to read from the start; None for all.
-        sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
-            all.
-        memory_bytes: memory for counting; beyond it, DuckDB works on the disk of the output. At
-            least 256 MiB are used.
-        jobs: number of threads.
-    """
-
-    format_name: str = "auto"
-    features: tuple[str, ...] = ()
-    by_feature: ByFeature | None = None
-    batch_sizes: tuple[int, ...] = DEFAULT_BATCH_SIZES
-    max_ind_range: int | None = None
-    first_samples: int | None = None
-    sample_rows: int | None = None
-    memory_bytes: float = DEFAULT_MEMORY_BYTES
-    jobs: int = 1
 
 
 def profile_files(
@@ -94,10 +58,9 @@ def profile_files(
     """
     check_output(output)
     sources = find_sources(paths, readers, options.format_name)
-    first, by_feature = sources[0], options.by_feature
+    first = sources[0]
     others = first.reader.left_out(first.path)
-    groups = build_table_map(first.names, options.features, by_feature, left_out=others)
-    known = {} if by_feature is None else by_feature.num_embeddings
+    groups = build_table_map(first.names, options.features, options.by_feature, left_out=others)
     features = [name for group in groups.values() for name in group]
     hashed = any(s.reader.ids_are_hashes for s in sources) and not options.max_ind_range
     place = next(parent for parent in output.absolute().parents if parent.exists())
@@ -106,15 +69,7 @@ def profile_files(
         _read(sources, options, features, indices, progress)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
-            tables[table] = table_stats(
-                indices,
-                table,
-                group,
-                batch_sizes=options.batch_sizes,
-                num_embeddings=known.get(table),
-                ids_are_hashes=hashed,
-                max_ind_range=options.max_ind_range,
-            )
+            tables[table] = table_stats(indices, table, group, options, hashed=hashed)
         progress("summing up", len(tables), len(tables))
     source = SourceStats(
         formats=sorted({s.reader.name for s in sources}),
@@ -312,24 +267,22 @@ def build_table_map(
     Raises:
         InvalidInputError: the data do not have some feature.
     """
-    mapping = by_feature or ByFeature({})
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
     if left_out:
         shown += f", and without indices {', '.join(left_out[:12])}"
-    unknown = {
-        flag: [name for name in asked if name not in names]
-        for flag, asked in (("--features", wanted), ("--table-map", mapping.tables))
-    }
+    mapping = by_feature.tables if by_feature else {}
+    asked = {"--features": wanted, "--table-map": mapping}
+    missing = {flag: [n for n in given if n not in names] for flag, given in asked.items()}
     refuse_any(
         [
-            f"{flag}: the data has no {', '.join(missing[:6])}; it has {shown}"
-            for flag, missing in unknown.items()
-            if missing
+            f"{flag}: the data has no {', '.join(gone[:6])}; it has {shown}"
+            for flag, gone in missing.items()
+            if gone
         ]
     )
     grouped: dict[str, tuple[str, ...]] = {}
     for name in names:
         if not wanted or name in wanted:
-            table = mapping.tables.get(name, name)
+            table = mapping.get(name, name)
             grouped[table] = (*grouped.get(table, ()), name)
     return grouped

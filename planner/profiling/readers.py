@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import math
 import re
@@ -23,10 +22,10 @@ from numpy.typing import NDArray
 from costmodels import units as si
 from costmodels.datatypes import IntArray
 from planner.errors import reading, refuse
+from planner.support.files import is_gzip, read_unpacked
 
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _LEAST_LIMIT_BYTES: Final = 256 * si.MIB
 _MOST_PACKING: Final = 100
 """Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
@@ -174,19 +173,13 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
     return highest
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed with gzip, whatever its name."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP_MAGIC
-
-
 def read_head(path: Path) -> bytes:
     """The first bytes of a file, decompressed.
 
     Raises:
         InvalidInputError: the file cannot be read, or is empty.
     """
-    head = _read(path, HEAD_BYTES)
+    head = read_unpacked(path, HEAD_BYTES)
     if not head:
         refuse(f"{path}: the file is empty")
     return head
@@ -199,20 +192,12 @@ def read_all(path: Path) -> bytes:
         InvalidInputError: the file cannot be read, or unpacks to over a hundred times its size.
     """
     if not is_gzip(path):
-        return _read(path, -1)
+        return read_unpacked(path)
     limit = int(max(_LEAST_LIMIT_BYTES, _MOST_PACKING * path.stat().st_size))
-    data = _read(path, limit + 1)
+    data = read_unpacked(path, limit + 1)
     if len(data) > limit:
         refuse(f"{path}: unpacks to more than {limit} bytes; unpack it with gunzip if it is good")
     return data
-
-
-def _read(path: Path, size: int) -> bytes:
-    with (
-        reading(f"{path}: cannot be read"),
-        (gzip.open if is_gzip(path) else open)(path, "rb") as file,
-    ):
-        return file.read(size)
 
 
 # ------------------------------------------------------------------ Criteo's text

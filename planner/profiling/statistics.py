@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from planner.profiling.readers import Chunk, arrow, check_indices, is_list
 # column for each feature: integers, or lists of integers. What is counted are integers, so that
 # neither memory nor threads nor the order of the work changes a result.
 
-REUSE_BINS: Final = 17
 MEASURED_SAMPLES: Final = 2**24
 LEAST_BATCHES: Final = 16
 """Batches of so many samples together, and at least 16, are measured at even distances: in fewer
@@ -39,16 +36,53 @@ LEAST_MEMORY_BYTES: Final = 256.0 * si.MIB
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSums:
-    """Sums over the measured batches of one size: number, indices, distinct rows, reuse.
+class ByFeature:
+    """The table of each feature that is named, and the rows of tables whose size is known."""
+
+    tables: Mapping[str, str]
+    num_embeddings: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """How to profile.
+
+    Attributes:
+        format_name: name of a reader, or ``auto``.
+        features: the features to profile; empty for all.
+        by_feature: the tables of features that share one, or whose number of rows is known.
+        batch_sizes: samples per batch, for distinct rows.
+        max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
+            known and fewer; None to take them as they are.
+        first_samples: number of samples to read from the start; None for all.
+        sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
+            all.
+        memory_bytes: memory for counting; beyond it, DuckDB works on the disk of the output. At
+            least 256 MiB are used.
+        jobs: number of threads.
+    """
+
+    format_name: str = "auto"
+    features: tuple[str, ...] = ()
+    by_feature: ByFeature | None = None
+    batch_sizes: tuple[int, ...] = (2048, 16384)
+    max_ind_range: int | None = None
+    first_samples: int | None = None
+    sample_rows: int | None = None
+    memory_bytes: float = 2.0 * si.GIB
+    jobs: int = 1
+
+
+class BatchSums(NamedTuple):
+    """Sums over the measured batches of one size: number, distinct rows, indices.
 
     ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
     ``num_shared`` the ones of them that this next batch has too.
     """
 
     num_batches: int
+    num_unique: int
     num_indices: int
-    reuse: Sequence[int]
     num_followed: int
     num_shared: int
 
@@ -58,6 +92,8 @@ def open_indices(
     features: Sequence[str], folder: Path, memory_bytes: float, threads: int
 ) -> Iterator[Indices]:
     """A database without samples, which leaves nothing behind.
+
+    Linear algebra uses one thread meanwhile: sums must not depend on the number of cores.
 
     Args:
         features: the names of the features.
@@ -69,6 +105,7 @@ def open_indices(
         InvalidInputError: DuckDB is not installed.
     """
     duckdb = arrow("duckdb")
+    threadpool_limits = importlib.import_module("threadpoolctl").threadpool_limits
     with TemporaryDirectory(prefix=".shardplan-profile-", dir=folder) as place:
         config = {
             "threads": threads,
@@ -79,7 +116,10 @@ def open_indices(
         before = arrow().cpu_count()
         arrow().set_cpu_count(threads)
         try:
-            with duckdb.connect(":memory:", config=config) as connection:
+            with (
+                duckdb.connect(":memory:", config=config) as connection,
+                threadpool_limits(limits=1),
+            ):
                 yield Indices(connection, features, duckdb.Error)
         finally:
             arrow().set_cpu_count(before)
@@ -166,38 +206,37 @@ class Indices:
         ids = " UNION ALL ".join(parts)
         return ids if fold is None else f"SELECT batch, id % {fold} AS id FROM ({ids})"
 
-    def lengths(self, features: Sequence[str]) -> Counter[int]:
-        """Samples by their number of indices in all of some features together."""
+    def pooling(self, features: Sequence[str]) -> schema.PoolingStats:
+        """Indices per sample, in all of some features together."""
         sizes = [
             f"coalesce(len({column}), 0)" if name in self._lists else f"({column} IS NOT NULL)::INT"
             for name, column in self._columns.items()
             if name in features
         ]
-        return Counter(
-            dict(self._run(f"SELECT {' + '.join(sizes)} AS size, count(*) FROM data GROUP BY size"))
+        ((total, p50, p99, most, num_empty),) = self._run(
+            f"SELECT sum(size * n)::BIGINT, min(size) FILTER (2 * below >= {self.num_samples}), "
+            f"min(size) FILTER (100 * below >= {99 * self.num_samples}), max(size), "
+            "coalesce(sum(n) FILTER (size = 0), 0)::BIGINT FROM "
+            "(SELECT size, count(*) AS n, sum(count(*)) OVER (ORDER BY size) AS below FROM "
+            f"(SELECT {' + '.join(sizes)} AS size FROM data) GROUP BY size)"
         )
+        mean, empty_ratio = total / self.num_samples, num_empty / self.num_samples
+        return schema.PoolingStats(mean=mean, p50=p50, p99=p99, max=most, empty_ratio=empty_ratio)
 
     def batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
-        """Sums over whole batches of consecutive samples; reuse by 1, 2, 3-4, ... accesses."""
+        """Sums over whole batches of consecutive samples."""
         whole = self.num_samples // size
         stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
         batch = f"rowid // {size}"
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
-        rows = self._run(
-            f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT, "
+        (sums,) = self._run(
+            "SELECT count(*), coalesce(sum(n), 0)::BIGINT, "
             f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1) FROM "
             "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
             f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
-            f"WHERE batch % {stride} = 0 GROUP BY bin"
+            f"WHERE batch % {stride} = 0"
         )
-        found = {place: unique for place, unique, *_ in rows}
-        return BatchSums(
-            num_batches=len(range(0, whole, stride)),
-            num_indices=sum(row[2] for row in rows),
-            reuse=[found.get(place, 0) for place in range(REUSE_BINS)],
-            num_followed=sum(row[3] for row in rows),
-            num_shared=sum(row[4] for row in rows),
-        )
+        return BatchSums(len(range(0, whole, stride)), *sums)
 
     def _run(self, query: str, fetch: str = "fetchall") -> Any:
         try:
@@ -227,89 +266,64 @@ _FEWEST_DRAWS: Final = 1e-4
 _MORE_RANKS: Final = (4, 16, 64)
 
 
-@cache
-def _linear_algebra() -> Any:
-    """The controller of the threads of NumPy's libraries, made once.
-
-    It looks at all libraries of the process, which takes time. (threadpoolctl comes with
-    scikit-learn.)
-    """
-    return importlib.import_module("threadpoolctl").ThreadpoolController()
-
-
-def _folded(
-    indices: Indices, table: str, features: Sequence[str], known: int | None, most: int | None
-) -> int | None:
-    """The number modulo which a table's ids are taken; None to take them as they are."""
-    for name in features if most is None and known is not None else ():
-        if (highest := indices.highest[name]) >= (known or 0):
-            refuse(
-                f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
-                "correct the table map or fold ids with --max-ind-range"
-            )
-    return most and min(most, known or most)
-
-
 def table_stats(
-    indices: Indices,
-    table: str,
-    features: Sequence[str],
-    *,
-    batch_sizes: Iterable[int],
-    num_embeddings: int | None,
-    ids_are_hashes: bool,
-    max_ind_range: int | None,
+    indices: Indices, table: str, features: Sequence[str], options: ProfileOptions, *, hashed: bool
 ) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
-
-    Linear algebra uses one thread: sums must not depend on the number of cores.
 
     Args:
         indices: of all features.
         table: its name, for messages.
         features: its features.
-        batch_sizes: samples per batch, for distinct rows and reuse.
-        num_embeddings: number of rows, if the table map has it, which limits the ids.
-        ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
-        max_ind_range: ids are taken modulo this number; None to take them as they are.
+        options: how ids are folded, and batch sizes.
+        hashed: whether ids are hashes and not rows, so that only their number counts.
 
     Raises:
         InvalidInputError: it has no index, or one that is too large.
     """
-    fold = _folded(indices, table, features, num_embeddings, max_ind_range)
+    fold, known = options.max_ind_range, options.by_feature
+    num_embeddings = None if known is None else known.num_embeddings.get(table)
+    if num_embeddings is not None and fold is None:
+        for name in features:
+            if (highest := indices.highest[name]) >= num_embeddings:
+                refuse(
+                    f"feature {name!r} has index {highest}, but table {table!r} has "
+                    f"{num_embeddings} rows; correct the table map or fold ids with --max-ind-range"
+                )
+    fold = fold and min(fold, num_embeddings or fold)
     counts, rows, highest = indices.count(features, fold)
     if highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    batches = {size: indices.batches(features, fold, size) for size in sorted(set(batch_sizes))}
-    hashed = num_embeddings is None and (ids_are_hashes or highest >= LARGEST_TABLE)
+    batches = {
+        size: indices.batches(features, fold, size) for size in sorted(set(options.batch_sizes))
+    }
+    hashed = num_embeddings is None and (hashed or highest >= LARGEST_TABLE)
     if num_embeddings is None:
-        raw = [highest] if max_ind_range is None else [indices.highest[n] for n in features]
-        needed = 1 + max(raw)
-        num_embeddings = _chao(counts, rows) if hashed else min(max_ind_range or needed, needed)
-    with _linear_algebra().limit(limits=1):
-        law = laws.smooth(counts, rows, num_embeddings)
-        ranges = range_rows = None
-        if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
-            ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
-        found = schema.TableStats(
-            features={name: _pooling(indices.lengths((name,))) for name in features},
-            num_samples=indices.num_samples,
-            num_indices=int(counts @ rows),
-            num_unique_rows=int(rows.sum()),
-            num_embeddings=num_embeddings,
-            ids_are_hashes=hashed,
-            highest_index=highest,
-            unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-            pooling=_pooling(indices.lengths(features)),
-            histogram=_histogram(law, counts, rows),
-            law=_law(law, range_rows),
-            ranges=ranges,
-            zipf=None,
-            batches=[],
-            hottest_rows=[],
-            cache=[],
-        )
-        return _with_law(found, batches, counts, rows)
+        needed = 1 + (highest if fold is None else max(indices.highest[n] for n in features))
+        num_embeddings = _chao(counts, rows) if hashed else min(fold or needed, needed)
+    law = laws.smooth(counts, rows, num_embeddings)
+    ranges = range_rows = None
+    if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
+        ranges, range_rows = _ranges(indices, law, counts, rows, num_embeddings)
+    found = schema.TableStats(
+        features={name: indices.pooling((name,)) for name in features},
+        num_samples=indices.num_samples,
+        num_indices=int(counts @ rows),
+        num_unique_rows=int(rows.sum()),
+        num_embeddings=num_embeddings,
+        ids_are_hashes=hashed,
+        highest_index=highest,
+        unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
+        pooling=indices.pooling(features),
+        histogram=_histogram(law, counts, rows),
+        law=_law(law, range_rows),
+        ranges=ranges,
+        zipf=None,
+        batches=[],
+        hottest_rows={},
+        cache={},
+    )
+    return _with_law(found, batches, counts, rows)
 
 
 def _with_law(
@@ -326,19 +340,9 @@ def _with_law(
         update={
             "zipf": zipf,
             "batches": [_batch(n, b, shown.pooling.mean, law) for n, b in batches.items()],
-            "hottest_rows": [
-                schema.AccessShare(
-                    hottest_rows_ratio=ratio, access_ratio=law.access_share(ratio * num_rows)
-                )
-                for ratio in _HOTTEST_RATIOS
-            ],
+            "hottest_rows": {str(r): law.access_share(r * num_rows) for r in _HOTTEST_RATIOS},
             "hot_share": _hot_share(law, counts, rows, table.num_samples),
-            "cache": [
-                schema.CacheHit(
-                    cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
-                )
-                for ratio in _CACHE_RATIOS
-            ],
+            "cache": {str(r): min(law.hit_ratio(r * num_rows), 1.0) for r in _CACHE_RATIOS},
         }
     )
 
@@ -460,33 +464,15 @@ def _clustering(accesses: FloatArray, squares: float) -> float:
     return spread / (squares * (1.0 - 1.0 / NUM_RANGES))
 
 
-def _pooling(lengths: Counter[int]) -> schema.PoolingStats:
-    values = np.array(sorted(lengths), dtype=np.int64)
-    samples = np.array([lengths[int(v)] for v in values], dtype=np.int64)
-    total, below = int(samples.sum()), np.cumsum(samples)
-
-    def quantile(share: float) -> int:
-        return int(values[np.searchsorted(below, share * total - 1e-9)])
-
-    return schema.PoolingStats(
-        mean=float(values @ samples) / total,
-        p50=quantile(0.5),
-        p99=quantile(0.99),
-        max=int(values[-1]),
-        empty_ratio=lengths[0] / total,
-    )
-
-
 def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
-    num_batches, unique = sums.num_batches, sum(sums.reuse)
+    num_batches = sums.num_batches
     indices = sums.num_indices / num_batches if num_batches else size * pooling_factor
-    expected = unique / num_batches if num_batches else law.expected_unique_rows(indices)
+    expected = sums.num_unique / num_batches if num_batches else law.expected_unique_rows(indices)
     return schema.BatchStats(
         batch_size=size,
         num_batches=num_batches,
         mean_indices=indices,
         mean_unique_rows=expected,
-        reuse_histogram_ratio=[n / max(unique, 1) for n in sums.reuse] if num_batches else [],
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
     )
 

@@ -20,7 +20,6 @@ from planner.support.files import once_per_version
 from planner.support.text import printable
 
 KIND: Final = "shardplan_stats"
-_HEADER: Final = (("kind",), ("schema_version",))
 _SHOWN_ERRORS: Final = 8
 _SHOWN_TABLES: Final = 3
 
@@ -105,25 +104,15 @@ class ZipfStats(_Part):
 class BatchStats(_Part):
     """Means over the measured batches of one size; without any, what the law predicts.
 
-    ``reuse_histogram_ratio``: share of the distinct rows that occur 1, 2, 3-4, 5-8 ... times; the
-    last bin holds those above 2^15. Empty if no batch was measured. ``next_batch_ratio``: share of
-    the distinct rows of a batch that the next batch has too, such as those that its lookups wait
-    for; null if no two batches follow each other.
+    ``next_batch_ratio``: share of the distinct rows of a batch that the next batch has too, such as
+    those that its lookups wait for; null if no two batches follow each other.
     """
 
     batch_size: Annotated[int, Field(ge=1)]
     num_batches: Count
     mean_indices: Amount
     mean_unique_rows: Amount
-    reuse_histogram_ratio: list[Ratio]
     next_batch_ratio: Ratio | None = None
-
-
-class AccessShare(_Part):
-    """Accesses that fall on the hottest rows."""
-
-    hottest_rows_ratio: Ratio
-    access_ratio: Ratio
 
 
 class HotShare(_Part):
@@ -137,15 +126,12 @@ class HotShare(_Part):
     samples_needed: Count | None
 
 
-class CacheHit(_Part):
-    """Hit ratio of an LRU cache that holds a share of the rows (Che's approximation)."""
-
-    cached_rows_ratio: Ratio
-    hit_ratio: Ratio
-
-
 class TableStats(_Part):
-    """What was measured of one table."""
+    """What was measured of one table.
+
+    ``hottest_rows``: share of accesses on the hottest rows, by their share of all rows. ``cache``:
+    hit ratio of an LRU cache, by the share of the rows that it holds (Che's approximation).
+    """
 
     features: dict[str, PoolingStats]
     num_samples: Count
@@ -161,9 +147,9 @@ class TableStats(_Part):
     ranges: Ranges | None
     zipf: ZipfStats | None
     batches: list[BatchStats]
-    hottest_rows: list[AccessShare]
+    hottest_rows: dict[str, Ratio]
     hot_share: HotShare | None = None
-    cache: list[CacheHit]
+    cache: dict[str, Ratio]
 
     @model_validator(mode="after")
     def _bins_exist(self) -> TableStats:
@@ -317,8 +303,6 @@ def load_stats(path: Path) -> Stats:
         return Stats.model_validate_json(text)
     except ValidationError as error:
         problems = error.errors()
-        # Another kind of file, or version, breaks hundreds of rules.
-        problems = [p for p in problems if p["loc"][:1] in _HEADER] or problems
         lines = [
             f"{path}: {'.'.join(str(p) for p in problem['loc']) or 'file'}: {problem['msg']}"
             for problem in problems[:_SHOWN_ERRORS]
@@ -391,22 +375,17 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             f"workload's tables {some_names(missing)}; see shardplan profile --table-map"
         )
     refuse_any(problems)
-    notes = []
-    if missing:
-        notes.append(
-            f"{place}: no statistics of {len(missing)} of {len(keys)} tables "
-            f"({some_names(missing)}): they keep the workload's laws"
-        )
     unused = [name for name in stats.tables if name not in used]
-    if unused:
-        notes.append(
-            f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
-            f"({some_names(unused)})"
-        )
-    remark = undersampled_remark({name: stats.tables[name] for name in sorted(used)})
-    if remark is not None:
-        notes.append(f"{place}: {remark}")
-    return replace(workload, tables=tuple(tables)), tuple(notes)
+    notes = (
+        missing
+        and f"no statistics of {len(missing)} of {len(keys)} tables ({some_names(missing)}): they "
+        "keep the workload's laws",
+        unused
+        and f"{len(unused)} of its {len(stats.tables)} tables are not in the workload "
+        f"({some_names(unused)})",
+        undersampled_remark({name: stats.tables[name] for name in sorted(used)}),
+    )
+    return replace(workload, tables=tuple(tables)), tuple(f"{place}: {n}" for n in notes if n)
 
 
 def stats_key(table: Table, stats: Stats) -> str | None:

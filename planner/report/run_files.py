@@ -38,6 +38,6 @@ def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     ranks = [rank for _, rank in figures.notable_ranks(result.estimate)]
     traced = traces(pipeline_of(result.problem), result.plan, ranks=ranks)
     files = {name: text.encode() for name, text in texts.items()}
-    files |= {f"{support.TRACE_FOLDER}/{file.name}": file.data for file in traced}
+    files |= {f"{support.TRACE_FOLDER}/{name}": data for name, data in traced}
     support.write_files(folder, files, last=support.PLAN_FILE, stale=support.RUN_FILES)
     return tuple(folder / name for name in (*texts, *([support.TRACE_FOLDER] if traced else [])))

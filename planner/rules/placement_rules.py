@@ -106,7 +106,7 @@ class MoveBudget:
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [_held(limit.present, t.name) for t in workload.tables]
+        self._held = [_held(limit.start, t.name) for t in workload.tables]
         self._known: dict[ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 

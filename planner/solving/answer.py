@@ -203,11 +203,11 @@ def _left_out(
     value, least = evaluate.value(stayed), evaluate.value(found)
     if value <= least * EQUAL:
         return ()
-    held, workload = space.problem.move_limit.present, space.problem.workload
+    start, workload = space.problem.move_limit.start, space.problem.workload
     tables, freed = 0, 0.0
     for table in workload.tables:
         sizes = [
-            received_bytes(held.placement(table.name), p.placement(table.name), table, workload)
+            received_bytes(start.placement(table.name), p.placement(table.name), table, workload)
             for p in (space.plan(found), space.plan(stayed))
         ]
         tables, freed = tables + (sizes[0] > sizes[1]), freed + sizes[0] - sizes[1]

@@ -162,7 +162,6 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
             problem.topology,
             before_s=before_s,
             after_s=after_s,
-            held=limit.held,
         )
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup
@@ -12,9 +11,9 @@ from markupsafe import Markup
 from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section, laid_out
 from planner.report.charts import ChartDot, legend, scatter
-from planner.report.page import Block, fill, grid, render_page
+from planner.report.page import Block, fill, grid, plain_body, render_page
 from planner.study import space as design
-from planner.study.figures import GOALS, Figures
+from planner.study.figures import GOALS
 from planner.study.study import TIE_RATIO, Study
 from planner.study.trials import DONE, FAILED, SetupResult
 from planner.support.text import significant
@@ -28,12 +27,9 @@ _LEAST_PERCENT: Final = 0.01
 
 def described(study: Study, result: SetupResult) -> str:
     """The values of a setup in words: those of the knobs that have several."""
-    varying = [k for k in study.space.varying if k != design.GPUS]
-    words = [design.told(k, v) for k, v in result.setup.picks if k in varying]
-    if {design.SYSTEM, design.GPUS} & set(study.space.varying):
-        words = [
-            w for w in words if w != design.told(design.SYSTEM, result.setup.get(design.SYSTEM))
-        ]
+    varying, cluster = set(study.space.varying), {design.SYSTEM, design.GPUS}
+    words = [design.told(k, v) for k, v in result.setup.picks if k in varying - cluster]
+    if varying & cluster:
         gpus = study.space.problem(result.setup).topology.world_size
         words.insert(0, f"{design.told(design.SYSTEM, result.setup.get(design.SYSTEM))} x {gpus}")
     return ", ".join(words) or "the usual setup"
@@ -58,21 +54,21 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         words = r.setup.words if r.status == FAILED else described(study, r)
         return f"* {words}" if several and r in front else words
 
-    def of(figure: Callable[[Figures], Cell]) -> Callable[[SetupResult], Cell]:
-        return lambda r: None if r.figures is None else figure(r.figures)
+    def of(figure: str) -> Callable[[SetupResult], Cell]:
+        return lambda r: getattr(r.figures, figure, None)
 
-    def every(f: Figures) -> Cell:
-        every_s = f.checkpoint_interval_s
-        return None if every_s is None else units.format_long_time(every_s)
+    def every(r: SetupResult) -> Cell:
+        every_s = r.figures and r.figures.checkpoint_interval_s
+        return units.format_long_time(every_s) if every_s else None
 
     cells: list[tuple[Column, Callable[[SetupResult], Cell]]] = [
         (Column("setup"), named),
-        (Column("iteration", Kind.TIME), of(lambda f: f.time_s)),
-        (Column("samples", Kind.RATE), of(lambda f: f.samples_per_s)),
+        (Column("iteration", Kind.TIME), of("time_s")),
+        (Column("samples", Kind.RATE), of("samples_per_s")),
         (Column("gap", Kind.GAP, optional=True, hint=_GAP), study.gap_ratio),
-        (Column("free", Kind.BYTES, optional=True), of(lambda f: f.free_bytes)),
-        (Column("per 1e9 samples", Kind.USD), of(lambda f: f.usd_per_billion_samples)),
-        (Column("checkpoint every"), of(every)),
+        (Column("free", Kind.BYTES, optional=True), of("free_bytes")),
+        (Column("per 1e9 samples", Kind.USD), of("usd_per_billion_samples")),
+        (Column("checkpoint every"), every),
         (
             Column("against the recommended"),
             lambda r: (everything and r.reason) or verdict(study, r),
@@ -80,13 +76,10 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
     ]
     if everything:
         cells += [
-            (Column("low", Kind.TIME), of(lambda f: f.low_s)),
-            (Column("high", Kind.TIME), of(lambda f: f.high_s)),
-            (Column("per hour", Kind.USD), of(lambda f: f.usd_per_hour)),
-            (
-                Column("training", Kind.SHARE),
-                of(lambda f: f.availability_ratio if f.checkpoint_interval_s else None),
-            ),
+            (Column("low", Kind.TIME), of("low_s")),
+            (Column("high", Kind.TIME), of("high_s")),
+            (Column("per hour", Kind.USD), of("usd_per_hour")),
+            (Column("training", Kind.SHARE), lambda r: every(r) and of("availability_ratio")(r)),
             (Column("waits for most"), lambda r: r.waits_for),
         ]
     columns, rows = laid_out(listed, cells)
@@ -132,73 +125,37 @@ def _loss(study: Study, value: float) -> float:
     return (value - own) / abs(own) if own and math.isfinite(own) else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """One value of a knob, with the best setup that has it.
+def choices(study: Study) -> Section:
+    """What each value of each knob that has several is worth, by the first goal.
 
-    Attributes:
-        value: the value in words.
-        searched: how many setups with this value were searched.
-        loss_ratio: how much worse the best of them is than the recommended setup; None without one.
-        bound_ratio: how much worse every setup with this value is at least; None if not proven.
+    A row has how much worse than the recommended setup the best one is that was found with the
+    value, and how much worse every plan with it is at least, as far as bounds prove that.
     """
-
-    value: str
-    searched: int
-    loss_ratio: float | None
-    bound_ratio: float | None
-
-    @property
-    def text(self) -> str:
-        """The loss in words."""
-        loss, least = self.loss_ratio, self.bound_ratio
-        if loss is None:
-            if least:
-                return f"ruled out: at least {significant(100 * least, 2)} % worse"
-            return "no plan that fits" if self.searched else "not searched"
-        if abs(loss) <= TIE_RATIO:
-            return "tie with the best" if loss else "none is better"
-        text = f"{significant(100 * loss, 2)} % worse"
-        if least is not None and loss - least > _ALLOWED_RATIO:
-            text += f"; more searches may bring it to {significant(100 * max(least, 0.0), 2)} %"
-        return text
-
-
-def worths(study: Study) -> dict[str, tuple[Worth, ...]]:
-    """The values of every knob that has several, by the name of the knob."""
-    if not study.space.setups or study.recommended is None:
-        return {}
-    goal, results = GOALS[study.goals[0]], study.results
-    bounds = {}
-    if study.is_proven:
-        facts = {s: study.bound(s) for s in study.space.setups}
-        bounds = {s: _loss(study, goal.value(f)) for s, f in facts.items() if f is not None}
-    first = study.recommended.setup
-    found: dict[str, tuple[Worth, ...]] = {}
-    for knob in study.space.varying:
-        rows = []
+    goal, results, rows = GOALS[study.goals[0]], study.results, []
+    facts = ((s, study.bound(s)) for s in (study.space.setups if study.is_proven else ()))
+    bounds = {s: _loss(study, goal.value(f)) for s, f in facts if f is not None}
+    for knob in study.space.varying if study.space.setups else ():
         for value in study.space.knobs[knob]:
             own = [r for r in results if r.setup.get(knob) == value]
             losses = [_loss(study, study.value(r)) for r in own if r.figures is not None]
-            possible = [loss for s, loss in bounds.items() if s.get(knob) == value]
-            least = min(possible, default=None)
-            loss = min(losses, default=None)
-            rows.append(
-                Worth(
-                    value=_value(knob, value, is_best=first.get(knob) == value),
-                    searched=len(own),
-                    loss_ratio=loss,
-                    bound_ratio=least if loss is None or least is None else min(least, loss),
-                )
-            )
-        found[knob] = tuple(rows)
-    return found
-
-
-def _value(knob: str, value: design.Value, *, is_best: bool) -> str:
-    words = design.told(knob, value)
-    words = words if knob == design.SYSTEM else words.removeprefix(f"{knob.rpartition('.')[2]} ")
-    return f"{words} (recommended)" if is_best else words
+            least = min((b for s, b in bounds.items() if s.get(knob) == value), default=None)
+            least = least if least is None else min(least, *losses, math.inf)
+            words = design.told(knob, value).removeprefix(f"{knob.rpartition('.')[2]} ")
+            rows.append((knob, words, len(own), min(losses, default=None), least))
+    told = (
+        f"Worse than the recommended setup, by {goal.title}: the best setup found with this value, "
+        "and every plan with it at least, as bounds prove. None searched: bounds ruled them out, "
+        "nothing fits, or the study ended before."
+    )
+    return Section(
+        title="What each choice is worth",
+        columns=(
+            *(Column("knob"), Column("value"), Column("searched", Kind.COUNT)),
+            *(Column("worse", Kind.GAP), Column("at least", Kind.GAP)),
+        ),
+        rows=tuple(rows),
+        notes=(told,) if rows else ("Nothing was free to choose.",),
+    )
 
 
 def training_changes(study: Study, result: SetupResult) -> tuple[str, ...]:
@@ -333,15 +290,6 @@ _FIRST_TEXT: Final = """\
 search of any setup had ended, or nothing fits: there is nothing to compare.{% endif %}</strong></p>
 <p>{{ space }}.</p>{% for text in remarks %}<p>{{ text }}.</p>{% endfor %}"""
 
-_CHOICES: Final = """\
-<p>How far the best setup with each value is from the recommended one, by {{ goal }}; all bars have
-one scale. An empty bar is a bound: no plan with this value comes closer, so that none was searched.
-</p>{% for knob, rows in knobs %}<div class="knob"><b>{{ knob }}</b>
-{%- for value, css, width, words in rows -%}
-<span>{{ value }}</span><span><i class="{{ css }}" style="width:{{ width }}%"></i>
-<small>{{ words }}</small></span>
-{%- endfor %}</div>{% else %}<p>Nothing was free to choose.</p>{% endfor %}"""
-
 
 def study_page(study: Study, name: str) -> str:
     """The page as text; it loads nothing from other places.
@@ -361,11 +309,10 @@ def study_page(study: Study, name: str) -> str:
             legend=legend(systems),
             chart=_scatter(study, systems),
         )
-        goal = GOALS[study.goals[0]].title
-        worth = fill(_CHOICES, goal=goal, knobs=_knobs(study))
+        worth = choices(study)
         blocks += [
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
-            Block(name="choices", title="What each choice is worth", body=worth, short="Choices"),
+            Block(name="choices", title=worth.title, body=plain_body(worth), short="Choices"),
         ]
     table = setups_table(study, everything=True)
     if table.rows:
@@ -376,25 +323,18 @@ def study_page(study: Study, name: str) -> str:
 
 def _scatter(study: Study, systems: list[str]) -> Markup:
     """The searched setups by the first two goals, or by the only goal and the cost, or memory."""
-    done = [r for r in study.results if r.figures is not None]
+    done = [(r, r.figures) for r in study.results if r.figures is not None]
     across = study.goals[0]
-    costs = [GOALS["cost"].figure(r.figures) for r in done if r.figures is not None]
-    other = "cost" if all(map(math.isfinite, costs)) and across != "cost" else "headroom"
+    is_priced = all(math.isfinite(GOALS["cost"].figure(figures)) for _, figures in done)
+    other = "cost" if is_priced and across != "cost" else "headroom"
     up = study.goals[1] if len(study.goals) > 1 else other
-
-    def place(figures: Figures | None) -> tuple[float, float]:
-        assert figures is not None
-        x, y = (GOALS[goal].figure(figures) for goal in (across, up))
-        return max(x, 1e-12), max(y, 1e-12)
-
     front = {r.setup for r in study.front}
-    done = [r for r in done if max(place(r.figures)) < math.inf]
-    if not done:
-        return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     (title_x, factor_x), (title_y, factor_y) = _AXES[across], _AXES[up]
     dots = []
-    for result in sorted(done, key=lambda r: r.setup in front):
-        x, y = place(result.figures)
+    for result, figures in sorted(done, key=lambda pair: pair[0].setup in front):
+        x, y = (max(GOALS[goal].figure(figures), 1e-12) for goal in (across, up))
+        if math.inf in (x, y):
+            continue
         words = described(study, result)
         dots.append(
             ChartDot(
@@ -406,22 +346,7 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
                 is_best=result.setup in front,
             )
         )
+    if not dots:
+        return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()
     return scatter(dots, systems, _AXES[across], _AXES[up], line)
-
-
-def _knobs(study: Study) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
-    """A group of bars for each knob; the longest bar of all is full, so that all have one scale."""
-    found = worths(study)
-    longest = max([*(_shown(row) for rows in found.values() for row in rows), 1e-12])
-    return [(knob, [_bar(row, longest) for row in rows]) for knob, rows in found.items()]
-
-
-def _shown(row: Worth) -> float:
-    share = row.bound_ratio if row.loss_ratio is None else row.loss_ratio
-    return max(0.0, share or 0.0)
-
-
-def _bar(row: Worth, longest: float) -> tuple[str, str, str, str]:
-    css = "out" if row.loss_ratio is None else ""
-    return row.value, css, f"{100 * _shown(row) / longest:.1f}", row.text

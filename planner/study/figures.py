@@ -148,10 +148,6 @@ def _usd(figures: Figures) -> float:
     return math.inf if usd is None else usd
 
 
-def _usd_text(usd: float) -> str:
-    return significant(usd) if math.isfinite(usd) else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Goal:
     """One figure to make small or large.
@@ -180,7 +176,7 @@ GOALS: Final = {
     "throughput": Goal(
         "samples/s", "the throughput of", -1, lambda f: f.samples_per_s, units.format_count
     ),
-    "cost": Goal("USD per 1e9 samples", "as cheap as", 1, _usd, _usd_text),
+    "cost": Goal("USD per 1e9 samples", "as cheap as", 1, _usd, significant),
     "headroom": Goal(
         "free memory", "the free memory of", -1, lambda f: f.free_bytes, units.format_bytes
     ),

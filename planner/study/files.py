@@ -76,9 +76,9 @@ def _menu(value: design.Value) -> design.Value:
     return json.dumps(ratios) if ratios else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Files:
-    """Makes problems from a workload file and system files.
+    """Makes problems from a workload file and system files, each read once for the same changes.
 
     Args:
         workload: the workload file, or its name.
@@ -93,14 +93,6 @@ class Files:
     overrides: tuple[tuple[str, str], ...] = ()
     prices: Mapping[str, float] = field(default_factory=dict)
     models: Callable[[Topology], CostModels | None] = lambda _: None
-
-    def __post_init__(self) -> None:
-        """Read each file once for the same changes."""
-        object.__setattr__(self, "file", lru_cache(maxsize=64)(self._file))
-        object.__setattr__(self, "system", lru_cache(maxsize=64)(self._system))
-
-    file: Callable[[tuple[tuple[str, str], ...]], io.WorkloadFile] = field(init=False)
-    system: Callable[..., tuple[Topology, CostModels | None]] = field(init=False)
 
     def __call__(self, picks: Mapping[str, design.Value]) -> PlanningProblem:
         """The problem with the values of knobs.
@@ -125,12 +117,16 @@ class Files:
             workload=workload, topology=topology, constraints=file.constraints, models=models
         )
 
-    def _file(self, changes: tuple[tuple[str, str], ...]) -> io.WorkloadFile:
+    @lru_cache(maxsize=64)  # noqa: B019 - a study keeps its files anyway
+    def file(self, changes: tuple[tuple[str, str], ...]) -> io.WorkloadFile:
+        """The workload file with changes of its values."""
         return io.load_workload_file(self.workload, overrides=(*self.overrides, *changes))
 
-    def _system(
+    @lru_cache(maxsize=64)  # noqa: B019
+    def system(
         self, name: str, gpus: int | None, changes: tuple[tuple[str, str], ...]
     ) -> tuple[Topology, CostModels | None]:
+        """A system with changes of its values, and its models; None for those that it names."""
         topology = io.load_system(
             name, gpus=gpus, gpus_per_host=self.gpus_per_host, overrides=changes
         )

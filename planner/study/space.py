@@ -7,6 +7,7 @@ gives each knob one of its values. The first values are the usual setup.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -139,42 +140,28 @@ class Space:
 
     def _every_copies(self) -> tuple[Value, ...]:
         """Every number of copies that divides the ranks of some cluster, one copy first."""
+        usual, found = Setup(tuple((k, v[0]) for k, v in self.knobs.items())), {1}
         axes = [self.knobs.get(name, (None,)) for name in (SYSTEM, GPUS)]
-        found: set[int] = set()
         for system, gpus in itertools.product(*axes):
-            at = Setup(tuple((name, values[0]) for name, values in self.knobs.items()))
-            at = at.having(system=system, gpus=gpus)
-            try:
-                topology = self.problem(at).topology
-            except InvalidInputError:
-                continue
-            world, local = topology.world_size, topology.local_world_size
-            found |= {
-                copies
-                for copies in range(1, world + 1)
-                if world % copies == 0
-                and (local % copies == 0 or copies % local == 0)
-                and group_topology(topology, world // copies) is not None
-            }
-        return tuple(sorted(found | {1}))
+            with contextlib.suppress(InvalidInputError):
+                topology = self.problem(usual.having(system=system, gpus=gpus)).topology
+                world = topology.world_size
+                divisors = (n for n in range(2, world + 1) if world % n == 0)
+                found |= {n for n in divisors if group_topology(topology, world // n)}
+        return tuple(sorted(found))
 
     def _list(self) -> None:
         every = (self.setup_of(values) for values in itertools.product(*self.knobs.values()))
-        possible = []
-        for setup in dict.fromkeys(every):
-            problem = self.reason(setup)
-            if problem is None:
-                possible.append(setup)
-            elif problem:
-                self.impossible[setup] = problem
-        self.setups = tuple(possible)
+        reasons = {setup: self.reason(setup) for setup in dict.fromkeys(every)}
+        self.setups = tuple(setup for setup, why in reasons.items() if why is None)
+        self.impossible = {setup: why for setup, why in reasons.items() if why}
         for knob, values in self.knobs.items():
-            fine = {setup.get(knob) for setup in possible}
+            fine = {setup.get(knob) for setup in self.setups}
             wrong = [v for v in values if v not in fine]
             why = [r for s, r in self.impossible.items() if wrong and s.get(knob) == wrong[0]]
-            if (why and knob not in _SIZES) or not possible:
-                reasons = why or list(self.impossible.values()) or ["no setup is possible"]
-                raise InvalidInputError(list(dict.fromkeys(reasons)))
+            if (why and knob not in _SIZES) or not self.setups:
+                told = why or list(self.impossible.values()) or ["no setup is possible"]
+                refuse(list(dict.fromkeys(told)))
 
     def reason(self, setup: Setup) -> str | None:
         """Why a setup is impossible; empty if it is not even to be told, None if it is possible."""

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,13 +184,14 @@ class Study:
             "--evaluations": self.effort.evaluations,
             "--seed": self.effort.seed,
         }
-        if not self._trials.attributes:
-            self._trials.write("about", about)
-        kept = self._trials.attributes.get("about", {})
+        if not self._trials.study.user_attrs:
+            self._trials.study.set_user_attr("about", about)
+        kept = self._trials.study.user_attrs.get("about", {})
         differ = [
-            f"{name} (it was {kept.get(name)})" for name in _EFFORT if kept.get(name) != about[name]
+            f"{name} (it was {kept.get(name)})" if name in _EFFORT else name
+            for name in about
+            if kept.get(name) != about[name]
         ]
-        differ += [name for name in about if name not in _EFFORT and kept.get(name) != about[name]]
         if differ:
             refuse(
                 f"{journal}: belongs to another study, with other {', '.join(differ)}; give the "
@@ -397,24 +399,16 @@ class Study:
         taken = self._trials.taken
         return [s for s in setups if s not in taken]
 
-    def _task(self, setup: Setup) -> trials.Task:
-        return trials.Task(
-            setup=setup,
-            whole=self.space.problem(setup),
-            problem=self.space.restricted(setup),
-            operation=self.operation,
-            search=self.settings,
-        )
-
     def _search(
         self, setups: Sequence[Setup], begun: Sequence[Trial] = (), *, here: bool = False
     ) -> None:
         """Search setups, whose trials may have begun, and write each result at once."""
-        tasks = [self._task(s) for s in setups]
+        asked = [(s, self.space.problem(s), self.space.restricted(s)) for s in setups]
+        search = partial(trials.search, self.operation, self.settings)
         left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
         place = None if here else self._place
         try:
-            for i, found in trials.done_at(place, trials.search, tasks, self._should_stop):
+            for i, found in trials.done_at(place, search, asked, self._should_stop):
                 result = found or trials.SetupResult(
                     setup=setups[i], status=trials.FAILED, reason=trials.DIED
                 )
@@ -425,7 +419,7 @@ class Study:
                     self.unfinished = result
         finally:
             for trial in left.values():
-                self._trials.give_up(trial)
+                self._trials.drop(trial, "FAIL")
 
     def _record(self, trial: Trial, result: trials.SetupResult) -> None:
         """Write a result; its plan only if no other setup is known to dominate it."""
@@ -441,7 +435,7 @@ class Study:
     def _prove(self, setups: Sequence[Setup]) -> None:
         """Prove the bounds of the families of some setups that have none; a journal keeps them."""
         families = list(dict.fromkeys(self.space.loosest(s) for s in setups))
-        attributes, left, problems = self._trials.attributes, [], []
+        attributes, left, problems = self._trials.study.user_attrs, [], []
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
@@ -455,17 +449,17 @@ class Study:
                     self.floors[family] = None
         for i, floor in trials.done_at(self._place, trials.prove, problems, self._should_stop):
             self.floors[left[i]] = floor
-            self._trials.write(_name(left[i]), None if floor is None else asdict(floor))
+            kept = None if floor is None else asdict(floor)
+            self._trials.study.set_user_attr(_name(left[i]), kept)
             self._progress(f"bound of {left[i].words}")
 
     def _by_bounds(self) -> None:
         """Prove every bound, then search the most promising setups until none can be better."""
         self._search(self._fresh([self.space.base]), here=True)
         self._prove(self.space.setups)
-        size = max(_WAVE, getattr(self._place, "size", 0))
         while not self._should_stop() and self.is_proven:
             room = self.effort.trials - self._num_done
-            wave = self._fresh(self._ordered())[: min(size, room)]
+            wave = self._fresh(self._ordered())[: min(_WAVE, room)]
             if room <= 0 or not wave:
                 return
             self._search(wave)
@@ -519,7 +513,7 @@ class Study:
                 return
             trial, setup = self._trials.ask()
             if setup in seen or (listed and setup not in listed):
-                self._trials.give_up(trial)
+                self._trials.drop(trial, "FAIL")
                 repeats += 1
                 if repeats < _REPEATS:
                     continue
@@ -538,7 +532,7 @@ class Study:
     def _pick(self, trial: Trial, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""
         try:
-            self._task(setup)
+            self.space.restricted(setup)
         except (InfeasibleError, InvalidInputError) as error:
             self._record(
                 trial, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
@@ -548,7 +542,7 @@ class Study:
         bound, found = self.bound(setup), self._found()
         own = np.array([measures.values_of(self.goals, bound)])
         if bound and len(found) and measures.behind(found, own)[0] <= self.effort.within_ratio:
-            self._trials.rule_out(trial)
+            self._trials.drop(trial, "PRUNED")
             return
         self._search([setup], [trial])
 

@@ -14,6 +14,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,7 +31,7 @@ from planner.errors import (
 )
 from planner.io.plan.plan_file import plan_to_json
 from planner.problem import PlanningProblem
-from planner.result import PlanningResult
+from planner.report.figures import path_seconds
 from planner.search.base import StopCallback
 from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
@@ -82,66 +83,51 @@ class SetupResult:
     plan: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A setup with its problems, and how to search it.
+def search(
+    operation: Operation,
+    settings: SearchSettings,
+    asked: tuple[Setup, PlanningProblem, PlanningProblem],
+    *,
+    should_stop: Callable[[], bool] | None = None,
+) -> SetupResult:
+    """Search a setup.
 
-    Attributes:
-        setup: the setup.
-        whole: the problem of all ranks.
-        problem: that of one group of ranks.
+    Args:
         operation: failures, and speeds of checkpoints.
-        search: budget, limits and seed.
+        settings: budget, limits and seed.
+        asked: the setup, the problem of all ranks under it, and that of one group of ranks.
+        should_stop: called often; True ends the search.
     """
-
-    setup: Setup
-    whole: PlanningProblem
-    problem: PlanningProblem
-    operation: Operation
-    search: SearchSettings
-
-
-def search(task: Task, *, should_stop: Callable[[], bool] | None = None) -> SetupResult:
-    """Search a setup."""
+    setup, whole, problem = asked
     try:
-        result = api.solve(task.problem, search=task.search, should_stop=should_stop)
-    except InfeasibleError as error:
-        return SetupResult(setup=task.setup, status=UNFIT, reason=str(error))
-    except (NoPlanFoundError, StoppedError) as error:
+        result = api.solve(problem, search=settings, should_stop=should_stop)
+    except (InfeasibleError, NoPlanFoundError, StoppedError, InvalidInputError) as error:
         is_stopped = should_stop is not None and should_stop()
-        status = STOPPED if is_stopped else FAILED
-        return SetupResult(setup=task.setup, status=status, reason=str(error))
-    except InvalidInputError as error:
-        return SetupResult(setup=task.setup, status=FAILED, reason=str(error))
+        status = UNFIT if isinstance(error, InfeasibleError) else STOPPED if is_stopped else FAILED
+        return SetupResult(setup=setup, status=status, reason=str(error))
     memory, time = result.best.memory, result.estimate.time
-    topology, problem = task.whole.topology, task.problem
-    once_s = sync_time_s(topology, problem.topology.world_size, memory, models=task.whole.models)
-    sync_s = once_s / whole_number(task.setup.get(SYNC, 1))
+    waits_s = path_seconds(result.estimate, lambda step: step.stage)
+    size = problem.topology.world_size
+    once_s = sync_time_s(whole.topology, size, memory, models=whole.models)
+    sync_s = once_s / whole_number(setup.get(SYNC, 1))
     figures = figures_of(
-        task.whole,
-        task.operation,
+        whole,
+        operation,
         time_s=time.time_s + sync_s,
         free_bytes=memory.fullest.headroom_bytes,
         checkpoint_bytes=saved_bytes(result),
     )
     return SetupResult(
-        setup=task.setup,
+        setup=setup,
         status=STOPPED if result.solver.status is Status.INTERRUPTED else DONE,
         figures=replace(figures, low_s=time.low_s + sync_s, high_s=time.high_s + sync_s),
         bound_s=result.bound,
         sync_s=sync_s,
         evaluations=result.solver.evaluations,
         is_cut=result.solver.status is Status.TIME_LIMIT,
-        waits_for=_longest_stage(result),
+        waits_for=max(waits_s, key=waits_s.__getitem__, default=""),
         plan=plan_to_json(result.plan, problem.workload, problem.topology.local_world_size),
     )
-
-
-def _longest_stage(result: PlanningResult) -> str:
-    shares: dict[str, float] = {}
-    for step in result.estimate.critical_path:
-        shares[step.stage] = shares.get(step.stage, 0.0) + step.duration_s
-    return max(shares, key=lambda stage: shares[stage], default="")
 
 
 def prove(
@@ -184,15 +170,16 @@ def done_at(
             yield index, function(item, should_stop=should_stop)
     elif isinstance(place, WorkerPool):
         died: list[int] = []
-        for done in place.run(function, items, should_stop=should_stop):
-            if isinstance(done.error, ProcessDiedError):
-                died.append(done.index)
+        for index, done in place.run(function, items, should_stop=should_stop):
+            if isinstance(done.exception(), ProcessDiedError):
+                died.append(index)
             else:
-                yield done.index, done.value
+                yield index, done.result()
         with type(place)(1) as alone:
-            for done in alone.run(function, [items[i] for i in died], should_stop=should_stop):
-                lost = isinstance(done.error, ProcessDiedError)
-                yield died[done.index], None if lost else done.value
+            again = [items[i] for i in died]
+            for index, done in alone.run(function, again, should_stop=should_stop):
+                is_lost = isinstance(done.exception(), ProcessDiedError)
+                yield died[index], None if is_lost else done.result()
     else:
         yield from _on_dask(place, function, items, should_stop)
 
@@ -222,17 +209,14 @@ def _on_dask(
 
 STUDY_NAME: Final = "shardplan"
 
-_STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
 _CREATE_STUDY, _CREATE_TRIAL, _OPERATIONS = 0, 4, 10
 """Codes of Optuna's operations: those up to the second are about a study, others about a trial."""
 _RESULT: Final = TypeAdapter(SetupResult)
-_APART: Final = {"setup", "number", "plan"}
-"""Fields of a result that an entry of a trial does not repeat."""
 
 
 class Trials:
-    """The trials of a study.
+    """The trials of a study; ``study`` is Optuna's, whose attributes say what it is about.
 
     Args:
         space: the setups.
@@ -254,7 +238,7 @@ class Trials:
         self._space = space
         self._results: dict[int, SetupResult] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(
+        self.study = optuna.create_study(
             study_name=STUDY_NAME,
             storage=_storage(journal),
             sampler=_sampler(sampler, seed),
@@ -263,25 +247,16 @@ class Trials:
         )
         for trial in self._in("RUNNING"):
             if _is_lost(trial.user_attrs.get("worker", "")):
-                self._tell(trial.number, "FAIL")
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What the journal says about the study itself."""
-        return self._study.user_attrs
-
-    def write(self, name: str, value: Any) -> None:
-        """Write an attribute of the study."""
-        self._study.set_user_attr(name, value)
+                self.drop(trial, "FAIL")
 
     @property
     def results(self) -> tuple[SetupResult, ...]:
         """Every finished search, in the order in which they began."""
         for trial in self._in("COMPLETE"):
             if trial.number not in self._results:
-                told, kept = trial.user_attrs, {"setup": _setup_of(trial), "number": trial.number}
-                kept |= {**told["result"], "plan": told.get("plan")}
-                self._results[trial.number] = _RESULT.validate_python(kept)
+                kept, setup = trial.user_attrs["result"], _setup_of(trial)
+                told = replace(_RESULT.validate_python(kept), setup=setup, number=trial.number)
+                self._results[trial.number] = told
         return tuple(self._results[number] for number in sorted(self._results))
 
     @property
@@ -311,12 +286,12 @@ class Trials:
         """
         knobs = self._space.knobs
         params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
-        self._study.enqueue_trial(params)
-        return self._begun(self._study.ask(), setup)[0]
+        self.study.enqueue_trial(params)
+        return self._begun(self.study.ask(), setup)[0]
 
     def ask(self) -> tuple[Trial, Setup]:
         """Begin the trial of the setup that the sampler chooses."""
-        return self._begun(self._study.ask(), None)
+        return self._begun(self.study.ask(), None)
 
     def _begun(self, trial: Trial, setup: Setup | None) -> tuple[Trial, Setup]:
         values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
@@ -327,31 +302,28 @@ class Trials:
 
     def end(self, trial: Trial, result: SetupResult, values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
-        told = {"result": _RESULT.dump_python(result, exclude=_APART), "plan": result.plan}
         with contextlib.suppress(_finished()):
-            for name, value in told.items():
-                trial.set_user_attr(name, value)
-            self._study.tell(trial, list(values), skip_if_finished=True)
+            trial.set_user_attr("result", _RESULT.dump_python(result))
+            self.study.tell(trial, list(values), skip_if_finished=True)
 
-    def rule_out(self, trial: Trial) -> None:
-        """End a trial whose setup cannot better what was found."""
-        self._tell(trial.number, "PRUNED")
+    def drop(self, trial: Trial | FrozenTrial, state: str) -> None:
+        """End a trial without a result.
 
-    def give_up(self, trial: Trial) -> None:
-        """End a trial without a result; its setup may be searched again."""
-        self._tell(trial.number, "FAIL")
-
-    def _tell(self, number: int, state: str) -> None:
+        Args:
+            trial: the trial.
+            state: ``PRUNED`` if its setup cannot better what was found, or ``FAIL`` if the setup
+                may be searched again.
+        """
         from optuna.trial import TrialState
 
         with contextlib.suppress(ValueError, _finished()):
-            self._study.tell(number, state=TrialState[state], skip_if_finished=True)
+            self.study.tell(trial.number, state=TrialState[state], skip_if_finished=True)
 
     def _in(self, *states: str) -> list[FrozenTrial]:
         from optuna.trial import TrialState
 
         kept = tuple(TrialState[state] for state in states)
-        return self._study.get_trials(deepcopy=False, states=kept)
+        return self.study.get_trials(deepcopy=False, states=kept)
 
 
 def _setup_of(trial: FrozenTrial) -> Setup:
@@ -382,20 +354,14 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
     from optuna import samplers
 
+    kinds: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+        "tpe": partial(samplers.TPESampler, multivariate=True, group=True),
+        "nsga2": partial(samplers.NSGAIISampler, population_size=_POPULATION),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna 5 prefers another way, which Optuna 4 has not
-        if name == "tpe":
-            return samplers.TPESampler(
-                seed=seed,
-                n_startup_trials=_STARTUP_TRIALS,
-                multivariate=True,
-                group=True,
-                constraints_func=_violation,
-            )
-        if name == "nsga2":
-            return samplers.NSGAIISampler(
-                population_size=_POPULATION, seed=seed, constraints_func=_violation
-            )
+        if name in kinds:
+            return kinds[name](seed=seed, constraints_func=_violation)
         return samplers.RandomSampler(seed=seed)
 
 
@@ -466,8 +432,9 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
 
 def _is_about(entry: dict[str, Any], code: int, trials: int) -> bool:
     """Whether a line is about the study, or about one of the trials before it, as its code says."""
-    ids: dict[str, Any] = {key: entry[key] for key in ("study_id", "trial_id") if key in entry}
+    study, trial = entry.get("study_id"), entry.get("trial_id")
     if code == _CREATE_STUDY:
-        return not ids
-    name, count = ("study_id", 1) if code <= _CREATE_TRIAL else ("trial_id", trials)
-    return list(ids) == [name] and type(ids[name]) is int and 0 <= ids[name] < count
+        return study is None and trial is None
+    if code <= _CREATE_TRIAL:
+        return study == 0 and trial is None
+    return study is None and type(trial) is int and 0 <= trial < trials

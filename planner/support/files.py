@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, TypeVar
+from uuid import uuid4
 
-from planner.errors import refuse
+from planner.errors import reading, refuse
 
 # ------------------ file errors
 #
@@ -43,6 +44,25 @@ def writing(path: Path) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed with gzip, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def read_unpacked(path: Path, size: int = -1) -> bytes:
+    """The first bytes of a file, decompressed; all of them by default.
+
+    Raises:
+        InvalidInputError: the file cannot be read.
+    """
+    with (
+        reading(f"{path}: cannot be read"),
+        (gzip.open if is_gzip(path) else open)(path, "rb") as file,
+    ):
+        return file.read(size)
 
 
 # ------------------ csv text
@@ -105,13 +125,6 @@ def behind_links(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def allowed(mode: int) -> int:
-    """The bits of ``mode`` that new files and folders of this process get: those of its umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mode & ~mask
-
-
 # ------------------ atomic
 #
 # Writes files completely or not at all.
@@ -137,25 +150,24 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
         InvalidInputError: one of the files cannot be written; then none of them is.
     """
     staged: dict[Path, Path] = {}
+    # Names of files that are no text are written by their numbers.
+    contents = {at: text.encode("utf-8", "backslashreplace") for at, text in texts.items()}
     try:
-        for at, text in texts.items():
+        for at, data in contents.items():
             if at.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if is_stream(at):
                 continue
             place = behind_links(at)
             place.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=place.parent, prefix=".shardplan.", suffix=".tmp")
-            staged[at] = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(_encoded(text))
-            staged[at].chmod(allowed(0o666))
-        for at, text in texts.items():
+            staged[at] = place.with_name(f".shardplan.{uuid4().hex}.tmp")
+            staged[at].write_bytes(data)
+        for at, data in contents.items():
             if at in staged:
                 staged[at].replace(behind_links(at))
                 del staged[at]
             else:
-                at.write_bytes(_encoded(text))
+                at.write_bytes(data)
     except OSError as error:
         refuse(f"{at}: cannot be written: {error.strerror}")
     finally:
@@ -177,9 +189,9 @@ def write_files(
     folder = behind_links(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     where = folder if folder.exists() else folder.absolute().parent
-    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
+    staging = where / f".shardplan.{uuid4().hex}"
+    staging.mkdir()
     try:
-        staging.chmod(allowed(0o777))
         for name, data in files.items():
             with writing(folder / name):
                 (staging / name).parent.mkdir(exist_ok=True)
@@ -197,11 +209,6 @@ def write_files(
                 (folder / name).unlink()
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _encoded(text: str) -> bytes:
-    """The bytes of a file; names of files that are no text are written by their numbers."""
-    return text.encode("utf-8", errors="backslashreplace")
 
 
 # ------------------ versions

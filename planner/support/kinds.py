@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
+from types import FunctionType
+from typing import Any, Final
 
 from costmodels.fields import shown
 from planner.errors import refuse
 
+LIST: Final = (list, tuple)
+FUNCTION: Final = (FunctionType, Callable)
+"""Kinds of which messages name the first class."""
 
-def require_kind(
-    name: str, value: object, kind: type, hint: str, *, optional: bool = False
-) -> None:
+
+def require_kind(name: str, value: object, kind: Any, hint: str, *, optional: bool = False) -> None:
     """Refuse a value of another class.
 
     Args:
         name: the name of the argument.
         value: the value that was given.
-        kind: the class that the value has to have.
+        kind: the class that the value has to have, or several such as :data:`LIST`.
         hint: how to make such a value; it ends the message.
         optional: whether None is allowed too.
 
@@ -28,7 +33,8 @@ def require_kind(
     """
     if isinstance(value, kind) or (optional and value is None):
         return
-    refuse(f"{name}: {shown(value)} is no {kind.__name__}; {hint}")
+    wanted = kind[0] if isinstance(kind, tuple) else kind
+    refuse(f"{name}: {shown(value)} is no {wanted.__name__}; {hint}")
 
 
 def require_amount(name: str, value: object, *, whole: bool = False) -> None:
@@ -43,32 +49,6 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
         return
     wanted = "whole number" if whole else "finite number"
     refuse(f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}")
-
-
-def require_function(name: str, value: object, *, optional: bool = True) -> None:
-    """Refuse a value that cannot be called.
-
-    Args:
-        name: the name of the argument.
-        value: the value that was given.
-        optional: whether None is allowed too.
-
-    Raises:
-        InvalidInputError: it is such a value; the message names the argument and the value.
-    """
-    if callable(value) or (optional and value is None):
-        return
-    refuse(f"{name}: {shown(value)} is no function; give one" + ", or None" * optional)
-
-
-def require_list(name: str, value: object, hint: str) -> None:
-    """Refuse a value that is neither a list nor a tuple.
-
-    Raises:
-        InvalidInputError: it is such a value; the message ends with the hint.
-    """
-    if not isinstance(value, list | tuple):
-        refuse(f"{name}: {shown(value)} is no list; {hint}")
 
 
 def path_of(source: object, what: str) -> Path:

@@ -11,17 +11,16 @@ import pickle
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, current_process
 from types import ModuleType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
 
@@ -48,8 +47,8 @@ def collector_paused() -> Iterator[None]:
 #
 # A child that only waits for messages of its parent notices the end of the pipe. A child that is
 # inside a solver for minutes does not; and its other threads cannot notice either, because the
-# solver may hold the interpreter's lock. On Linux the kernel is therefore asked to kill the child
-# (``PR_SET_PDEATHSIG``); elsewhere a thread has to do.
+# solver may hold the interpreter's lock. The kernel is therefore asked to kill the child
+# (``PR_SET_PDEATHSIG`` of Linux).
 #
 # The kernel sends that signal when the *thread* that started the child ends, even if the rest of
 # the parent goes on. Children are therefore started by the thread that uses them, which also ends
@@ -58,7 +57,6 @@ def collector_paused() -> Iterator[None]:
 
 _PR_SET_PDEATHSIG: Final = 1
 """An option of ``prctl``; see ``linux/prctl.h``."""
-_LOOK_EVERY_S: Final = 0.5
 
 
 def end_with(parent: int) -> None:
@@ -70,16 +68,8 @@ def end_with(parent: int) -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # other systems have no such call
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    """Check from time to time whether the parent still runs; end this process if not."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY_S)
-    os._exit(1)
 
 
 # ------------------ worker pool
@@ -102,26 +92,6 @@ _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 class ProcessDiedError(Exception):
     """The process ended in the middle of a call, perhaps because memory was short."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(Generic[Result]):
-    """The call on one item: its result, or the error that it raised."""
-
-    index: int
-    result: Result | None = None
-    error: BaseException | None = None
-
-    @property
-    def value(self) -> Result:
-        """The result.
-
-        Raises:
-            BaseException: the error of the call; ``ProcessDiedError`` if its process was lost.
-        """
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 class _Worker(NamedTuple):
@@ -171,8 +141,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         items: Sequence[Item],
         *,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Finished[Result]]:
-        """Call ``function`` on each item; results come in the order in which calls finish.
+    ) -> Iterator[tuple[int, Future[Result]]]:
+        """Call ``function`` on each item; yields the index and the result, as calls finish.
+
+        The exception of a result is that of the call, or :class:`ProcessDiedError`.
 
         Args:
             function: a function of a module, so that it can be sent to a process.
@@ -200,16 +172,19 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         # A thread sends it, because a new process reads only after its imports.
         threading.Thread(target=_send, args=(worker.pipe, request), daemon=True).start()
 
-    def _end(self, pipe: Connection) -> Finished[Result]:
+    def _end(self, pipe: Connection) -> tuple[int, Future[Any]]:
         worker, index = self._busy.pop(pipe)
+        done: Future[Any] = Future()
         try:
             reply = pipe.recv_bytes()
         except (EOFError, OSError):
             worker.end()
-            return Finished(index=index, error=ProcessDiedError("its process died"))
+            done.set_exception(ProcessDiedError("its process died"))
+            return index, done
         self._idle.append(worker)
         result, error = pickle.loads(reply)
-        return Finished(index=index, result=result, error=error)
+        done.set_result(result) if error is None else done.set_exception(error)
+        return index, done
 
 
 def _send(pipe: Connection, request: bytes) -> None:
@@ -222,8 +197,15 @@ def _started(*, quiet: bool) -> _Worker:
     ours, theirs = context.Pipe()
     asked = {"pipe": theirs, "parent": os.getpid(), "quiet": quiet}
     process = context.Process(target=_work, kwargs=asked, daemon=True)
-    with interrupts_blocked(), _main_hidden() if quiet else contextlib.nullcontext():
-        process.start()
+    # Ctrl-C must not reach the process; the parent handles it. The tracker is started before,
+    # because starting it unblocks the signal.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _main_hidden() if quiet else contextlib.nullcontext():
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return _Worker(process=process, pipe=ours)
 
@@ -236,18 +218,6 @@ def _main_hidden() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = before
-
-
-@contextmanager
-def interrupts_blocked() -> Iterator[None]:
-    """A context for starting processes that Ctrl-C does not reach; the parent handles it."""
-    # Starting a process would do this inside, and would unblock the signals there.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(*, pipe: Connection, parent: int, quiet: bool) -> None:
@@ -268,22 +238,21 @@ def _work(*, pipe: Connection, parent: int, quiet: bool) -> None:
 
 
 def _answer(request: bytes) -> bytes:
-    """The result of a call, or its error with the traceback as a note."""
+    """The result of a call, or its error with the traceback as a note.
+
+    An error that cannot be sent is replaced by another one with its text.
+    """
     try:
         function, item = pickle.loads(request)
         return pickle.dumps((function(item), None))
     except Exception as error:
         error.add_note(f"in a process of a pool:\n{traceback.format_exc()}")
-        return pickle.dumps((None, _sendable(error)))
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error; or another one with its text, if it cannot be sent."""
-    try:
-        copy: Any = pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error if type(copy) is type(error) else RuntimeError(str(error))
+        try:
+            reply = pickle.dumps((None, error))
+            pickle.loads(reply)
+        except Exception:
+            reply = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+        return reply
 
 
 # ------------------ Dask

@@ -19,17 +19,17 @@ Per = Literal["table", "shard", "rank"]
 _MOST_ROWS = 30
 
 
-def shards_held(placement: TablePlacement) -> list[tuple[int, Shard]]:
-    """The shards that have cells of the table, each with its number in the plan.
-
-    A plan also has shards without any row, if a table has fewer rows than there are ranks.
-    """
-    return [(i, s) for i, s in enumerate(placement.shards) if s.num_rows > 0 and s.num_cols > 0]
+def _is_held(shard: Shard) -> bool:
+    """Whether a shard has cells; it has none if its table has fewer rows than there are ranks."""
+    return shard.num_rows > 0 and shard.num_cols > 0
 
 
 def ranks_held(placement: TablePlacement) -> list[int]:
-    """The rank of each shard of :func:`shards_held`."""
-    return [shard.rank for _, shard in shards_held(placement)]
+    """The rank of each shard that has cells of the table."""
+    return [shard.rank for shard in placement.shards if _is_held(shard)]
+
+
+_SHAPE: Final = ("num_embeddings", "embedding_dim", "pooling_factor", "weight_bytes")
 
 
 def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
@@ -37,10 +37,7 @@ def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
     return [
         {
             "table": table.name,
-            "num_embeddings": table.num_embeddings,
-            "embedding_dim": table.embedding_dim,
-            "pooling_factor": table.pooling_factor,
-            "weight_bytes": table.weight_bytes,
+            **{key: getattr(table, key) for key in _SHAPE},
             "sharding_type": placement.sharding_type.value,
             "kernel": placement.kernel.value,
             "num_shards": len(ranks_held(placement)),
@@ -65,7 +62,8 @@ def shard_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
         }
         for table in workload.tables
         for placement in (plan.placement(table.name),)
-        for number, shard in shards_held(placement)
+        for number, shard in enumerate(placement.shards)
+        if _is_held(shard)
     ]
 
 
@@ -94,8 +92,8 @@ def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> st
     import pandas
 
     lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
-    shown = [{name: _cell(value) for name, value in row.items()} for row in rows[:_MOST_ROWS]]
-    table = pandas.DataFrame(shown).to_html(index=False, border=0) if shown else ""
+    frame = pandas.DataFrame(rows[:_MOST_ROWS]).map(_cell)
+    table = frame.to_html(index=False, border=0) if rows else ""
     rest = len(rows) - _MOST_ROWS
     more = f"<p>and {rest:,} more rows; to_dataframe() has all</p>" if rest > 0 else ""
     return f"<dl>{lines}</dl>{table}{more}"

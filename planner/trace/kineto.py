@@ -9,17 +9,16 @@ and HolisticTraceAnalysis reads them. The all-to-all matrix is for ``alltoallv_p
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 import costmodels
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
 from costmodels.iteration.timing import Simulation
 from costmodels.pipeline import CostPipeline
@@ -51,21 +50,14 @@ _COLLECTIVE_KERNELS: Final = {
 }
 
 
-class TraceFile(NamedTuple):
-    """One rank's trace: the name of its file, such as ``rank-3.json.gz``, and the content."""
-
-    name: str
-    data: bytes
-
-
 def traces(
     pipeline: CostPipeline,
     plan: Plan,
     *,
     iterations: int = 1,
     ranks: Collection[int] | None = None,
-) -> Iterator[TraceFile]:
-    """The gzipped trace of each rank; the same plan gives the same bytes.
+) -> Iterator[tuple[str, bytes]]:
+    """The name and content of a gzipped file for each rank; the same plan gives the same bytes.
 
     Args:
         pipeline: prices the plan.
@@ -77,10 +69,8 @@ def traces(
     topology = pipeline.topology
     for rank in range(topology.world_size) if ranks is None else sorted(ranks):
         document = _document(program, simulation, rank, iterations, topology)
-        buffer = io.BytesIO()
-        with gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as file:
-            file.write(json.dumps(document, separators=(",", ": ")).encode())
-        yield TraceFile(f"rank-{rank}.json.gz", buffer.getvalue())
+        text = json.dumps(document, separators=(",", ": ")).encode()
+        yield f"rank-{rank}.json.gz", gzip.compress(text, mtime=0)
 
 
 def _document(
@@ -198,26 +188,18 @@ def _collective(step: Step) -> tuple[str, str]:
 _ALIGNMENT_BYTES = 16
 
 
-def matrix_text(traffic_bytes: FloatArray) -> str:
-    """The matrix as text: row i has the bytes that rank i sends to each rank.
+def matrix_text(traffic_bytes: FloatArray) -> tuple[str, int]:
+    """The matrix as text, and the bytes of the buffer to replay it.
 
-    Numbers are rounded up to 16 bytes, the alignment of NCCL's messages. ``alltoallv_perf`` reads
-    the file that ``NCCL_TESTS_ALLTOALLV_MATRIX_FILE`` names. Its flags ``-b`` and ``-e`` have to be
-    equal, and at least the largest sum of a row or column (:func:`buffer_bytes`).
+    Row i of the text has the bytes that rank i sends to each rank, rounded up to 16, the alignment
+    of NCCL's messages. ``alltoallv_perf`` reads the file that ``NCCL_TESTS_ALLTOALLV_MATRIX_FILE``
+    names. Its flags ``-b`` and ``-e`` have to be equal, and at least the buffer's bytes: the
+    largest sum of a row or column.
     """
-    return "".join(" ".join(map(str, row)) + "\n" for row in whole_bytes(traffic_bytes).tolist())
-
-
-def whole_bytes(traffic_bytes: FloatArray) -> IntArray:
-    """Bytes rounded up to the alignment."""
     units = np.ceil(traffic_bytes / _ALIGNMENT_BYTES - 1e-9)
-    return np.asarray(units * _ALIGNMENT_BYTES, dtype=np.int64)
-
-
-def buffer_bytes(traffic_bytes: FloatArray) -> int:
-    """Bytes of the buffer to replay the matrix: the largest sum of a row or column."""
-    whole = whole_bytes(traffic_bytes)
-    return int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))
+    whole = np.asarray(units * _ALIGNMENT_BYTES, dtype=np.int64)
+    text = "".join(" ".join(map(str, row)) + "\n" for row in whole.tolist())
+    return text, int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))
 
 
 # ------------------------------------------------------------------ beside measured traces

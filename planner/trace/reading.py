@@ -9,27 +9,27 @@ the dense part count together. Of ranks that are CPU cores, the spans of one thr
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
 import sys
-import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
-from planner.errors import InvalidInputError, refuse
+from planner.errors import reading, refuse
+from planner.support.files import read_unpacked
 
+Other = TypeVar("Other", str, None)
 Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 """Names, each with the pattern of what it stands for; the first match wins."""
 
@@ -44,7 +44,6 @@ _KINDS: Final = _patterns(
     ("all-to-all", r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
 )
 """Kinds of spans by name, from TorchRec's marks and the nodes of autograd."""
-SPAN_KINDS: Final = frozenset(kind for kind, _ in _KINDS)
 WAITED: Final = "waited for late ranks (us)"
 """The argument of a predicted collective that says how long the rank waits in it."""
 _LONGEST_US: Final = 1e18
@@ -120,7 +119,7 @@ def cpu_spans(events: Sequence[Event], step_threads: Collection[str]) -> list[Ev
     own.sort(key=lambda e: (e.begin_us, -e.time_us))
     found, end = list[Event](), own[0].begin_us
     for event in own:
-        kind = _first(_KINDS, event.name)
+        kind = _first(_KINDS, None, event.name)
         if kind is None or event.begin_us < end:
             continue
         if event.begin_us > end:
@@ -140,7 +139,7 @@ OPTIMIZER: Final = "dense optimizer"
 DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
 OTHER: Final = "other compute"
 _COLLECTIVE_NAMES: Final = _patterns(
-    ("all-to-all", r"(?i)nccl.*(sendrecv|alltoall|all_to_all)"),
+    ("all-to-all", r"(?i)nccl.*(sendrecv|alltoall|all_to_all)|^all-to-all$"),
     ("reduce-scatter", r"(?i)nccl.*reduce_?scatter"),
     ("all-gather", r"(?i)nccl.*all_?gather"),
     ("all-reduce", r"(?i)nccl.*all_?reduce"),
@@ -163,8 +162,8 @@ _SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding
 _NAMES: Final = (
     *_COLLECTIVE_NAMES,
     *_patterns(
-        (LOOKUP_BACKWARD, rf"(?i){_SORTED}|split_embedding.*optimizer"),
-        (LOOKUP_FORWARD, r"(?i)(split|dense|batched)_embedding|bounds_check"),
+        (LOOKUP_BACKWARD, rf"(?i){_SORTED}|split_embedding.*optimizer|^lookup backward$"),
+        (LOOKUP_FORWARD, r"(?i)(split|dense|batched)_embedding|bounds_check|^lookup forward$"),
         (COPIES, r"(?i)^mem(cpy|set)"),
         # Steps of predicted iterations; names of real kernels have no such words.
         (OPTIMIZER, r"^dense optimizer"),
@@ -172,7 +171,7 @@ _NAMES: Final = (
         (DENSE_BACKWARD, r"^[^_(<:]* backward\b"),
     ),
 )
-"""Stages by the name of a kernel."""
+"""Stages by the name of a kernel, or of a span of a CPU rank, which is a stage."""
 _EXCHANGED: Final = r"^\[\w*dist|(All2All|ReduceScatter|AllGather)\w*_"
 
 _SPANS: Final = _patterns(
@@ -190,7 +189,9 @@ _MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
 """Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
 
 _ENCODED: Final = r"ReduceByKey|RunLength|linearize_index|find_long_segments"
+_EXCHANGING: Final = "sendrecv|alltoall|all_to_all|reduce_?scatter|all_?gather|all_?reduce"
 _GROUPS: Final = _patterns(
+    ("collective", rf"(?i)^(nccl|rccl)|nccl.*({_EXCHANGING})"),
     ("copies", r"(?i)^memcpy"),
     ("fill", r"(?i)^memset|FillFunctor"),
     ("bounds check", r"bounds_check"),
@@ -207,32 +208,20 @@ _GROUPS: Final = _patterns(
     ("elementwise", r"(?i)elementwise|triton_poi"),
 )
 """Groups of kernels by name."""
-_REST: Final = "other kernels"
 _NAMES_KEPT: Final = 4096
 """Names of kernels and spans come again in every step."""
 
 
-def _first(patterns: Patterns, name: str) -> str | None:
-    """What stands beside the first pattern that is in a name; None without any."""
-    return next((what for what, pattern in patterns if pattern.search(name)), None)
+def _first(patterns: Patterns, other: Other, name: str) -> str | Other:
+    """What stands beside the first pattern that is in a name; ``other`` without any."""
+    return next((what for what, pattern in patterns if pattern.search(name)), other)
 
 
-@lru_cache(maxsize=_NAMES_KEPT)
-def stage_of_name(name: str) -> str:
-    """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
-    return name if name in SPAN_KINDS else _first(_NAMES, name) or OTHER
-
-
-@lru_cache(maxsize=_NAMES_KEPT)
-def group_of(name: str) -> str:
-    """What kind of kernel a name is of."""
-    return "collective" if _first(_COLLECTIVE_NAMES, name) else _first(_GROUPS, name) or _REST
-
-
-@lru_cache(maxsize=_NAMES_KEPT)
-def _stage_of_span(name: str) -> str | None:
-    """The stage that a span of the host names; None if it names none."""
-    return _first(_SPANS, name)
+_cached: Final = lru_cache(maxsize=_NAMES_KEPT)
+stage_of_name: Final = _cached(partial(_first, _NAMES, OTHER))
+"""The stage of a kernel by its name."""
+_group_of: Final = _cached(partial(_first, _GROUPS, "other kernels"))
+_stage_of_span: Final = _cached(partial(_first, _SPANS, None))
 
 
 def launches_of(complete: Sequence[Event]) -> dict[int | None, tuple[float, str | None]]:
@@ -291,7 +280,6 @@ MAX_BYTES: Final = 128 * 2**20
 MAX_VALUES: Final = 8_000_000
 """Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
 and values then take less than 1 GB."""
-_GZIP: Final = b"\x1f\x8b"
 
 
 def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -304,26 +292,10 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     Raises:
         InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long.
     """
-    try:
-        with path.open("rb") as file, _unpacked(file) as unpacked:
-            text = unpacked.read(max_bytes + 1)
-        _check_size(text, path, max_bytes)
+    text = read_unpacked(path, max_bytes + 1)
+    _check_size(text, path, max_bytes)
+    with reading(f"{path}: is neither JSON nor gzipped JSON, or is damaged"):
         return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
-    except InvalidInputError:
-        raise
-    except EOFError:
-        refuse(f"{path}: is a gzip file that ends too early; copy or export the trace again")
-    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile):
-        refuse(f"{path}: is neither JSON nor gzipped JSON, or is damaged")
-    except OSError as error:
-        refuse(f"{path}: cannot be read: {error.strerror or error}")
-
-
-def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
-    """The file, decompressed as it is read if it is a gzip file."""
-    is_packed = file.read(len(_GZIP)) == _GZIP
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if is_packed else file
 
 
 def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
@@ -535,7 +507,7 @@ def _times(
     """The times of kernels, each with its iteration and its stage."""
     count = len(lengths_s)
     step, stages = np.array([p[0] for p in placed]), np.array([p[1] for p in placed])
-    groups = np.array([group_of(kernel.name) for *_, kernel in placed])
+    groups = np.array([_group_of(kernel.name) for *_, kernel in placed])
     start, spans = (
         np.array([getattr(kernel, key) for *_, kernel in placed]) * 1e-6
         for key in ("begin_us", "time_us")

@@ -162,14 +162,14 @@ def received_bytes(case: Case, placement: TablePlacement) -> float:
 def received_bytes_by_rank(case: Case, placement: TablePlacement) -> FloatArray:
     """Bytes that ranks ``[W]`` receive to go from the plan in use to this placement of a table.
 
-    Each rank receives the cells that it did not hold, or that were lost: their weights, and their
-    share of the row's optimizer state.
+    Each rank receives the cells that it did not hold: their weights, and their share of the row's
+    optimizer state.
     """
     received = np.zeros(case.topology.world_size)
     if case.moves is None:
         return received
     table = case.workload.table(placement.table)
-    before = (case.moves.held or case.moves.start).placement(placement.table).shards
+    before = case.moves.start.placement(placement.table).shards
     for new in placement.shards:
         kept = sum(common_cells(old, new) for old in before if old.rank == new.rank)
         received[new.rank] += new.num_rows * new.num_cols - kept

@@ -294,7 +294,7 @@ def _floors(priced: PricedPlans) -> Iterator[str]:
         floor_s = objective.separable_value(priced.works[i], types)
         yield from _above(f"floor {named}", floor_s or 0.0, time_s)
         shares = priced.rng.uniform(size=(2, slowest.shape[-1]))
-        whole = objective.box(types)
+        whole, box = objective.box(types), None
         if whole is not None:
             at = slowest[i][whole.first]
             low, high = shares[:, whole.first]

@@ -184,10 +184,8 @@ def _under_other_names(rng: np.random.Generator, case: Case, _: Answer) -> Made:
     def in_group(group: TableGroup | CountLimit) -> TableGroup | CountLimit:
         return replace(group, patterns=tuple(map(renamed, group.patterns)))
 
-    def in_plan(plan: Plan | None) -> Plan | None:
-        return plan and Plan(
-            placements=tuple(replace(p, table=names[p.table]) for p in plan.placements)
-        )
+    def in_plan(plan: Plan) -> Plan:
+        return Plan(placements=tuple(replace(p, table=names[p.table]) for p in plan.placements))
 
     changed = replace(
         rules,
@@ -196,9 +194,7 @@ def _under_other_names(rng: np.random.Generator, case: Case, _: Answer) -> Made:
         apart=tuple(map(in_group, rules.apart)),
         counts=tuple(map(in_group, rules.counts)),
     )
-    moves = case.moves and replace(
-        case.moves, start=in_plan(case.moves.start), held=in_plan(case.moves.held)
-    )
+    moves = case.moves and replace(case.moves, start=in_plan(case.moves.start))
 
     def in_day(day: Workload) -> Workload:
         tables = (replace(t, name=names[t.name], module=f"a.{t.module[::-1]}") for t in day.tables)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.problem import MoveLimit, TableConstraint
+from planner.problem import TableConstraint
 from tests.differential import check as checking
 from tests.differential.asking import Answer, Run, ask
 from tests.differential.case import Case
@@ -122,29 +122,6 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Record, "outcome", raised)
     monkeypatch.setattr("planner.solving.answer.guarded", lambda outcome, *_: (outcome, ()))
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
-
-
-def test_a_move_priced_as_though_nothing_were_lost_is_seen(
-    honest: tuple[Case, Enumerator, Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from planner.solving import prepare
-
-    case, _, answer = honest
-    assert answer.plan is not None
-    held = tuple(
-        replace(p, shards=tuple(s for s in p.shards if s.rank != 0)) for p in answer.plan.placements
-    )
-    lost = replace(
-        case, moves=MoveLimit(start=answer.plan, held=replace(answer.plan, placements=held))
-    )
-    assert check(lost, runs=(Run.USERS,)).faults == ()
-    usual = prepare.reshard
-
-    def forgetful(*plans: Plan, held: Plan, **more: object) -> object:
-        return usual(*plans, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(prepare, "reshard", forgetful)
-    assert {f.kind for f in check(lost, runs=(Run.USERS,)).faults} == {Kind.MOVE}
 
 
 def test_an_interrupted_search_may_find_nothing_but_not_prove_it(

@@ -189,7 +189,7 @@ def test_what_is_no_path_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"overrides: 'training\.pipeline' is no pair"):
         load_workload_file("small_demo", overrides=["training.pipeline"])  # type: ignore[arg-type]
     for given in (None, {"training.pipeline": "none"}):
-        with pytest.raises(InvalidInputError, match=r"overrides: .* is no list; give pairs"):
+        with pytest.raises(InvalidInputError, match=r"overrides: .* is no pair of texts; give"):
             load_workload_file("small_demo", overrides=given)  # type: ignore[arg-type]
 
 

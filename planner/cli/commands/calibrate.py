@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from costmodels.calibration.fitting import FitError
-    from planner.integrations.measure.gloo_ranks import Launch
     from planner.io.system.system_writer import Written
 
 _LEAST_CORES: Final = 2
@@ -53,7 +52,7 @@ class _Flags(spec.Flags):
     )
     quick: bool = spec.switch("Measure fewer points; constants are rougher.")
     ranks: int | None = spec.option(
-        "Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]",
+        "Number of ranks.  [default: 1 GPU, or 2 cores]",
         type=click.IntRange(1, 64),
     )
     seed: int = spec.option("Of the random points to measure.", default=0, type=click.INT)
@@ -99,22 +98,18 @@ def command(settings: Settings, flags: _Flags) -> int:
     random models are measured too. None of these models is one that 'validate torchrec' trains.
     Constants and their errors are written beside the system file.
 
-    It starts its own ranks, or measures those that torchrun has started on this host; the first
-    rank fits, writes and prints.
-
     Examples:
       shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
-      torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
+      shardplan calibrate --system h100_sxm --ranks 8 -o my.yaml
       shardplan calibrate --host                             what a call takes the host, in seconds
       shardplan calibrate --rows my.rows.jsonl               measure only
       shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
       shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
       shardplan plan dlrm.yaml --system my.yaml
     """
-    from planner.cli.environment import require_torchrec
+    from planner.cli.environment import refuse_launcher, require_torchrec
     from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
     from planner.io.system.measured_rows import read_rows
 
@@ -127,8 +122,7 @@ def command(settings: Settings, flags: _Flags) -> int:
     if flags.stored is not None:
         return _tell_rows(settings, flags.stored, flags)
     require_torchrec("calibrate", ("torch",))
-    launch = launch_of()
-    settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
+    refuse_launcher("calibrate")
     kind = flags.device
     if kind is None:
         count = sees_gpus()
@@ -140,15 +134,15 @@ def command(settings: Settings, flags: _Flags) -> int:
     if kind == "cuda" and flags.output is not None:
         spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
         locate(flags.system or "", "systems")
-    return _measure(settings, flags, launch, kind)
+    return _measure(settings, flags, kind)
 
 
-def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str) -> int:
-    """Measure GPUs or CPU cores; the first rank fits, writes and prints.
+def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
+    """Measure GPUs or CPU cores, fit, write and print.
 
     Raises:
-        InvalidInputError: the launcher has started too few ranks, or CPU ranks are to be measured
-            for the system of a GPU.
+        InvalidInputError: there are too few ranks, or CPU ranks are to be measured for the system
+            of a GPU.
     """
     from costmodels.calibration import device as designs
     from planner.cli.progress import status_line
@@ -160,29 +154,28 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
         "--device cuda",
     )
     if kind == "cpu" and flags.output is not None:
-        _calibrate_ranks(settings, flags, flags.output, launch)
+        _calibrate_ranks(settings, flags, flags.output)
         if flags.rows is None:
             return 0
     rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
-    world_size = _world_size(flags.ranks, launch, least=1)
+    world_size = flags.ranks or 1
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
     effort = designs.on_a_core(effort) if kind == "cpu" else effort
     job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
     with status_line(settings, f"{world_size} ranks on {kind}") as progress:
-        write_rows(job, world_size=world_size, launch=launch, progress=progress)
-    if launch is not None and launch.rank > 0:
-        return 0
+        write_rows(job, world_size=world_size, progress=progress)
     return _tell_rows(settings, rows, flags if kind == "cuda" else None)
 
 
 def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
-    from planner.integrations.host_calls import measure_host
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.io.system.system_writer import write_host_calls
 
     none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
     spec.refuse(kind == "cuda" and not sees_gpus(), none)
+    from planner.integrations.measure.device_rows import measure_host
+
     calls = measure_host(kind)
     written = [] if flags.output is None else [flags.output]
     for path in written:
@@ -250,10 +243,12 @@ def _print_fit(machine: str, result: Written) -> None:
         )
 
 
-def _calibrate_ranks(
-    settings: Settings, flags: _Flags, output: Path, launch: Launch | None
-) -> None:
-    """Measure CPU ranks; the first one fits their constants and writes their system file."""
+def _calibrate_ranks(settings: Settings, flags: _Flags, output: Path) -> None:
+    """Measure CPU ranks, fit their constants and write their system file.
+
+    Raises:
+        InvalidInputError: there are too few ranks.
+    """
     from costmodels.calibration.points import FULL, QUICK
     from planner.cli.environment import require_torchrec
     from planner.cli.progress import status_line
@@ -261,13 +256,16 @@ def _calibrate_ranks(
     from planner.io.system.system_writer import write_calibrated_system
 
     require_torchrec("calibrate")
-    world_size = _world_size(flags.ranks, launch, least=_LEAST_CORES)
+    world_size = flags.ranks or _LEAST_CORES
+    spec.refuse(
+        world_size < _LEAST_CORES,
+        "the constants of CPU ranks need at least 2 ranks, because they have collectives: give "
+        "--ranks 2",
+    )
     effort, words = (QUICK, "quick") if flags.quick else (FULL, "full")
     with status_line(settings, f"{world_size} ranks") as progress:
         progress("measuring")
-        points = measure_machine(effort, world_size=world_size, seed=flags.seed, launch=launch)
-        if launch is not None and launch.rank > 0:
-            return
+        points = measure_machine(effort, world_size=world_size, seed=flags.seed)
         progress("fitting")
         fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
     written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
@@ -275,26 +273,6 @@ def _calibrate_ranks(
     if not settings.json:
         _print(machine, fitted.errors)
     report_written(settings, *written, machine=machine, fit=[asdict(e) for e in fitted.errors])
-
-
-def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:
-    """Number of ranks to measure: as asked for, or started, or else ``least``.
-
-    Raises:
-        InvalidInputError: the launcher started another number than asked for, or too few.
-    """
-    found = launch.world_size if launch is not None else ranks or least
-    spec.refuse(
-        ranks not in (None, found),
-        f"--ranks is {ranks}, but the launcher has started {found} ranks: drop --ranks, or start "
-        f"{ranks}",
-    )
-    spec.refuse(
-        found < least,
-        "the constants of CPU ranks need at least 2 ranks, because they have collectives: "
-        "torchrun --standalone --nproc-per-node 2 -m planner calibrate ..., or --ranks 2",
-    )
-    return found
 
 
 def _print(machine: str, errors: Sequence[FitError]) -> None:

@@ -134,7 +134,8 @@ def stats_of(path: Path, workload: Workload) -> Stats:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
     from planner.errors import refuse
-    from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
+    from planner.profiling.profiler import find_sources, profile_files
+    from planner.profiling.statistics import ByFeature, ProfileOptions
     from planner.profiling.stats import load_stats, some_names
 
     if path.suffix == ".json":

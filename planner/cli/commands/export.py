@@ -74,11 +74,11 @@ def nccl_matrix(pipeline: CostPipeline, plan: Plan) -> tuple[str, str]:
     cluster. The command is printed.
     """
     from costmodels.shard_work.work import output_traffic_bytes
-    from planner.trace.kineto import buffer_bytes, matrix_text
+    from planner.trace.kineto import matrix_text
 
     traffic_bytes = output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology)
-    size = buffer_bytes(traffic_bytes)
-    return matrix_text(traffic_bytes), f"alltoallv_perf -b {size} -e {size} -a 3"
+    text, size = matrix_text(traffic_bytes)
+    return text, f"alltoallv_perf -b {size} -e {size} -a 3"
 
 
 def torchrec(pipeline: CostPipeline, plan: Plan) -> str:

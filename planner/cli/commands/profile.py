@@ -20,7 +20,7 @@ from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
 if TYPE_CHECKING:
-    from planner.profiling.profiler import ProfileOptions
+    from planner.profiling.statistics import ProfileOptions
     from planner.profiling.stats import Stats, TableStats
 
 Count = Annotated[int | None, count(2**48), "N"]
@@ -54,7 +54,7 @@ class ProfileFlags(spec.Flags):
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
     batch_sizes: Batches = spec.option(
-        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+        "Batch sizes for which distinct rows are counted.", default="2048,16384"
     )
     empty: str = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
@@ -80,7 +80,7 @@ class ProfileFlags(spec.Flags):
     def options(self) -> ProfileOptions:
         """How the data are counted."""
         from planner.io.table_map import parse_table_map
-        from planner.profiling.profiler import ProfileOptions
+        from planner.profiling.statistics import ProfileOptions
 
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()
@@ -167,12 +167,8 @@ def _print(stats: Stats, output: Path) -> None:
             "s": lambda row: _law(row[1], "exponent", "{:.2f}"),
             "q?": lambda row: _law(row[1], "shift", ""),
             "KS": lambda row: _law(row[1], "ks_ratio", "{:.3f}"),
-            "hot 1%": lambda row: share(
-                next(h.access_ratio for h in row[1].hottest_rows if h.hottest_rows_ratio == 0.01)
-            ),
-            "cache 10%": lambda row: share(
-                next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1)
-            ),
+            "hot 1%": lambda row: share(row[1].hottest_rows["0.01"]),
+            "cache 10%": lambda row: share(row[1].cache["0.1"]),
             "clustered": lambda row: (
                 "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no"
             ),

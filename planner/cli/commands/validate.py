@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -226,25 +226,21 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
     ranks = flags.ranks
-
-    def report(found: Sequence[Outcome]) -> None:
-        finished.extend(found)
-        progress(f"task {found[-1].task + 1} of {flags.tasks} done")
-
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
             topology = calibrated_topology(Path(folder), ranks, progress)
         else:
             topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
-        validate_tasks(
+        for found in validate_tasks(
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
             what=flags.what,
-            progress=report,
-        )
+        ):
+            finished.extend(found)
+            progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
 
 @spec.command("A profiler's trace of your own run.", command)

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from costmodels.datatypes import DataType
 from costmodels.layers import joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
 
 # ------------------ what an operator is
@@ -51,31 +52,28 @@ PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 CONVOLUTION: Final = "convolution"
 _NAMES: Final = {
     OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
-        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm
-        rms_norm batch_norm_with_update _weight_norm_interface""",
+        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm rms_norm
+        batch_norm_with_update _weight_norm_interface""",
     OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
     OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
         index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
-        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss
-        scatter_reduce index_copy masked_scatter embedding_renorm_""",
+        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss scatter_reduce
+        index_copy masked_scatter embedding_renorm_""",
     OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
-        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss
-        smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero
-        mv addmv dot vdot _trilinear std_mean median kthvalue aminmax histc
-        cumprod cummax cummin logcumsumexp multi_margin_loss
-        max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
-        _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
-    OperatorKind.ELEMENTWISE: """cat stack clone copy copy_ _to_copy fill fill_ zeros ones full
-        full_like zeros_like ones_like arange linspace native_dropout constant_pad_nd where
-        masked_fill masked_fill_ repeat gelu silu relu relu_ threshold hardtanh leaky_relu elu
-        bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor new_zeros new_ones
-        new_full roll flip zero_ slice_scatter select_scatter one_hot repeat_interleave
-        glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward hardswish
-        hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye diag_embed
-        rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d
-        upsample_linear1d upsample_bilinear2d im2col col2im
-        fake_quantize_per_tensor_affine_cachemask""",
+        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss smooth_l1_loss
+        binary_cross_entropy_with_logits binary_cross_entropy count_nonzero mv addmv dot vdot
+        _trilinear std_mean median kthvalue aminmax histc cumprod cummax cummin logcumsumexp
+        multi_margin_loss max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
+        avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
+    OperatorKind.ELEMENTWISE: """cat stack copy copy_ _to_copy fill fill_ zeros ones full full_like
+        zeros_like ones_like arange linspace native_dropout constant_pad_nd where masked_fill
+        masked_fill_ repeat bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor
+        new_zeros new_ones new_full roll flip zero_ slice_scatter select_scatter one_hot
+        repeat_interleave glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward
+        hardswish hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye
+        diag_embed rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d upsample_linear1d
+        upsample_bilinear2d im2col col2im fake_quantize_per_tensor_affine_cachemask""",
     OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
         multinomial randperm mode""",
 }
@@ -123,6 +121,24 @@ def data_type(tensor: torch.Tensor) -> DataType:
     return _TYPES.get(tensor.dtype, DataType.FP32)
 
 
+class Call(NamedTuple):
+    """A call of an operator, with the tensors that it reads and makes."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    out: Any
+    read: list[torch.Tensor]
+    made: list[torch.Tensor]
+
+    def given(self, name: str) -> Any:
+        """An argument by its name, however it was given, or its default; None if there is none."""
+        declared = self.func._schema.arguments
+        defaults = {a.name: a.default_value for a in declared}
+        positional = zip((a.name for a in declared), self.args, strict=False)
+        return (defaults | dict(positional) | self.kwargs).get(name)
+
+
 class Product(NamedTuple):
     """An operator that is priced as a matrix product, or a fused attention.
 
@@ -135,9 +151,7 @@ class Product(NamedTuple):
     is_causal: bool = False
 
 
-def product_of(
-    func: Any, path: str, args: Any, kwargs: Any, read: list[torch.Tensor], out: Any
-) -> Product | None:
+def product_of(call: Call, path: str) -> Product | None:
     """An operator as a product; None for all others.
 
     A convolution is one of patches and filters: the input is ``[samples, channels, ...]``, the
@@ -148,18 +162,24 @@ def product_of(
     Raises:
         InvalidInputError: a product has operands of two types.
     """
-    name = operator_name(func)
+    name = operator_name(call.func)
     if name in PRODUCTS:
-        left, right = args[PRODUCTS[name] : PRODUCTS[name] + 2]
-        _refuse_mixed(name, path, (left, right))
+        left, right = call.args[PRODUCTS[name] : PRODUCTS[name] + 2]
+        if left.dtype is not right.dtype and name != "_scaled_mm":
+            # No device runs it, though fake tensors do; scaled products may mix eight-bit numbers.
+            types = [str(x.dtype).removeprefix("torch.") for x in (left, right)]
+            refuse(
+                f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
+                "parameters one type, or trace with --autocast as the model trains"
+            )
         is_batched = name in ("bmm", "baddbmm")
         shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
         kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
         return Product(kind, tuple(map(int, shape)), (left, right))
     if name == CONVOLUTION:
-        given, filters = args[:2]
-        transposed, groups = (_named(func, args, kwargs, x) for x in ("transposed", "groups"))
-        rows = given if transposed else out
+        given, filters = call.args[:2]
+        transposed, groups = call.given("transposed"), call.given("groups")
+        rows = given if transposed else call.out
         outer, inner = int(filters.shape[0]) // groups, math.prod(map(int, filters.shape[1:]))
         columns = (outer, inner) if transposed else (inner, outer)
         shape = (groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns)
@@ -169,35 +189,10 @@ def product_of(
         "_flash_attention_forward",
         "_efficient_attention_forward",
     ):
-        query, key, value = read[:3]
+        query, key, value = call.read[:3]
         sizes = (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1])
         shape = (math.prod(query.shape[:-2]), *map(int, sizes))
-        causal = bool(_named(func, args, kwargs, "is_causal"))
-        return Product(OperatorKind.ATTENTION, shape, (query, key), causal)
-    return None
-
-
-def _refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
-    """Refuse products of two types, which run on no device, but are allowed on fake tensors.
-
-    Scaled products of two kinds of eight-bit numbers are the exception.
-    """
-    types = [str(x.dtype).removeprefix("torch.") for x in operands]
-    if len(set(types)) > 1 and name != "_scaled_mm":
-        message = (
-            f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
-            "parameters one type, or trace with --autocast as the model trains"
-        )
-        raise InvalidInputError(message)
-
-
-def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """An argument by its name, given by name or by position; None if it was not given."""
-    if name in kwargs:
-        return kwargs[name]
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name == name:
-            return args[place] if place < len(args) else argument.default_value
+        return Product(OperatorKind.ATTENTION, shape, (query, key), bool(call.given("is_causal")))
     return None
 
 
@@ -297,36 +292,29 @@ class Recorder(TorchDispatchMode):
     again.
 
     Args:
-        parameters: the storages of trained tensors, with the elements and bytes of each.
+        parameters: the trained tensors; those that share a storage count once.
         forward: the recorder of the forward pass, for a backward pass.
     """
 
-    def __init__(
-        self, parameters: dict[int, tuple[int, float]], forward: Recorder | None = None
-    ) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], forward: Recorder | None = None) -> None:
         """Start with empty lists."""
         super().__init__()
         self._forward = forward
         self._listed: list[Operator] = []
         self._after: set[int] = set()
         self.remarks: dict[str, str] = {}
-        self.unused = dict(parameters)
-        self._parameters = frozenset(parameters)
-        self._cast: set[int] = set()
-        self._looked_up: set[int] = set()
-        self._saved: set[int] = set()
-        self._pending_bytes = 0.0
+        self.unused = {
+            _storage(x): (int(x.numel()), float(x.numel() * x.element_size())) for x in parameters
+        }
+        self._parameters = frozenset(self.unused)
+        self._cast, self._looked_up, self._saved, self._followed = (set[int]() for _ in range(4))
+        self._without_gradients = set[int]()
+        self._pending_bytes, self._silent, self._own = 0.0, 0, False
         self._last: frozenset[int] = frozenset()
         self._path: list[str] = []
         self._names: dict[nn.Module, str] = {}
-        self._paths: frozenset[str] = frozenset()
-        self._silent = 0
-        self._own = False
         self._alive: list[Any] = []
-        self._followed: set[int] = set()
         self._nodes: list[tuple[int, int]] = []
-        self._without_gradients: set[int] = set()
-        self._places: dict[tuple[object, ...], list[int]] | None = None
 
     def operators(self, *, after: bool) -> list[Operator]:
         """The operators after the tables, or those before them."""
@@ -343,15 +331,13 @@ class Recorder(TorchDispatchMode):
     def inside(self, module: nn.Module) -> Iterator[None]:
         """A context in which operators are listed under the part of a module that runs them."""
         self._names = {child: path for path, child in module.named_modules()}
-        self._paths = frozenset(self._names.values())
         with contextlib.ExitStack() as stack:
             for child in self._names:
-                if isinstance(child, torch.jit.ScriptModule):
-                    continue  # takes no hooks
-                enter = child.register_forward_pre_hook(self._enter, with_kwargs=True)
-                leave = child.register_forward_hook(self._leave, always_call=True)
-                stack.callback(enter.remove)
-                stack.callback(leave.remove)
+                if not isinstance(child, torch.jit.ScriptModule):  # which takes no hooks
+                    enter = child.register_forward_pre_hook(self._enter, with_kwargs=True)
+                    leave = child.register_forward_hook(self._leave, always_call=True)
+                    stack.callback(enter.remove)
+                    stack.callback(leave.remove)
             yield
 
     def again(self, operator: Operator) -> None:
@@ -361,44 +347,32 @@ class Recorder(TorchDispatchMode):
         equal work. If the forward pass ran it without gradients, as in a checkpoint of the older
         kind, only now is it known which of its operands need a gradient.
         """
-        if self._places is None:
-            self._places = self._by_work()
         places = self._places.get((operator.name, *_work(operator)))
-        if places is None and operator.name not in self._paths:
+        if places is None and operator.name not in self._names.values():
             places = self._places.get(_work(operator))
         if places is None:
             return
-        while places:
-            place = places.pop()
-            known = self._listed[place]
-            if known.is_recomputed:
-                continue
-            if place in self._without_gradients:
-                known = replace(
-                    known,
-                    left_gradient=operator.left_gradient,
-                    right_gradient=operator.right_gradient,
-                    backward_bytes=operator.backward_bytes,
-                )
-            self._listed[place] = replace(known, is_recomputed=True)
+        while places and self._listed[places[-1]].is_recomputed:
+            places.pop()
+        if not places:
+            words = "a checkpoint inside another computes operators more than once again: once"
+            self.remarks["nested"] = f"{words} counts"
             return
-        words = "a checkpoint inside another computes operators more than once again: once counts"
-        self.remarks["nested"] = words
+        place = places.pop()
+        names = ("left_gradient", "right_gradient", "backward_bytes")
+        known = {n: getattr(operator, n) for n in names if place in self._without_gradients}
+        self._listed[place] = replace(self._listed[place], is_recomputed=True, **known)
 
     def results(self, outputs: list[torch.Tensor]) -> None:
         """Note from which ``outputs`` gradients start; other operators have no backward pass."""
         if self._parameters and not outputs:
             words = "no result of the module has a gradient: no backward pass is listed"
             self.remarks["no gradient"] = words
+        none: dict[str, Any] = dict(left_gradient=False, right_gradient=False)
         reached = reached_nodes(outputs)
         for place, node in self._nodes:
             if node not in reached:
-                self._listed[place] = replace(
-                    self._listed[place],
-                    left_gradient=False,
-                    right_gradient=False,
-                    backward_bytes=0.0,
-                )
+                self._listed[place] = replace(self._listed[place], **none, backward_bytes=0.0)
 
     def end(self) -> None:
         """End the forward pass; tensors kept since the last operator belong to that operator."""
@@ -409,15 +383,15 @@ class Recorder(TorchDispatchMode):
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note a tensor that the backward pass needs; storages count once, parameters never."""
         storage = _storage(tensor)
+        is_new = storage not in self._saved and storage not in self._parameters
         self._alive.append(tensor)
-        if storage in self._saved or storage in self._parameters:
-            return tensor
         self._saved.add(storage)
-        size = float(tensor.untyped_storage().nbytes())
-        if storage in self._last and not self._silent:
-            self._keep_with_last(size)
-        elif not self._silent:
-            self._pending_bytes += size
+        if is_new and not self._silent:
+            size = float(tensor.untyped_storage().nbytes())
+            if storage in self._last:
+                self._keep_with_last(size)
+            else:
+                self._pending_bytes += size
         return tensor
 
     def _keep_with_last(self, size: float) -> None:
@@ -444,7 +418,8 @@ class Recorder(TorchDispatchMode):
         read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         self._alive += made
-        if self._casts_parameter(func, read, made):
+        call = Call(func, args, kwargs, out, read, made)
+        if self._casts_parameter(call):
             return out
         is_after = any(_storage(x) in self._looked_up for x in read)
         self._own = is_in_own_function()
@@ -454,8 +429,7 @@ class Recorder(TorchDispatchMode):
         if is_after:
             self._looked_up.update(map(_storage, made))
         if not self._silent and made and not is_free(func):
-            operator = self._operator(func, args, kwargs, out, read, made)
-            self._list(func, operator, made, is_after=is_after)
+            self._list(call, is_after=is_after)
         return out
 
     # -- private --------------------------------------------------------------------------------
@@ -468,18 +442,17 @@ class Recorder(TorchDispatchMode):
             self._after.update(range(len(self._listed), len(self._listed) + len(operators)))
         self._listed += operators
 
-    def _casts_parameter(
-        self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor]
-    ) -> bool:
+    def _casts_parameter(self, call: Call) -> bool:
         """Whether autocast casts a trained tensor here, which is told of the product that reads it.
 
         The product then counts the elements and bytes of the tensor.
         """
-        if operator_name(func) != "_to_copy" or _storage(read[0]) not in self._parameters:
+        if operator_name(call.func) != "_to_copy":
             return False
-        if read[0].element_size() <= made[0].element_size():
+        source, made = call.read[0], call.made[0]
+        given, cast = _storage(source), _storage(made)
+        if given not in self._parameters or source.element_size() <= made.element_size():
             return False
-        given, cast = _storage(read[0]), _storage(made[0])
         self._cast.add(cast)
         self.unused[cast] = self.unused.pop(given, (0, 0.0))
         return True
@@ -491,7 +464,8 @@ class Recorder(TorchDispatchMode):
         )
         return found if self._own or torch.is_grad_enabled() else (False,) * len(found)
 
-    def _by_work(self) -> dict[tuple[object, ...], list[int]]:
+    @cached_property
+    def _places(self) -> dict[tuple[object, ...], list[int]]:
         """The positions of operators by their work, with the name of their module and without.
 
         Operators that ran without gradients are last, so that they are taken first.
@@ -504,33 +478,22 @@ class Recorder(TorchDispatchMode):
             places.sort(key=lambda place: self._listed[place].left_gradient, reverse=True)
         return found
 
-    def _list(
-        self, func: Any, operator: Operator, made: list[torch.Tensor], *, is_after: bool
-    ) -> None:
+    def _list(self, call: Call, *, is_after: bool) -> None:
         """List an operator, and remember the node of autograd's graph for its gradients.
 
         That is the newest one, of the operator or of the ``torch.autograd.Function`` around it. An
         operator that writes into a part of a tensor has no node of its own.
         """
-        place, self._last = len(self._listed), frozenset(map(_storage, made))
-        self._add([operator], is_after=is_after)
+        place, self._last = len(self._listed), frozenset(map(_storage, call.made))
+        self._add([self._operator(call)], is_after=is_after)
         if self._own:
             self._without_gradients.add(place)
-        if self._own or (torch.is_grad_enabled() and not func._schema.is_mutable):
+        if self._own or (torch.is_grad_enabled() and not call.func._schema.is_mutable):
             self._nodes.append((place, int(torch.autograd._get_sequence_nr()) - 1))
 
-    def _operator(
-        self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        out: Any,
-        read: list[torch.Tensor],
-        made: list[torch.Tensor],
-    ) -> Operator:
-        name = operator_name(func)
-        kind = kind_of(func)
-        read_bytes = bytes_of(read)
+    def _operator(self, call: Call) -> Operator:
+        func, read, made = call.func, call.read, call.made
+        name, kind, read_bytes = operator_name(func), kind_of(func), bytes_of(read)
         if kind is OperatorKind.GATHER:
             read_bytes = min(read_bytes, bytes_of(made) + bytes_of(read[1:]))
         # Elements and bytes of trained tensors that no operator before has read.
@@ -547,7 +510,7 @@ class Recorder(TorchDispatchMode):
         self._pending_bytes = 0.0
         can_have = any(x.is_floating_point() or x.is_complex() for x in made)
         has_gradient = can_have and any(self._needs(read))
-        if product := product_of(func, path, args, kwargs, read, out):
+        if product := product_of(call, path):
             gradients = self._needs(product.operands)
             if product.kind is OperatorKind.ATTENTION:
                 gradients = (has_gradient, has_gradient)
@@ -564,7 +527,7 @@ class Recorder(TorchDispatchMode):
         if kind is None:
             words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)
-            flop = float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
+            flop = counter(*call.args, **call.kwargs, out_val=call.out) if counter else 0
             lost = f", and {flop:.3g} FLOP of it are not counted" if flop else ""
             self.remarks.setdefault(name, f"{words} moves{lost}")
         if name in SORTS:

@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, Keyed
 from costmodels.dense.rewriting import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
 
 
@@ -63,56 +63,42 @@ def trace_dense(
         autocast: the type in which products compute under ``torch.autocast``; None without it.
 
     Raises:
-        InvalidInputError: the module cannot be traced on fake tensors, or has lazy layers that
-            have not run.
+        InvalidInputError: it cannot be traced on fake tensors, or has lazy layers that never ran.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     found = lookups_of(module)
     tensors = _module_tensors(module, fake, tuple(found))
-    recorder = Recorder(_trained(tensors))
+    recorder = Recorder([t for t in tensors.values() if t.requires_grad])
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
+    faked = _reparametrize_module(module, tensors, tie_weights=True)
     try:
-        args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
-        with (
-            fake,
-            _changed(module, found, recorder, fake),
-            _reparametrize_module(module, tensors, tie_weights=True),
-        ):
+        args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
+        with fake, _changed(module, found, recorder, fake), faked:
             with computing, keeping, recorder.inside(module), recorder:
                 output = module(*args, **kwargs)
             recorder.end()
             outputs = _differentiable(output)
             recorder.results(outputs)
-            backward = Recorder({}, forward=recorder)
+            backward = Recorder((), forward=recorder)
             with backward.inside(module), backward:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     except InvalidInputError:
         raise
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
-        message = (
+        refuse(
             f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
             f"{text}; describe the dense part by dense.layers instead"
         )
-        raise InvalidInputError(message) from error
-    return _trace(recorder, outputs, batch_size, has_tables=bool(found))
-
-
-def _trace(
-    recorder: Recorder, outputs: list[torch.Tensor], batch_size: int, *, has_tables: bool
-) -> DenseTrace:
     before, after = recorder.operators(after=False), recorder.operators(after=True)
-    if not has_tables:
+    if not found:
         before, after = [], before + after
-    after += [_loss(x) for x in outputs if x.numel() > 1]
-    after += _unused(recorder)
-    return DenseTrace(
-        operators=OperatorList(
-            batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
-        ),
-        remarks=tuple(recorder.remarks.values()),
+    after += [_loss(x) for x in outputs if x.numel() > 1] + _unused(recorder)
+    operators = OperatorList(
+        batch_size_per_rank=batch_size, before_tables=folded(before), after_tables=folded(after)
     )
+    return DenseTrace(operators=operators, remarks=tuple(recorder.remarks.values()))
 
 
 @contextlib.contextmanager
@@ -148,15 +134,6 @@ def _changed(
             vars(owner)["forward"] = vectors
             stack.callback(vars(owner).pop, "forward")
         yield
-
-
-def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
-    """Elements and bytes of each trained tensor, by its storage; shared ones count once."""
-    return {
-        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
-        for t in tensors.values()
-        if t.requires_grad
-    }
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:
@@ -225,32 +202,26 @@ _OWN = frozenset({"_parameters", "_buffers", "_modules"})
 """Attributes of a module that hold what is replaced as parameters and buffers."""
 
 
-def _refuse_lazy(module: nn.Module) -> None:
-    """Refuse lazy layers, whose sizes are known only after they have run.
+def _module_tensors(
+    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Parameters and buffers as fake tensors, without those of tables.
 
     Raises:
-        InvalidInputError: there is such a layer.
+        InvalidInputError: there are lazy layers, whose sizes are known only after they have run.
     """
-    found = [
+    lazy = [
         f"{path or 'the model itself'} ({type(child).__name__})"
         for path, child in module.named_modules()
         if any(map(is_lazy, (*child._parameters.values(), *child._buffers.values())))
     ]
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        message = (
+    if lazy:
+        more = f" and {len(lazy) - 5} more" if len(lazy) > 5 else ""
+        refuse(
             f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
-            f"not known: {', '.join(found[:5])}{more}; give their sizes, such as nn.Linear(in, "
+            f"not known: {', '.join(lazy[:5])}{more}; give their sizes, such as nn.Linear(in, "
             "out), or run the model once before you return it"
         )
-        raise InvalidInputError(message)
-
-
-def _module_tensors(
-    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
-) -> dict[str, torch.Tensor]:
-    """Parameters and buffers as fake tensors, without those of tables."""
-    _refuse_lazy(module)
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:
@@ -269,6 +240,10 @@ def _arguments(
     """The arguments of ``forward`` with fake tensors: a tuple, a mapping, or a single argument."""
 
     def faked(value: Any) -> Any:
+        if isinstance(value, KeyedJaggedTensor):
+            value = (
+                value.sync()
+            )  # the host has to know lengths, because fake tensors have no values
         made = _faked(value, fake)
         if made is value:
             return value
@@ -329,11 +304,6 @@ def lookups_of(module: nn.Module) -> dict[str, nn.Module]:
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     kinds = (EmbeddingBagCollection, EmbeddingCollection)
     return {path: child for path, child in module.named_modules() if isinstance(child, kinds)}
-
-
-def synchronized(value: Any) -> Any:
-    """Jagged inputs with lengths that the host knows, because fake tensors have no values."""
-    return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
 
 
 def _type_of(module: nn.Module) -> torch.dtype:

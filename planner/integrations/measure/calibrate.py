@@ -16,7 +16,7 @@ from costmodels.calibration.points import QUICK, CalibrationPoints, MeasuringEff
 from costmodels.measured.cpu_constants import Caches
 from costmodels.topology import Topology
 from planner.errors import refuse
-from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks
+from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.io import load_system
 from planner.io.system.system_writer import write_calibrated_system
 from planner.support.files import write_text_atomic
@@ -28,15 +28,12 @@ _MOST_L3_BYTES = 32e6
 """A larger cache is taken for shared with virtual machines that a guest cannot see."""
 
 
-def measure_machine(
-    effort: MeasuringEffort, *, world_size: int, seed: int, launch: Launch | None = None
-) -> CalibrationPoints:
-    """Run all microbenchmarks; lookups differ from rank to rank, which gives more points.
+def measure_machine(effort: MeasuringEffort, *, world_size: int, seed: int) -> CalibrationPoints:
+    """Run all microbenchmarks; lookups differ from rank to rank, which gives more points."""
+    from planner.integrations.measure.microbench_cpu import measure_rank
 
-    ``launch`` is the job in which this process is a rank, if a launcher started it.
-    """
     own = effort.shared_by(world_size)
-    per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
+    per_rank = run_on_ranks(measure_rank, world_size, own, seed)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
         steps=tuple(
@@ -52,15 +49,6 @@ def measure_machine(
         pace_s=geometric_mean(points.pace_s or math.nan for points in per_rank),
         pace_sigma_ratio=max(points.pace_sigma_ratio for points in per_rank),
     )
-
-
-def _measure_rank(
-    rank: int, world_size: int, effort: MeasuringEffort, seed: int
-) -> CalibrationPoints:
-    """Measure one rank; torch is imported here, so that only the ranks import it."""
-    from planner.integrations.measure.microbench_cpu import measure_rank
-
-    return measure_rank(rank, world_size, effort, seed)
 
 
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
@@ -115,38 +103,24 @@ def sees_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def write_rows(
-    job: DeviceJob,
-    *,
-    world_size: int,
-    launch: Launch | None = None,
-    progress: Callable[[str], None],
-) -> None:
+def write_rows(job: DeviceJob, *, world_size: int, progress: Callable[[str], None]) -> None:
     """Measure a device row by row into ``job.path``, by ranks with one device each.
 
     Raises:
         InvalidInputError: the file cannot be written, or there are fewer GPUs than ranks.
     """
+    from planner.integrations.measure.device_rows import measure_device
+
     on_gpus = job.kind == "cuda"
     if on_gpus and not 0 < world_size <= sees_gpus():
         refuse(f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}")
     path, total = Path(job.path), 1 + len(device_points(job.effort, job.seed))
     if world_size > 1:
         total += len(exchange_points(world_size, size_ratio=job.effort.size_ratio))
-    if launch is None or launch.rank == 0:
-        write_text_atomic(path, "")
+    write_text_atomic(path, "")
 
     def tell() -> None:
         done = path.read_bytes().count(b"\n") if path.exists() else 0
         progress(f"measured {done} of about {total} points")
 
-    run_on_ranks(
-        _measure_device, world_size, job, launch=launch, on_gpus=on_gpus, while_waiting=tell
-    )
-
-
-def _measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
-    """Measure as one rank; torch is imported here, so that only the ranks import it."""
-    from planner.integrations.measure.device_rows import measure_device
-
-    measure_device(rank, world_size, job)
+    run_on_ranks(measure_device, world_size, job, on_gpus=on_gpus, while_waiting=tell)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -24,16 +23,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from costmodels.calibration import device as designs
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
-from planner.integrations.host_calls import measure_host
 from planner.integrations.measure.calibrate import machine_name, memory_bytes
 from planner.integrations.measure.gloo_ranks import rendezvous
 from planner.integrations.measure.synthetic_indices import IndexSampler
-from planner.support.cores import usable_cores
 
 Step = Callable[[int], object]
 """Work to be timed; its argument counts the calls, so that inputs can take turns."""
@@ -103,8 +101,14 @@ class Cuda(Cores):
         """Take the device and time its sleep."""
         torch.cuda.set_device(index)
         self.device = torch.device("cuda", index)
-        self._cycles_per_s = self._cycle_rate()
         self._hold_s = _HOLD_S
+        for _ in range(2):  # the second sleep counts
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record()
+            torch.cuda._sleep(_SLEEP_CYCLES)
+            ended.record()
+            torch.cuda.synchronize()
+        self._cycles_per_s = _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
     @property
     def memory_bytes(self) -> float:
@@ -126,8 +130,7 @@ class Cuda(Cores):
                 self._hold_s *= 2.0
                 marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
             was_held = was_held and queued_in_time
-            pairs = pairwise(marks)
-            times.append([1e-3 * a.elapsed_time(b) for a, b in pairs])
+            times.append([1e-3 * a.elapsed_time(b) for a, b in pairwise(marks)])
         if not was_held:
             self._hold_s = _HOLD_S
         return TimedCall(each_s=tuple(zip(*times, strict=True)), is_held=was_held)
@@ -147,16 +150,6 @@ class Cuda(Cores):
         torch.cuda.synchronize(self.device)
         return marks, queued_in_time
 
-    def _cycle_rate(self) -> float:
-        """Cycles of a sleep per second, from the second of two sleeps."""
-        for _ in range(2):
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begun.record()
-            torch.cuda._sleep(_SLEEP_CYCLES)
-            ended.record()
-            torch.cuda.synchronize()
-        return _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
-
     def tidy(self) -> None:
         """Give freed memory back to the device."""
         super().tidy()
@@ -169,7 +162,6 @@ class Cuda(Cores):
             "gpu": properties.name,
             "sms": properties.multi_processor_count,
             "mem": properties.total_memory,
-            "l2": getattr(properties, "L2_cache_size", None),
             "cuda": torch.version.cuda,
             **_software(),
         }
@@ -179,8 +171,6 @@ def _software() -> dict[str, Any]:
     """Versions; that of NVIDIA's driver as its kernel module says, where there is one."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpus": usable_cores(),
         "measured": datetime.now(UTC).date().isoformat(),
     }
     for package, key in _PACKAGES.items():
@@ -202,79 +192,70 @@ _COLLECTIVES_IN_A_ROW: Final = 10
 _CACHE_WARM_UP: Final = 16
 """Batches after which a cache of rows holds what it will hold."""
 _MOST_HELD_INDICES: Final = 3e7
+_CALLS: Final = 200
+_PASSES: Final = 20
+"""Calls of the host in a repeat: some milliseconds, so that most repeats meet no other process."""
+_HOST_REPEATS: Final = 41
+_HOST_WARM_UP: Final = 50
+_UNDISTURBED: Final = 0.25
+"""Quantile of the repeats that counts, as other processes only ever add to a time."""
 _GRADIENT: Final = 1e-3
 _BROKEN: Final = ("CUDA error", "illegal memory access", "NCCL error")
 """Words of errors after which a process can do nothing more on its GPU."""
 
 
-class _BrokenError(Exception):
-    """The device takes no further work from this process."""
-
-
-class _Rows:
-    """The file of rows; without a path nothing is written."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def add(self, row: designs.Row) -> None:
-        """Append one row, so that it is on disk before the next point begins."""
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-
-    def measured(self, point: designs.Row, measure: Callable[[], designs.Row]) -> None:
-        """Append the point with what ``measure`` finds, or with its error.
-
-        Raises:
-            _BrokenError: the device is of no use any more.
-        """
-        try:
-            self.add({**point, **measure()})
-        except Exception as error:  # whatever fails, the other points are still worth measuring
-            self.add({**point, "error": _told(error)})
-            if any(words in str(error) for words in _BROKEN) and not isinstance(
-                error, torch.cuda.OutOfMemoryError
-            ):
-                raise _BrokenError from error
-
-
 def measure_device(rank: int, world_size: int, job: designs.DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device, size = Cuda(rank) if job.kind == "cuda" else Cores(), job.effort.size_ratio
-    rows = _Rows(Path(job.path) if rank == 0 else None)
-    rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
-    try:
-        for case in designs.exchange_points(world_size, size_ratio=size) if world_size > 1 else ():
-            point = {
-                "block": "collectives",
-                "operation": case.operation,
-                "ranks": world_size,
-                "sent_bytes": list(case.sent_bytes),
-                "kept_bytes": list(case.kept_bytes),
-                "backend": "nccl" if device.device.type == "cuda" else "gloo",
-            }
-            rows.measured(point, partial(_exchanged, device, case, rank, job.effort.repeats))
+    device = Cuda(rank) if job.kind == "cuda" else Cores()
+
+    def add(row: designs.Row) -> None:
+        """Append a row, so that it is on disk before the next point begins."""
         if rank == 0:
-            _measure_alone(device, rows, job)
-    except _BrokenError:
-        rows.add({"block": "ceilings", "what": "rest", "error": "the device failed; not measured"})
+            with Path(job.path).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
+    for point, measure in _measurements(device, rank, world_size, job):
+        try:
+            add({**point, **measure()})
+        except Exception as error:  # whatever fails, the other points are still worth measuring
+            add({**point, "error": f"{type(error).__name__}: {error}"[:400]})
+            is_full = isinstance(error, torch.cuda.OutOfMemoryError)
+            if not is_full and any(words in str(error) for words in _BROKEN):
+                reason = "the device failed; not measured"
+                add({"block": "ceilings", "what": "rest", "error": reason})
+                return
+        device.tidy()
 
 
-def _measure_alone(device: Cores, rows: _Rows, job: designs.DeviceJob) -> None:
-    """Everything that needs one device only, of what this device and its software have."""
+def _measurements(
+    device: Cores, rank: int, world_size: int, job: designs.DeviceJob
+) -> Iterator[tuple[designs.Row, Callable[[], designs.Row]]]:
+    """The points that this rank measures, as far as its device and software go, and how."""
+    point: designs.Row
+    size, repeats, on_cpu = job.effort.size_ratio, job.effort.repeats, device.device.type == "cpu"
+    for case in designs.exchange_points(world_size, size_ratio=size) if world_size > 1 else ():
+        point = {
+            "block": "collectives",
+            "operation": case.operation,
+            "ranks": world_size,
+            "sent_bytes": list(case.sent_bytes),
+            "kept_bytes": list(case.kept_bytes),
+            "backend": "gloo" if on_cpu else "nccl",
+        }
+        yield point, partial(_exchanged, device, case, rank, repeats)
+    if rank > 0:
+        return
     missing: dict[str, str] = {}
-    if device.device.type == "cpu":
+    if on_cpu:
         missing = dict.fromkeys(("uvm", "uvmc"), "CPU cores have no memory of their own")
     if find_spec("fbgemm_gpu") is None:
         missing = dict.fromkeys(designs.LOOKUP_BLOCKS, "fbgemm_gpu is not installed")
     for point in designs.device_points(job.effort, job.seed, memory_bytes=device.memory_bytes):
         if point["block"] not in missing:
-            measure = MEASURES[point.get("what", "lookup")]
-            rows.measured(point, partial(measure, device, point, job.effort.repeats))
-            device.tidy()
+            yield point, partial(MEASURES[point.get("what", "lookup")], device, point, repeats)
     for block, error in missing.items():
-        rows.add({"block": block, "error": error})
+        yield {"block": block}, partial(dict, error=error)
 
 
 def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
@@ -288,25 +269,55 @@ def _kernel_gap(device: Cores, _: designs.Row, repeats: int) -> designs.Row:
     return {"us_each": _us(median(seconds)) / designs.KERNELS_IN_A_ROW}
 
 
-@cache
-def _host_calls(device: torch.device) -> designs.HostCalls:
-    return measure_host(device)
-
-
 def _host_call(device: Cores, row: designs.Row, _: int) -> designs.Row:
     """A call of the host, issued back to back."""
     name = "eager_call_s" if row["what"] == designs.EAGER_CALL else "eager_pass_s"
-    return {"wall_us": _us(getattr(_host_calls(device.device), name))}
+    return {"wall_us": _us(getattr(measure_host(device.device), name))}
+
+
+@cache
+def measure_host(device: torch.device | str) -> designs.HostCalls:
+    """Seconds of an eager call and of a tiny pass, after a warm-up, in about a second.
+
+    On CUDA each call is followed by the record of an event, and the device has finished before the
+    clock is read.
+    """
+    measured = torch.device(device)
+    values = torch.zeros(8, device=measured)
+    layer, samples = nn.Linear(8, 8).to(measured), torch.randn(8, 8, device=measured)
+    on_gpu = measured.type == "cuda"
+    name = f"host of {torch.cuda.get_device_name(measured)}" if on_gpu else "eager calls on cpu"
+    return designs.HostCalls(
+        eager_call_s=_call_s(lambda: values.add_(1), _CALLS, measured),
+        eager_pass_s=_call_s(lambda: layer(samples).sum().backward(), _PASSES, measured),
+        machine=f"{name}, PyTorch {torch.__version__.partition('+')[0]}",
+    )
+
+
+def _call_s(call: Callable[[], object], number: int, device: torch.device) -> float:
+    """Seconds of one of ``number`` calls, issued back to back."""
+    on_gpu = device.type == "cuda"
+    synchronize = partial(torch.cuda.synchronize, device) if on_gpu else lambda: None
+    for _ in range(_HOST_WARM_UP):
+        call()
+    times_s = []
+    for _ in range(_HOST_REPEATS):
+        events = [torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(number)]
+        synchronize()
+        start_s = time.perf_counter()
+        for event in events:
+            call()
+            if event is not None:
+                event.record()
+        synchronize()
+        times_s.append((time.perf_counter() - start_s) / number)
+    return float(np.quantile(times_s, _UNDISTURBED))
 
 
 def _typical_us(timed: TimedCall, *names: str) -> designs.Row:
     """The median microseconds of each step, and a remark if the host was in them."""
     found: designs.Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
     return found if timed.is_held else {**found, "held": False}
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:400]
 
 
 def _us(seconds: float) -> float:
@@ -419,7 +430,13 @@ def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[to
 
 def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
-    call = _ready_call(case, rank, device.device)
+    try:
+        call, reason = collective_call(case, rank, device.device), ""
+    except Exception as error:
+        call, reason = None, f"{type(error).__name__}: {error}"
+    failed = [text for text in _of_all_ranks(reason, case) if text]
+    if call is None or failed:
+        raise MemoryError(failed[0])  # so that no rank begins and waits for this one
 
     def run(_: int) -> None:
         for _ in range(_COLLECTIVES_IN_A_ROW):
@@ -431,22 +448,6 @@ def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) ->
         timed = device.timed([run], repeats=1, warm_up=1 if turn == 0 else 0)
         times.append(timed.each_s[0][0])
     return {"us": _us(max(_of_all_ranks(median(times), case)) / _COLLECTIVES_IN_A_ROW)}
-
-
-def _ready_call(case: CollectivePoint, rank: int, device: torch.device) -> Callable[[], None]:
-    """The collective with its buffers, if every rank has memory for them.
-
-    Raises:
-        MemoryError: some rank has not, so that no rank begins and waits for it.
-    """
-    try:
-        call, reason = collective_call(case, rank, device), ""
-    except Exception as error:
-        call, reason = None, f"{type(error).__name__}: {error}"
-    failed = [text for text in _of_all_ranks(reason, case) if text]
-    if call is None or failed:
-        raise MemoryError(failed[0])
-    return call
 
 
 def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
@@ -465,7 +466,17 @@ def collective_call(
     """
     world = case.world_size
     if case.operation == "all_to_all":
-        return _all_to_all(case, rank, device)
+
+        def elements(source: int, target: int) -> int:
+            if source == target:
+                return int(case.kept_bytes[source]) // 4
+            return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
+
+        leaving = [elements(rank, r) for r in range(world)]
+        arriving = [elements(r, rank) for r in range(world)]
+        sent = torch.ones(sum(leaving), device=device)
+        target = torch.empty(sum(arriving), device=device)
+        return lambda: dist.all_to_all_single(target, sent, arriving, leaving)
     part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4), device=device)
     whole = torch.ones(part.numel() * world, device=device)
     if case.operation == "reduce_scatter":
@@ -473,20 +484,3 @@ def collective_call(
     if case.operation == "all_gather":
         return lambda: dist.all_gather_into_tensor(whole, part)
     return lambda: dist.all_reduce(part)
-
-
-def _all_to_all(
-    case: CollectivePoint, rank: int, device: torch.device | None
-) -> Callable[[], None]:
-    world = case.world_size
-
-    def elements(source: int, target: int) -> int:
-        if source == target:
-            return int(case.kept_bytes[source]) // 4
-        return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
-
-    leaving = [elements(rank, r) for r in range(world)]
-    arriving = [elements(r, rank) for r in range(world)]
-    source = torch.ones(sum(leaving), device=device)
-    target = torch.empty(sum(arriving), device=device)
-    return lambda: dist.all_to_all_single(target, source, arriving, leaving)

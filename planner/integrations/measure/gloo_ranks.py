@@ -6,76 +6,18 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from planner.errors import PlannerError, refuse
+from planner.errors import PlannerError
 from planner.support.processes import WorkerPool
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
-
-
-_NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_STORE_IS_OF_LAUNCHER: Final = "TORCHELASTIC_USE_AGENT_STORE"
-"""A variable that ``torchrun`` sets if its own process answers at the master's address."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """This process in the job: rank ``rank`` of ``world_size``, all of them on one host.
-
-    Ranks find each other by a key-value store at ``address`` and ``port``; ``hosts_store`` is True
-    on the rank that has to open it.
-    """
-
-    rank: int
-    world_size: int
-    address: str
-    port: int
-    hosts_store: bool = False
-
-
-def launch_of() -> Launch | None:
-    """The job that the launcher's variables describe; None if no launcher started this process.
-
-    They are ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as ``torch.distributed``
-    reads them, and ``LOCAL_WORLD_SIZE``.
-
-    Raises:
-        InvalidInputError: a variable is missing or not a number, or the job has several hosts.
-    """
-    found = {name: os.environ.get(name, "") for name in _NEEDED}
-    if not found["RANK"] or not found["WORLD_SIZE"]:
-        return None
-    if missing := [name for name, value in found.items() if not value]:
-        refuse(
-            f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start the ranks with "
-            "'torchrun --standalone --nproc-per-node N -m planner ...', or unset RANK"
-        )
-    found["LOCAL_WORLD_SIZE"] = os.environ.get("LOCAL_WORLD_SIZE", found["WORLD_SIZE"])
-    for name, value in found.items():
-        if name != "MASTER_ADDR" and not value.isdecimal():
-            refuse(f"{name} must be a whole number; it is {value!r}")
-    rank, world_size, local = (int(found[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if rank >= world_size:
-        refuse(f"RANK must be at least 0 and below WORLD_SIZE ({world_size}); it is {rank}")
-    if local != world_size:
-        refuse(
-            f"WORLD_SIZE is {world_size} and LOCAL_WORLD_SIZE {local}: the ranks to measure must "
-            "be on one host; use 'torchrun --standalone --nproc-per-node N' on one of the hosts"
-        )
-    return Launch(
-        rank=rank,
-        world_size=world_size,
-        address=found["MASTER_ADDR"],
-        port=int(found["MASTER_PORT"]),
-        hosts_store=rank == 0 and os.environ.get(_STORE_IS_OF_LAUNCHER) != str(True),
-    )
 
 
 Result = TypeVar("Result")
@@ -94,7 +36,8 @@ time than in quiet moments is spinning."""
 _THREAD_CLOCK = 6
 """The number of Linux's processor clock of one thread; the thread's number is in higher bits."""
 _NETWORK_CLOCKS: list[int] = []
-_MEETINGS: list[_Meeting] = []
+_MEETINGS: list[tuple[TCPStore, int, Iterator[int]]] = []
+"""A store that another process keeps, the number of ranks, and the numbers of their meetings."""
 
 
 def rendezvous() -> None:
@@ -103,28 +46,11 @@ def rendezvous() -> None:
     A gloo message that arrives before its receiver has asked for it keeps the receiver's network
     thread spinning, which costs the processor time that is to be measured.
     """
-    for meeting in _MEETINGS:
-        meeting.wait()
-
-
-@dataclass(slots=True)
-class _Meeting:
-    """Lets ranks wait for each other, by counters in a store that another process keeps."""
-
-    store: TCPStore
-    world_size: int
-    turn: int = 0
-
-    def wait(self) -> None:
-        """Return when every rank has called this as often as this one."""
-        before, here = f"met/{self.turn}", f"met/{self.turn + 1}"
-        self.turn += 1
-        if self.store.add(here, 1) == self.world_size:
-            self.store.set(f"{here}/all", "")
-            # Every rank has left the last meeting, because all have come to this one.
-            self.store.delete_key(before)
-            self.store.delete_key(f"{before}/all")
-        self.store.wait([f"{here}/all"], _PATIENCE)
+    for store, world_size, turns in _MEETINGS:
+        key = f"met/{next(turns)}"
+        if store.add(key, 1) == world_size:
+            store.set(f"{key}/all", "")
+        store.wait([f"{key}/all"], _PATIENCE)
 
 
 def calm_network_threads() -> None:
@@ -159,7 +85,6 @@ def run_on_ranks(
     function: Callable[..., Result],
     world_size: int,
     *arguments: Any,
-    launch: Launch | None = None,
     on_gpus: bool = False,
     while_waiting: Callable[[], object] = lambda: None,
 ) -> list[Result]:
@@ -172,89 +97,63 @@ def run_on_ranks(
         function: a module-level function; its result must survive pickling.
         world_size: number of ranks.
         arguments: passed on; they must survive pickling.
-        launch: this process is one rank of a job that a launcher started. It then starts a process
-            for this rank only, and every process of the job must call this function alike; each
-            gets the results of all ranks.
         on_gpus: rank r has GPU r and all cores, and its group has NCCL for tensors on GPUs.
         while_waiting: called again and again until the ranks are done.
 
     Raises:
         RankError: a rank failed; the others are stopped.
     """
-    own = range(world_size) if launch is None else [launch.rank]
-    address = _LOOPBACK if launch is None else launch.address
+    from torch.distributed import TCPStore
+
     for name, value in _KEEP_MEMORY.items():
         os.environ.setdefault(name, value)  # new processes get it; that of the user is kept
-    _store, port = _open_store(launch)
-    ranks = [Launch(rank=r, world_size=world_size, address=address, port=port) for r in own]
-    calls = [pickle.dumps((rank, on_gpus, function, arguments)) for rank in ranks]
-    found: list[Result] = []
-    with WorkerPool(len(own)) as processes:
-        for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
-            if done.error is not None:
-                told = "".join(traceback.format_exception_only(done.error))
-                message = f"a rank failed: rank {own[done.index]}: {told}"
-                raise RankError(message) from done.error
-            found = done.value
+    # No rank keeps the store, because answering other ranks would count as its processor time.
+    store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    own, job = (world_size, store.port, on_gpus), pickle.dumps((function, arguments))
+    calls = [pickle.dumps((rank, *own, job)) for rank in range(world_size)]
+    found: list[Any] = [None] * world_size
+    with WorkerPool(world_size) as processes:
+        runs = processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting()))
+        for rank, done in runs:
+            if (error := done.exception()) is not None:
+                told = "".join(traceback.format_exception_only(error))
+                message = f"a rank failed: rank {rank}: {told}"
+                raise RankError(message) from error
+            found[rank] = done.result()
     return found
 
 
-def _open_store(launch: Launch | None) -> tuple[TCPStore | None, int]:
-    """The store of all ranks and its port; None if another process has the store.
-
-    No rank keeps the store, because answering other ranks would count as its processor time.
-    """
-    if launch is not None and not launch.hosts_store:
-        return None, launch.port
-    from torch.distributed import TCPStore
-
-    address, port = (_LOOPBACK, 0) if launch is None else (launch.address, launch.port)
-    try:
-        store = TCPStore(address, port, is_master=True, wait_for_workers=False)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        message = f"the store of the ranks cannot be opened at {address}:{port}: {reason}"
-        raise RankError(message) from error
-    return store, store.port
-
-
-def _as_rank(call: bytes) -> list[Any]:
-    """Join the group, call a function, and wait for the others; the results of all ranks."""
-    own, on_gpus, function, arguments = pickle.loads(call)
-    _join_group(own, on_gpus=on_gpus)
-    import torch.distributed as dist
-
-    results: list[Any] = [None] * own.world_size
-    dist.all_gather_object(results, function(own.rank, own.world_size, *arguments))
-    _meet()
-    return results
-
-
-def _meet() -> None:
-    """Wait for all ranks by gloo, also where the group has NCCL."""
+def _as_rank(call: bytes) -> Any:
+    """Join the group, call a function, and wait for the others."""
+    rank, world_size, port, on_gpus, job = pickle.loads(call)
+    _join_group(rank, world_size, port, on_gpus=on_gpus)
     import torch
     import torch.distributed as dist
 
+    # Only now: the function's module may import torch, whose threads inherit this rank's core.
+    function, arguments = pickle.loads(job)
+    result = function(rank, world_size, *arguments)
     dist.all_reduce(torch.zeros(1))
+    return result
 
 
-def _join_group(own: Launch, *, on_gpus: bool) -> None:
+def _join_group(rank: int, world_size: int, port: int, *, on_gpus: bool) -> None:
     """Give the process its core or its GPU, and join the others.
 
     A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
     """
     os.environ.update(
-        RANK=str(own.rank),
-        WORLD_SIZE=str(own.world_size),
-        LOCAL_RANK=str(own.rank),
-        LOCAL_WORLD_SIZE=str(own.world_size),
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(world_size),
         GLOO_SOCKET_IFNAME="lo",
     )
     if not on_gpus:
         os.environ["OMP_NUM_THREADS"] = "1"
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {cores[own.rank % len(cores)]})
+            os.sched_setaffinity(0, {cores[rank % len(cores)]})
     import logging
     import warnings
 
@@ -264,15 +163,13 @@ def _join_group(own: Launch, *, on_gpus: bool) -> None:
     import torch.distributed as dist
 
     if on_gpus:
-        torch.cuda.set_device(own.rank)
+        torch.cuda.set_device(rank)
     else:
         torch.set_num_threads(1)
-    stores = [
-        dist.TCPStore(own.address, own.port, is_master=False, timeout=_PATIENCE) for _ in range(2)
-    ]
+    stores = [dist.TCPStore(_LOOPBACK, port, is_master=False, timeout=_PATIENCE) for _ in range(2)]
     group = dist.PrefixStore("gloo", stores[0])
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
-    dist.init_process_group(backend, store=group, rank=own.rank, world_size=own.world_size)
-    _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
-    _meet()
+    dist.init_process_group(backend, store=group, rank=rank, world_size=world_size)
+    _MEETINGS.append((stores[1], world_size, count()))
+    dist.all_reduce(torch.zeros(1))  # by gloo, also where the group has NCCL
     calm_network_threads()

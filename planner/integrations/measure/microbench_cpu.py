@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,19 +15,17 @@ from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.device_rows import collective_call
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
-from planner.integrations.measure.pace import Pace, Timed
+from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
-from planner.integrations.measure.stage_clock import stage_clock
 
 _TAKING_TURNS = 6
-"""This many models are in memory and take turns, so that each finds the others' data in caches."""
-_GROUP = 6
+"""So many models or tables are in memory and take turns: each finds the others' data in caches."""
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
 _COLLECTIVE_WARM_UP = 3
 _ITERATIONS, _WARM_UP = 7, 3
 """Iterations of a block of a training step, and how many of them are not counted."""
-_COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
+_KINDS = _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
 def measure_rank(
@@ -35,45 +34,41 @@ def measure_rank(
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     counts = zip(CpuKernel, effort.num_lookups, strict=True)
-    tables = [
-        point for kernel, count in counts for point in designs.lookup_points(count, kernel, own)
-    ]
+    tables = [p for kernel, n in counts for p in designs.lookup_points(n, kernel, own)]
     steps = designs.step_points(effort.num_steps, world_size, shared)
     raw = designs.collective_points(world_size)
-    collectives: list[list[Timed[designs.CollectivePoint]]] = []
-    lookups: list[list[Timed[designs.LookupPoint]]] = [[] for _ in tables]
-    timed: list[Timed[designs.StepPoint]] = []
-    operators: list[Timed[designs.OperatorPoint]] = []
+    found: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     groups = operator_groups(effort)
     torch.manual_seed(int(own.integers(2**31)))
     pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
-            collectives.append(pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace))
+            passed = pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace)
+            found[_COLLECTIVES].append(passed)
         settings = RunSettings(effort.num_blocks, _ITERATIONS, _WARM_UP, seed + turn)
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
-            timed += pace.timed(_STEPS, _measure_steps, some, rank, world_size, settings, pace)
+            found[_STEPS] += pace.timed(
+                _STEPS, _measure_steps, some, rank, world_size, settings, pace
+            )
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
-        for start in range(0, len(tables), _GROUP):
-            group = order[start : start + _GROUP]
+        for start in range(0, len(tables), _TAKING_TURNS):
+            group = order[start : start + _TAKING_TURNS]
             cases, own_seed = [tables[i] for i in group], seed + turn * len(tables) + start
-            found = pace.timed(_LOOKUPS, measure_lookups, cases, pace, own_seed)
-            for i, point in zip(group, found, strict=True):
-                lookups[i].append(point)
+            looked_up = pace.timed(_LOOKUPS, measure_lookups, cases, pace, own_seed)
+            found[_LOOKUPS] += zip(group, looked_up, strict=True)
         for names in groups[turn :: effort.num_passes]:
-            operators += pace.timed(_OPERATORS, measure_operators, names, own, pace)
-    steady = pace.at_typical
+            found[_OPERATORS] += pace.timed(_OPERATORS, measure_operators, names, own, pace)
+    steady: Callable[[Any], Any] = pace.at_typical
+    lookups = ([steady(p) for k, p in found[_LOOKUPS] if k == i] for i in range(len(tables)))
+    # The fastest of several passes, because one disturbed moment would spoil the few points.
+    same = zip(*found[_COLLECTIVES], strict=True)
     return designs.CalibrationPoints(
-        lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
-        steps=tuple(steady(p) for p in timed),
-        # The fastest of several passes, because one disturbed moment would spoil the few points.
-        collectives=tuple(
-            min(map(steady, same), key=lambda p: p.time_s)
-            for same in zip(*collectives, strict=True)
-        ),
-        operators=tuple(steady(p) for p in operators),
+        lookups=tuple(map(_typical, lookups)),
+        steps=tuple(map(steady, found[_STEPS])),
+        collectives=tuple(min(map(steady, points), key=lambda p: p.time_s) for points in same),
+        operators=tuple(map(steady, found[_OPERATORS])),
         pace_s=pace.typical_s(_STEPS),
         pace_sigma_ratio=pace.sigma_ratio(),
     )
@@ -119,7 +114,7 @@ def _measure_steps(
 ) -> list[designs.StepPoint]:
     """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
     cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
-    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +34,7 @@ _PLACES = {
     "uvm": EmbeddingLocation.MANAGED,
     "uvm_caching": EmbeddingLocation.MANAGED_CACHING,
 }
-_OPTIMIZERS = {
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "sgd": EmbOptimType.EXACT_SGD,
-}
-
-
-_Resident = tuple[Callable[..., torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], list[Any]]
-"""A table in memory with batches of indices, and its parameters that get gradients."""
+_OPTIMIZERS = {"rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "sgd": EmbOptimType.EXACT_SGD}
 
 
 def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list[LookupPoint]:
@@ -55,14 +48,14 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
     tables = [_resident(case, rng) for case in (*first, *cases)]
     between = torch.zeros(_BETWEEN_BYTES // 4)
-    forward, backward = np.zeros((2, len(tables), _REPEATS + 1))
+    forward, backward = times = np.zeros((2, len(tables), _REPEATS + 1))
     for i in range(_REPEATS + 1):
         outputs = []
         pace.read()
-        for k, (call, batches, _) in enumerate(tables):
+        for k, (module, batches) in enumerate(tables):
             indices, offsets = batches[i % _NUM_BATCHES]
             start = time.thread_time()
-            outputs.append(call(indices, offsets))
+            outputs.append(module(indices, offsets))
             forward[k, i] = time.thread_time() - start
         gradients = [torch.full_like(output, _GRADIENT) for output in outputs]
         between += 1.0
@@ -70,19 +63,14 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
             start = time.thread_time()
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
-            for parameter in tables[k][-1]:
-                parameter.grad = None
-    return [
-        replace(
-            case,
-            forward_s=float(np.median(forward[k, 1:])),
-            backward_s=float(np.median(backward[k, 1:])),
-        )
-        for k, case in enumerate(cases, len(first))
-    ]
+            tables[k][0].zero_grad(set_to_none=True)
+    medians = np.median(times[..., 1:], axis=-1)[:, len(first) :].tolist()
+    found = zip(cases, *medians, strict=True)
+    return [replace(case, forward_s=f, backward_s=b) for case, f, b in found]
 
 
-def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
+def _resident(case: LookupPoint, rng: np.random.Generator) -> tuple[Any, list[Any]]:
+    """A table in memory, and batches of indices."""
     law = Zipf(num_embeddings=case.num_embeddings, exponent=case.exponent)
     sampler = IndexSampler(law, rng)
     batches = []
@@ -98,12 +86,10 @@ def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
             [shape], pooling_mode=PoolingMode.SUM, use_cpu=True
         )
         module.weights.data.uniform_(-0.01, 0.01)
-        parameters = [module.weights]
     else:
         is_pooled = case.kernel is not CpuKernel.SEQUENCE
         module = fused_tables([shape], torch.device("cpu"), is_pooled=is_pooled)
-        parameters = []
-    return module, batches, parameters
+    return module, batches
 
 
 def fused_tables(

@@ -29,13 +29,6 @@ _ODD_SHARE: Final = 0.2
 """Share of widths that are not a multiple of four."""
 _MOST_CHAIN_ELEMENTS: Final = 1_500_000
 _MOST_CHAIN_FLOP: Final = 7e8
-_STEPS: Final = (
-    *("linear", "linear", "linear", "act", "act", "norm"),
-    *("add", "mul", "drop", "attention", "mix", "cat"),
-)
-_ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
-
-
 Snippet = tuple[nn.Module, tuple[torch.Tensor, ...]]
 """A module with its inputs, whose forward and backward pass is timed."""
 
@@ -49,16 +42,6 @@ class _Function(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self._function(*inputs)
-
-
-def single_names() -> list[str]:
-    """The operators that a calibration measures in turn; products come more often."""
-    return [name for name, (count, _) in _SINGLES.items() for _ in range(count)]
-
-
-def single(name: str, rng: Random) -> Snippet:
-    """One of the operators of :func:`single_names`, with a random size."""
-    return _SINGLES[name][1](rng)
 
 
 def chain(rng: Random) -> Snippet:
@@ -91,9 +74,6 @@ class _Chain(nn.Module):
             return nn.Linear(width, wide), wide
         if name == "norm":
             return nn.LayerNorm(width), width
-        if name == "act":
-            function = getattr(functional, str(rng.choice(_ACTIVATIONS)))
-            return _Function(function), width
         if name in ("attention", "mix"):
             self.multiplied += 2 * width * length
             fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
@@ -101,9 +81,10 @@ class _Chain(nn.Module):
             return _Attention(int(rng.choice(fitting)), *fused), width
         if name == "cat" and 2 * width <= 768:
             return _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
-        if name in _STEPS_OF_TWO:
-            return _WithEarlier(_STEPS_OF_TWO[name]), width
-        return _Function(lambda x: functional.dropout(x, 0.1)), width
+        if name in ("add", "mul"):
+            return _WithEarlier(_OF_TWO[name]), width
+        chosen = str(rng.choice(_ACTIVATIONS)) if name == "act" else "dropout"
+        return _Function(_OF_ONE[chosen]), width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         earlier: dict[int, torch.Tensor] = {}
@@ -137,7 +118,12 @@ class _Attention(nn.Module):
         return met.transpose(1, 2).reshape(batch, length, width)
 
 
-_STEPS_OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {"add": torch.add, "mul": torch.mul}
+_ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
+_STEPS: Final = (
+    *("linear", "linear", "linear", "act", "act", "norm"),
+    *("add", "mul", "drop", "attention", "mix", "cat"),
+)
+"""Operators of a chain, by how often they come."""
 _OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "relu": torch.relu,
     "gelu": functional.gelu,
@@ -169,30 +155,32 @@ _OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {
     "cat": lambda *x: torch.cat(x, dim=-1),
     "stack": lambda *x: torch.stack(x, dim=1),
 }
+_BY_INDEX: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_add": lambda x, i: torch.zeros_like(x).index_add(0, i, x),
+}
+
+
+def _of_matrix(make: Callable[..., tuple[Any, ...]], rng: Random) -> Snippet:
+    """What ``make`` makes of a random matrix's rows and columns: a module or function, inputs."""
+    return _needing_gradients(*make(rng, *_matrix(rng)))
 
 
 def _on_matrices(function: Callable[..., torch.Tensor], count: int, rng: Random) -> Snippet:
     """A function of so many matrices of one size."""
-    rows, columns = _matrix(rng)
-    return _needing_gradients(function, *torch.randn(count, rows, columns).unbind())
+    return _needing_gradients(function, *torch.randn(count, *_matrix(rng)).unbind())
 
 
-def _norm(rng: Random) -> Snippet:
-    rows, columns = _matrix(rng)
-    return _needing_gradients(nn.LayerNorm(columns), torch.randn(rows, columns))
-
-
-def _embedding(rng: Random) -> Snippet:
-    rows, columns = _matrix(rng)
+def _embedding(rng: Random, rows: int, columns: int) -> tuple[Any, ...]:
     held = max(2, min(_log(rng, 50, 20_000), _MOST_ELEMENTS // columns))
-    return _needing_gradients(nn.Embedding(held, columns), torch.randint(0, held, (rows,)))
+    return nn.Embedding(held, columns), torch.randint(0, held, (rows,))
 
 
-def _by_index(function: Callable[..., torch.Tensor], rng: Random) -> Snippet:
+def _by_index(
+    function: Callable[..., torch.Tensor], _: Random, rows: int, columns: int
+) -> tuple[Any, ...]:
     """A function of a matrix and of the row that each of its rows comes from or goes to."""
-    rows, columns = _matrix(rng)
-    where = torch.randint(0, rows, (rows,))
-    return _needing_gradients(function, torch.randn(rows, columns), where)
+    return function, torch.randn(rows, columns), torch.randint(0, rows, (rows,))
 
 
 def _linear(rng: Random) -> Snippet:
@@ -206,10 +194,8 @@ def _linear(rng: Random) -> Snippet:
     return _needing_gradients(layer, made, inputs=bool(rng.random() < 0.8))
 
 
-def _narrow_linear(rng: Random) -> Snippet:
-    rows, inner = _matrix(rng)
-    layer = nn.Linear(inner, int(rng.choice([1, 2, 4])))
-    return _needing_gradients(layer, torch.randn(rows, inner))
+def _narrow_linear(rng: Random, rows: int, inner: int) -> tuple[Any, ...]:
+    return nn.Linear(inner, int(rng.choice([1, 2, 4]))), torch.randn(rows, inner)
 
 
 def _pairs(rng: Random) -> Snippet:
@@ -244,23 +230,18 @@ def _fused(rng: Random) -> Snippet:
     return _needing_gradients(function, query, torch.randn_like(query), torch.randn_like(query))
 
 
-def _swapped(rng: Random) -> Snippet:
-    return _needing_gradients(torch.Tensor.contiguous, _heads(rng))
-
-
-_SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
+SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
     "linear": (8, _linear),
-    "narrow linear": (2, _narrow_linear),
+    "narrow linear": (2, partial(_of_matrix, _narrow_linear)),
     "batched": (3, _batched),
     "scores": (2, _scores),
     "attention": (3, _fused),
-    "norm": (3, _norm),
+    "norm": (3, partial(_of_matrix, lambda _, n, m: (nn.LayerNorm(m), torch.randn(n, m)))),
     "pairs": (1, _pairs),
-    "embedding": (1, _embedding),
-    "index_select": (1, partial(_by_index, lambda x, i: x.index_select(0, i))),
-    "index_add": (1, partial(_by_index, lambda x, i: torch.zeros_like(x).index_add(0, i, x))),
+    "embedding": (1, partial(_of_matrix, _embedding)),
+    **{name: (1, partial(_of_matrix, partial(_by_index, f))) for name, f in _BY_INDEX.items()},
     **{name: (1, partial(_on_matrices, function, 2)) for name, function in _OF_TWO.items()},
-    "heads": (1, _swapped),
+    "heads": (1, lambda rng: _needing_gradients(torch.Tensor.contiguous, _heads(rng))),
     **{
         name: (2 if name == "_softmax" else 1, partial(_on_matrices, function, 1))
         for name, function in _OF_ONE.items()
@@ -316,7 +297,7 @@ def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
 
     A pass that measures every n-th group has operators of all kinds, and chains.
     """
-    names = single_names()
+    names = [name for name, (count, _) in SINGLES.items() for _ in range(count)]
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
     return [listed[i : i + _IN_A_ROW] for i in range(0, len(listed), _IN_A_ROW)]
@@ -334,22 +315,16 @@ def measure_operators(
     """
     found = []
     for name in names:
-        found.append(_measured(name, *(chain(rng) if name == CHAIN else single(name, rng))))
+        module, inputs = chain(rng) if name == CHAIN else SINGLES[name][1](rng)
+        gradients = any(x.requires_grad for x in inputs)
+        trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
+        operators = tuple(o for o in trace.all_operators if o.name != "loss")
+        passes = zip(
+            ("forward_s", "backward_s", "update_s"), timed_passes(module, inputs), strict=True
+        )
+        found.append(OperatorPoint(name=name, operators=operators, **dict(passes)))
         pace.read()
     return [point for point in found if point.operators]
-
-
-def _measured(name: str, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> OperatorPoint:
-    gradients = any(x.requires_grad for x in inputs)
-    trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
-    forward_s, backward_s, update_s = timed_passes(module, inputs)
-    return OperatorPoint(
-        name=name,
-        operators=tuple(o for o in trace.all_operators if o.name != "loss"),
-        forward_s=forward_s,
-        backward_s=backward_s,
-        update_s=update_s,
-    )
 
 
 def timed_passes(

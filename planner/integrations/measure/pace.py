@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -45,11 +46,10 @@ class Pace:
         generator = torch.Generator().manual_seed(0)
         self._table = torch.rand(_ROWS, _COLUMNS, generator=generator)
         shape = (_NUM_BATCHES, _LOOKED_UP)
-        self._indices = torch.randint(0, _ROWS, shape, generator=generator)
+        self._indices = cycle(torch.randint(0, _ROWS, shape, generator=generator))
         self._offsets = torch.arange(0, _LOOKED_UP, _BAG)
         self._matrix = torch.rand(_WIDTH, _WIDTH, generator=generator)
         self._few = torch.rand(16, generator=generator)
-        self._turn = 0
         self._kind = ""
         self._readings: list[tuple[float, float, str]] = []  # when, its logarithm, beside what
         for _ in range(_NUM_BATCHES):
@@ -125,8 +125,7 @@ class Pace:
         return times, logs
 
     def _look_up(self) -> None:
-        self._turn = (self._turn + 1) % _NUM_BATCHES
-        indices = self._indices[self._turn]
+        indices = next(self._indices)
         torch.nn.functional.embedding_bag(indices, self._table, self._offsets, mode="sum")
 
     def _multiply(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from torchrec.distributed import fbgemm_qcomm_codec as codec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ModuleSharder, ShardingEnv
+from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -34,7 +34,7 @@ from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Pooling, Workload
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
@@ -49,13 +49,8 @@ _LEARNING_RATE = 0.01
 NUM_BATCHES = 4
 
 
-@dataclass(slots=True)
-class Batch:
-    """One rank's share of a batch."""
-
-    dense: torch.Tensor
-    sparse: KeyedJaggedTensor
-    labels: torch.Tensor
+Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
+"""One rank's share of a batch: dense features, indices and labels."""
 
 
 def _marker(marks: StageClock | None) -> Callable[[str], None]:
@@ -89,16 +84,22 @@ class Model(nn.Module):
         joined = sum(t.embedding_dim * len(t.features) for t in workload.tables)
         self.blocks: nn.Module | None = None
         if blocks is not None:
-            joined, self.blocks = self._width, _encoder(self._width, blocks)
+            joined, kept = self._width, dict(dropout=0.0, batch_first=True, norm_first=True)
+            layer = nn.TransformerEncoderLayer(
+                self._width, blocks.heads, blocks.ffn, activation="gelu", **kept
+            )
+            self.blocks = nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
         joined += arch.bottom_mlp[-1] if arch.bottom_mlp else 0
         self.top = mlp((joined, *arch.top_mlp), last_relu=False)
         self.loss = nn.BCEWithLogitsLoss()
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(
+        self, dense: torch.Tensor, sparse: KeyedJaggedTensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         """The loss of a batch."""
-        bottom = self.bottom(batch.dense)
+        bottom = self.bottom(dense)
         self._mark("dense_forward")
-        found = getattr(self, self._tables)(batch.sparse)
+        found = getattr(self, self._tables)(sparse)
         sequences = list(found.values()) if self._is_sequence else []
         vectors = [x.values() for x in sequences] or [found.values()]
         self._mark("vectors")
@@ -113,17 +114,17 @@ class Model(nn.Module):
         if self.blocks is not None:
             met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
         logits = self.top(torch.cat([bottom, met], dim=1))
-        loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
+        loss: torch.Tensor = self.loss(logits.squeeze(-1), labels)
         self._mark("dense_forward")
         return loss
 
 
 def _tables(workload: Workload) -> nn.Module:
     """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
-    collection: Any = torchrec.EmbeddingBagCollection
-    config: Any = torchrec.EmbeddingBagConfig
+    kinds: Any = (torchrec.EmbeddingBagCollection, torchrec.EmbeddingBagConfig)
     if workload.tables[0].pooling is Pooling.NONE:
-        collection, config = torchrec.EmbeddingCollection, torchrec.EmbeddingConfig
+        kinds = (torchrec.EmbeddingCollection, torchrec.EmbeddingConfig)
+    collection, config = kinds
     tables = [
         config(
             name=t.name,
@@ -136,31 +137,6 @@ def _tables(workload: Workload) -> nn.Module:
     return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
 
 
-def _encoder(width: int, blocks: tasks.Blocks) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(
-        width,
-        blocks.heads,
-        blocks.ffn,
-        dropout=0.0,
-        activation="gelu",
-        batch_first=True,
-        norm_first=True,
-    )
-    return nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
-
-
-def traced_dense(workload: Workload, blocks: tasks.Blocks) -> DenseTrace:
-    """The dense part of the model as ``shardplan import torchrec`` sees it."""
-    model = Model(workload, blocks=blocks)
-    batch = make_batches(workload, 0, 0)[0]
-    return trace_dense(
-        model,
-        (batch,),
-        batch_size=int(workload.batch_size_per_rank),
-        inputs_need_gradients=False,
-    )
-
-
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
@@ -171,39 +147,39 @@ def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCase:
+    """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
+
+    workload: Workload
+    plan: Plan
+    blocks: tasks.Blocks | None = None
+
+
 class Training:
     """One model under one plan, ready to step."""
 
     def __init__(
-        self,
-        workload: Workload,
-        plan: Plan,
-        world_size: int,
-        seed: int,
-        marks: StageClock | None = None,
-        blocks: tasks.Blocks | None = None,
+        self, case: RunCase, world_size: int, seed: int, marks: StageClock | None = None
     ) -> None:
         """Shard the model under the plan, and initialise it."""
-        self._mark = _marker(marks)
+        workload, self._mark = case.workload, _marker(marks)
         torch.manual_seed(seed)
         fused_params = {
             "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
             "learning_rate": _LEARNING_RATE,
             "eps": 1e-8,
         }
+        kinds: Any = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
         codecs = _codecs(workload)
-        sharders: list[ModuleSharder[nn.Module]] = [
-            EmbeddingBagCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
-            EmbeddingCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
-        ]
         self.model = DistributedModelParallel(
-            Model(workload, marks, blocks),
+            Model(workload, marks, case.blocks),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
             device=torch.device("cpu"),
             plan=to_sharding_plan(
-                plan, workload, compute_device="cpu", local_world_size=world_size
+                case.plan, workload, compute_device="cpu", local_world_size=world_size
             ),
-            sharders=sharders,
+            sharders=[k(fused_params=fused_params, qcomm_codecs_registry=codecs) for k in kinds],
         )
         dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
         optimizer = KeyedOptimizerWrapper(
@@ -215,7 +191,7 @@ class Training:
         """One iteration."""
         self.optimizer.zero_grad()
         self._mark("update")
-        loss = self.model(batch)
+        loss = self.model(*batch)
         loss.backward()
         self.optimizer.step()
         self._mark("update")
@@ -255,13 +231,8 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
         )
         dense = draws.standard_normal((size, workload.dense.num_dense_features))
         labels = draws.integers(0, 2, size)
-        batches.append(
-            Batch(
-                dense=torch.from_numpy(dense.astype(np.float32)),
-                sparse=sparse,
-                labels=torch.from_numpy(labels.astype(np.float32)),
-            )
-        )
+        first, last = (torch.from_numpy(x.astype(np.float32)) for x in (dense, labels))
+        batches.append((first, sparse, last))
     return batches
 
 
@@ -278,15 +249,6 @@ class RunSettings(NamedTuple):
     iterations: int = 11
     warm_up: int = 4
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCase:
-    """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
-
-    workload: Workload
-    plan: Plan
-    blocks: tasks.Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,68 +296,50 @@ def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSetting
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
     logs, used, paces = zip(*per_rank, strict=True)
     foreign = max(0.0, busy - sum(used)) / wall if wall > 0 else 0.0
-    pace_s = geometric_mean(paces)
-    return [_summary(logs, k, settings, foreign, pace_s) for k in range(len(cases))]
-
-
-def _summary(
-    logs: Sequence[list[TimedIteration]],
-    plan: int,
-    settings: RunSettings,
-    foreign: float,
-    pace_s: float,
-) -> PlanRun:
-    rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
-    virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
-    # Each rank counts by itself, because threads of one rank may spin while others do not.
-    moved = np.array([[i.trace.network_s for i in group] for group in rows])
-    network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
-    virtual += network_s
-    block = np.array([group[0].block for group in rows])
-    typical = float(np.median(virtual))
-    quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
-
-    stages = np.array([[i.stages_s for i in group] for group in rows])
-    return PlanRun(
-        measured_s=typical,
-        spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
-        wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-        stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
-        network_measured_s=network_s,
-        virtual_s=tuple(virtual.tolist()),
-        foreign_ratio=foreign,
-        pace_s=pace_s,
-    )
+    pace_s, found = geometric_mean(paces), []
+    for plan in range(len(cases)):
+        rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
+        # Each rank counts by itself, because threads of one rank may spin while others do not.
+        moved = np.array([[i.trace.network_s for i in group] for group in rows])
+        network_s = float(np.quantile(moved, gloo_ranks.NETWORK_QUANTILE, axis=0).max())
+        virtual = network_s + np.array([virtual_time([i.trace for i in group]) for group in rows])
+        typical, block = float(np.median(virtual)), np.array([group[0].block for group in rows])
+        quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
+        stages = np.array([[i.stages_s for i in group] for group in rows])
+        run = PlanRun(
+            measured_s=typical,
+            spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
+            wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
+            stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
+            network_measured_s=network_s,
+            virtual_s=tuple(virtual.tolist()),
+            foreign_ratio=foreign,
+            pace_s=pace_s,
+        )
+        found.append(run)
+    return found
 
 
 def _measure(
-    rank: int,
-    world_size: int,
-    cases: tuple[RunCase, ...],
-    settings: RunSettings,
+    rank: int, world_size: int, cases: tuple[RunCase, ...], settings: RunSettings
 ) -> tuple[list[TimedIteration], float, float]:
     """The iterations of this rank, its total processor seconds, and its pace."""
     pace = Pace()
-    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    log = train_in_turns(cases, rank, world_size, settings, pace)
     return log, time.process_time(), pace.typical_s()
 
 
 def train_in_turns(
-    cases: Sequence[RunCase],
-    rank: int,
-    world_size: int,
-    settings: RunSettings,
-    clock: StageClock,
-    between: Callable[[], None],
+    cases: Sequence[RunCase], rank: int, world_size: int, settings: RunSettings, pace: Pace
 ) -> list[TimedIteration]:
     """Run all iterations of this rank; returns those after the warm-up of their block.
 
-    All models are in memory together. ``between`` is called before each block.
+    All models are in memory together. The pace is read before each block.
     """
-    seed = settings.seed
+    seed, clock = settings.seed, stage_clock()
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
-    models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
+    models = [Training(case, world_size, seed, clock) for case in cases]
     for training in models:
         clock.follow_gradients(training.model)
     gloo_ranks.calm_network_threads()
@@ -403,7 +347,7 @@ def train_in_turns(
     iterations = []
     for block in range(settings.num_blocks):
         for k in order_rng.permutation(len(cases)).tolist():
-            between()
+            pace.read()
             own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()
@@ -429,9 +373,6 @@ def _busy_seconds() -> tuple[float, float]:
 # ------------------------------------------------------------------ random models, predicted
 
 
-Progress = Callable[[Sequence[tasks.Outcome]], None]
-
-
 def validate_tasks(
     topology: Topology,
     *,
@@ -440,12 +381,10 @@ def validate_tasks(
     seed: int,
     settings: RunSettings,
     what: str = "dlrm",
-    progress: Progress | None = None,
-) -> list[tasks.Outcome]:
-    """Run random tasks, each with searched, baseline and random plans.
+) -> Iterator[list[tasks.Outcome]]:
+    """Run random tasks, each with searched, baseline and random plans; the outcomes of each.
 
-    All variants of a task take turns in one launch, so that their ratio is measured well. Outcomes
-    of the first variant of all tasks come first.
+    All variants of a task take turns in one launch, so that their ratio is measured well.
 
     Args:
         topology: the ranks.
@@ -456,9 +395,7 @@ def validate_tasks(
         what: the variants of a model: ``dlrm`` and the names of
             :data:`planner.validation.tasks.BLOCK_TASKS` have one. A precision has exchanges in
             fp32, and in that precision.
-        progress: called with the outcomes of each task.
     """
-    outcomes: dict[str, list[tasks.Outcome]] = {}
     models = default_models(topology)
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
@@ -469,15 +406,10 @@ def validate_tasks(
             for _, _, workload, blocks, named in cases
         ]
         runs = run_plans(trained, world_size=topology.world_size, settings=settings)
-        found = [
+        yield [
             _outcome(task, label, CostPipeline(priced, topology, models), named, run)
             for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
         ]
-        for outcome in found:
-            outcomes.setdefault(outcome.skew, []).append(outcome)
-        if progress is not None:
-            progress(found)
-    return [outcome for same in outcomes.values() for outcome in same]
 
 
 def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks.Blocks | None]]:
@@ -485,7 +417,10 @@ def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks
     if what in tasks.BLOCK_TASKS:
         workload, blocks = tasks.BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
-        dense = DenseArch(operators=traced_dense(workload, blocks).operators)
+        model, (batch, *_) = Model(workload, blocks=blocks), make_batches(workload, 0, 0)
+        size = int(workload.batch_size_per_rank)
+        trace = trace_dense(model, batch, batch_size=size, inputs_need_gradients=False)
+        dense = DenseArch(operators=trace.operators)
         return [("random", replace(workload, dense=dense), workload, blocks)]
     workload = tasks.random_workload(seed)
     if what not in tuple(Precision):
@@ -502,6 +437,10 @@ def _outcome(
     estimate = pipeline.estimate(named.plan)
     time, calibration = estimate.time, topology.calibration
     calibrated_s = load_constants(calibration).pace_s if calibration else None
+    # TorchRec's kernels on CPUs run at the rate of the host's memory.
+    memory = topology.host.ddr_bandwidth_bytes_per_s
+    rated = replace(topology, device=replace(topology.device, hbm_bandwidth_bytes_per_s=memory))
+    problem = PlanningProblem(workload=workload, topology=rated)
     inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
     measured = asdict(run)
     del measured["virtual_s"], measured["pace_s"]
@@ -519,7 +458,7 @@ def _outcome(
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
-        torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
+        torchrec_rating_s=objective_value(problem, named.plan, "torchrec"),
         pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
         **measured,
     )
@@ -537,11 +476,3 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
             share = shard.num_rows / table.num_embeddings / copies
             ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
     return float(ranks.max())
-
-
-def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> float:
-    """TorchRec's rating of the plan, whose kernels on CPUs run at the rate of the host's memory."""
-    memory = topology.host.ddr_bandwidth_bytes_per_s
-    device = replace(topology.device, hbm_bandwidth_bytes_per_s=memory)
-    problem = PlanningProblem(workload=workload, topology=replace(topology, device=device))
-    return objective_value(problem, plan, "torchrec")

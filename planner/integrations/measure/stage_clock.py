@@ -19,22 +19,14 @@ from costmodels.validation import ISSUE, WAIT, Event, Trace
 from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
 
 _LOGGED: Final = (
-    "all_to_all_single",
-    "reduce_scatter_tensor",
-    "all_gather_into_tensor",
-    "_reduce_scatter_base",
-    "_all_gather_base",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
+    *("all_to_all_single", "reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all"),
+    *("_reduce_scatter_base", "_all_gather_base", "reduce_scatter", "all_gather"),
 )
 
 
 _LOOKUPS: Final[tuple[Any, ...]] = (
-    kernels.BatchedFusedEmbeddingBag,
-    kernels.BatchedDenseEmbeddingBag,
-    kernels.BatchedFusedEmbedding,
-    kernels.BatchedDenseEmbedding,
+    *(kernels.BatchedFusedEmbeddingBag, kernels.BatchedDenseEmbeddingBag),
+    *(kernels.BatchedFusedEmbedding, kernels.BatchedDenseEmbedding),
 )
 
 
@@ -53,8 +45,7 @@ class StageClock:
         self._is_inside = False
         self.begin()
         for name in _LOGGED:
-            if hasattr(dist, name):
-                setattr(dist, name, self._logged(getattr(dist, name)))
+            setattr(dist, name, self._logged(getattr(dist, name)))
         for kind in _LOOKUPS:
             kind.forward = self._timed(kind.forward)
         for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):

@@ -7,6 +7,7 @@ import io
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
@@ -98,6 +99,8 @@ def _load(path: Path) -> tuple[Chunk, ...]:
 def _unpickle(path: Path) -> Any:
     """Load a file; bytes that are none may lead the unpickler to any error.
 
+    KeyedJaggedTensor is the only class that a file may build.
+
     Raises:
         InvalidInputError: there is no torch, or the file was not written by ``torch.save``.
     """
@@ -105,38 +108,30 @@ def _unpickle(path: Path) -> Any:
         torch = importlib.import_module("torch")
     except ImportError:
         refuse(f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'")
-    data = io.BytesIO(read_all(path))
+    data = read_all(path)
+    load = partial(torch.load, map_location="cpu", weights_only=True)
     try:
-        return torch.load(data, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        data.seek(0)
-        return _unpickle_kjt(torch, data, path)
+        try:
+            return load(io.BytesIO(data))
+        except pickle.UnpicklingError:
+            with torch.serialization.safe_globals([_jagged_tensor(path)]):
+                return load(io.BytesIO(data))
+    except InvalidInputError:
+        raise
     except Exception as error:
-        raise _not_saved(path, error) from error
+        lines = str(error).strip().splitlines() or ["unreadable"]
+        refuse(f"{path}: not tensors written by torch.save: {lines[0][:120]}")
 
 
-def _unpickle_kjt(torch: Any, data: Any, path: Path) -> Any:
-    """Load the file again, with KeyedJaggedTensor as the only class that may be built."""
+def _jagged_tensor(path: Path) -> Any:
     try:
-        kjt = importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
+        return importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
     except (ImportError, OSError) as error:
         refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
-    try:
-        with torch.serialization.safe_globals([kjt]):
-            return torch.load(data, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise _not_saved(path, error) from error
-
-
-def _not_saved(path: Path, error: Exception) -> InvalidInputError:
-    reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else "unreadable"
-    return InvalidInputError(f"{path}: not tensors written by torch.save: {reason}")
 
 
 def _is_batches(content: Any) -> bool:
-    if not isinstance(content, list | tuple) or not content:
-        return False
-    return not _is_tensor(content[-1])
+    return isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
 
 
 def _is_tensor(value: Any) -> bool:

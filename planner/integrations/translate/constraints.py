@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import torch
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, ShardingOption
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
@@ -20,25 +21,22 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
-from costmodels.workload import DataType, Table
-from planner.errors import InvalidInputError
+from costmodels.workload import DataType
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate import reading, settings
 from planner.integrations.translate.pricing import planned_as
+from planner.integrations.translate.reading import ModelDescription, ShardableTable
+from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
 from planner.options.cuts import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import (
-        ModelDescription,
-        ShardableTable,
-        WorkloadHints,
-    )
-
 logger: Final = logging.getLogger(__name__)
 
 Pair = tuple[ShardingType, ComputeKernel]
+Legal = dict[ShardingType, tuple[ComputeKernel, ...]]
+Given = Mapping[str, ParameterConstraints]
 
 GUARDED: Final = (ShardingType.GRID_SHARD,)
 """Types that TorchRec's enumerator lists for a table only when its constraint names them."""
@@ -94,11 +92,10 @@ def table_constraints(
         )
         kernels |= {k for options in legal.values() for k in options}
         try:
-            tables.append(_one_table(table, entry.sharder, given, legal, compute_device))
+            tables.append(_one_table(entry, given, legal, compute_device))
         except InvalidInputError as error:
             problems += [f"table {table.name!r}: {p}" for p in error.problems]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return Constraints(
         tables=tuple(tables),
         kernels=tuple(k for k in ComputeKernel if k in kernels),
@@ -111,31 +108,25 @@ def table_constraints(
 
 
 def _one_table(
-    table: Table,
-    sharder: ModuleSharder[nn.Module],
-    given: ParameterConstraints,
-    legal: dict[ShardingType, tuple[ComputeKernel, ...]],
-    compute_device: str,
+    entry: ShardableTable, given: ParameterConstraints, legal: Legal, compute_device: str
 ) -> TableConstraint:
-    least = given.min_partition
+    table, sharder, least = entry.table, entry.sharder, given.min_partition
     if least is not None and (not isinstance(least, Integral) or least < 0):
-        message = f"min_partition must be a whole number of columns, 1 or more, got {least!r}"
-        raise InvalidInputError(message)
+        refuse(f"min_partition must be a whole number of columns, 1 or more, got {least!r}")
     left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
-        message = (
+        words = torchrec_rules.unsummed_words(table)
+        refuse(
             f"no sharding option is left: constraints ask for types {given.sharding_types} and "
             f"kernels {given.compute_kernels}; its sharder offers "
             f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
             f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
             f"{runs or 'nothing'}; widen the constraints, or change that"
+            + (f": {words}" if words else "")
         )
-        if words := torchrec_rules.unsummed_words(table):
-            message += f": {words}"
-        raise InvalidInputError(message)
-    ratio = _pinned_load_factor(sharder, given)
+    ratio = _pinned_load_factor(entry, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
         min_column_width=int(least or torchrec_rules.COLUMN_MULTIPLE),
@@ -144,71 +135,6 @@ def _one_table(
     limit = _only(limit, pairs)
     every = {(t, k) for t in limit.sharding_types for k in limit.kernels if k in legal[t]}
     return replace(limit, pairs=()) if every == set(pairs) else limit
-
-
-def _runnable(
-    constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
-) -> Constraints:
-    """The constraints without sharding types that TorchRec's runtime cannot train.
-
-    Where ranks do not fill whole intra-node groups, it still puts a table of some types on every
-    rank of a group. On cpu there are three more cases; tables that have no other type keep theirs,
-    with a warning. FBGEMM treats a rank without weights as a GPU and fails in its first lookup, so
-    that no table is cut by rows if some rank would get no row of it. TorchRec passes a device to
-    ``DistributedDataParallel``, which refuses a CPU there, so that
-    ``FusedEmbeddingBagCollection`` cannot be replicated. A quantized ``EmbeddingCollection`` cannot
-    be cut by columns in the memory of a CPU, although its sharder offers this.
-
-    Args:
-        constraints: one entry for each table.
-        tables: the tables in the same order.
-        topology: TorchRec's topology.
-
-    Raises:
-        InvalidInputError: some tables have only types for whole groups; the message names each.
-    """
-    world_size, group = topology.world_size, topology.intra_group_size
-    whole = [t for t in ShardingType if SPREAD[t] is Spread.HOSTS and world_size % group]
-    parts = dict.fromkeys(torchrec_rules.SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
-    limits, stuck, problems = [], [], []
-    for given, entry in zip(constraints.tables, tables, strict=True):
-        limit, rows = without_types(given, whole), entry.table.num_embeddings
-        if limit is None:
-            problems.append(
-                f"table {given.pattern!r}: constraints and its sharder leave it "
-                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
-                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
-                "that, another local_world_size, or allow table_wise"
-            )
-            continue
-        if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
-            gone = [ShardingType.COLUMN_WISE]
-        else:
-            gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
-        if isinstance(entry.module, FusedEmbeddingBagCollection):
-            gone.append(ShardingType.DATA_PARALLEL)
-        left = without_types(limit, gone if topology.compute_device == "cpu" else ())
-        if left is None:
-            stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
-        limits.append(left or limit)
-    if problems:
-        raise InvalidInputError(problems)
-    if stuck:
-        logger.warning(
-            "training will fail on cpu: %d tables are left only types with which TorchRec fails "
-            "there, because a rank gets no rows or the module cannot be sharded so; allow other "
-            "types, such as table_wise: %s",
-            len(stuck),
-            stuck[:5],
-        )
-    return replace(constraints, tables=tuple(limits))
-
-
-def has_other_groups(
-    constraints: Mapping[str, ParameterConstraints] | None, compute_device: str
-) -> bool:
-    """Whether a constraint names a ``device_group`` that is planned apart from this device."""
-    return any(in_other_group(c, compute_device) for c in (constraints or {}).values())
 
 
 def in_other_group(given: ParameterConstraints, compute_device: str) -> bool:
@@ -224,17 +150,15 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
     TorchRec's cpu runtime trains with the same result
     (``tests/integration/on_ranks/test_shardings.py``).
     """
-    types = sharder.sharding_types(_device_to_ask(sharder.sharding_types, compute_device))
-    device = _device_to_ask(sharder.compute_kernels, compute_device)
+    of_types, of_kernels = (
+        "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
+        for method in (sharder.sharding_types, sharder.compute_kernels)
+    )
     return [
         (str(kind), str(kernel))
-        for kind in types
-        for kernel in sharder.compute_kernels(str(kind), device)
+        for kind in sharder.sharding_types(of_types)
+        for kernel in sharder.compute_kernels(str(kind), of_kernels)
     ]
-
-
-def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    return "cuda" if settings.is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def allowed_pairs(
@@ -270,9 +194,7 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     return " and ".join(f"{', '.join(kinds)} with {found}" for found, kinds in types.items())
 
 
-def _pinned_load_factor(
-    sharder: ModuleSharder[nn.Module], given: ParameterConstraints
-) -> float | None:
+def _pinned_load_factor(entry: ShardableTable, given: ParameterConstraints) -> float | None:
     """The cache load factor that the user has set for a table, as TorchRec's kernels find it.
 
     It is ``cache_params.load_factor`` of the table's constraint, or else ``cache_load_factor``
@@ -284,11 +206,10 @@ def _pinned_load_factor(
     """
     ratio, name = getattr(given.cache_params, "load_factor", None), "cache_params.load_factor"
     if ratio is None:
-        ratio = settings.fused_setting(sharder, "cache_load_factor")
+        ratio = settings.fused_setting(entry.sharder, "cache_load_factor")
         name = "fused_params['cache_load_factor']"
     if ratio is not None and not (isinstance(ratio, Real) and float(ratio) > 0):
-        message = f"{name} must be above 0, got {ratio!r}"
-        raise InvalidInputError(message)
+        refuse(f"{name} must be above 0, got {ratio!r}")
     return None if ratio is None else min(float(ratio), settings.WHOLE_CACHE)
 
 
@@ -309,9 +230,9 @@ def _listed_by(
     """The constraints narrowed to the options that a TorchRec enumerator lists."""
     listed: dict[tuple[str, str], set[tuple[str, ComputeKernel]]] = {}
     for o in options:
-        kernel = ComputeKernel.FUSED_UVM_CACHING
-        if o.compute_kernel not in settings.KEY_VALUE_KERNELS:
-            kernel = settings.our_kernel(o.compute_kernel)
+        is_kept = o.compute_kernel in settings.KEY_VALUE_KERNELS
+        cached = ComputeKernel.FUSED_UVM_CACHING
+        kernel = cached if is_kept else settings.our_kernel(o.compute_kernel)
         listed.setdefault((o.path, o.name), set()).add((o.sharding_type, kernel))
     tables = []
     for limit, entry in zip(constraints.tables, model.tables, strict=True):
@@ -323,37 +244,72 @@ def _listed_by(
             if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
         ]
         if not pairs:
-            name = entry.table.name
-            message = f"table {name!r}: the enumerator lists no option that can be planned"
-            raise InvalidInputError(message)
+            refuse(
+                f"table {entry.table.name!r}: the enumerator lists no option that can be planned"
+            )
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
 
 
 def search_limits(
-    model: ModelDescription,
-    topology: TorchrecTopology,
-    enumerator: Enumerator | None,
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]],
+    model: ModelDescription, topology: TorchrecTopology, options: Sequence[ShardingOption] | None
 ) -> Constraints:
-    """The limits of each table by rules, sharders, constraints, and the user's enumerator.
+    """The limits of each table without sharding types that TorchRec's runtime cannot train.
+
+    Where ranks do not fill whole intra-node groups, it still puts a table of some types on every
+    rank of a group. On cpu there are three more cases; tables that have no other type keep theirs,
+    with a warning. FBGEMM treats a rank without weights as a GPU and fails in its first lookup, so
+    that no table is cut by rows if some rank would get no row of it. TorchRec passes a device to
+    ``DistributedDataParallel``, which refuses a CPU there, so that
+    ``FusedEmbeddingBagCollection`` cannot be replicated. A quantized ``EmbeddingCollection`` cannot
+    be cut by columns in the memory of a CPU, although its sharder offers this.
 
     Args:
         model: the tables.
         topology: TorchRec's topology.
-        enumerator: the user's enumerator, if any; only options that it lists are left.
-        module: the model.
-        sharders: its sharders.
+        options: those that the user's enumerator lists, which alone are left; None without one.
 
     Raises:
-        InvalidInputError: the enumerator lists nothing for a table.
+        InvalidInputError: some tables have only types for whole groups, or the enumerator lists
+            nothing for a table; the message names each.
     """
     constraints = model.constraints
-    if enumerator is not None:
-        options = enumerator.enumerate(module=module, sharders=list(sharders))
+    if options is not None:
         constraints = _listed_by(constraints, model, options)
-    return _runnable(constraints, model.tables, topology)
+    world_size, group = topology.world_size, topology.intra_group_size
+    whole = [t for t in ShardingType if SPREAD[t] is Spread.HOSTS and world_size % group]
+    parts = dict.fromkeys(torchrec_rules.SUMS_ROWS, group) | {ShardingType.ROW_WISE: world_size}
+    limits, stuck, problems = [], [], []
+    for given, entry in zip(constraints.tables, model.tables, strict=True):
+        limit, rows = without_types(given, whole), entry.table.num_embeddings
+        if limit is None:
+            problems.append(
+                f"table {given.pattern!r}: constraints and its sharder leave it "
+                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
+                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
+                "that, another local_world_size, or allow table_wise"
+            )
+            continue
+        if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
+            gone = [ShardingType.COLUMN_WISE]
+        else:
+            gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
+        if isinstance(entry.module, FusedEmbeddingBagCollection):
+            gone.append(ShardingType.DATA_PARALLEL)
+        left = without_types(limit, gone if topology.compute_device == "cpu" else ())
+        if left is None:
+            stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
+        limits.append(left or limit)
+    refuse_any(problems)
+    if stuck:
+        logger.warning(
+            "training will fail on cpu: %d tables are left only types with which TorchRec fails "
+            "there, because a rank gets no rows or the module cannot be sharded so; allow other "
+            "types, such as table_wise: %s",
+            len(stuck),
+            stuck[:5],
+        )
+    return replace(constraints, tables=tuple(limits))
 
 
 # ------------------------------------------------------------------ what is said of them
@@ -364,26 +320,26 @@ _NAMES: Final = {str(k.value) for k in (*TorchrecShardingType, *EmbeddingCompute
 
 def table_warnings(
     found: Sequence[ShardableTable],
-    constraints: Mapping[str, ParameterConstraints],
+    given: Given,
     hints: WorkloadHints,
     batch_size: int,
-    compute_device: str,
+    device: str,
 ) -> list[str]:
     """One line for each thing that is assumed, or that is set but not priced.
 
     Args:
         found: the tables that are planned.
-        constraints: TorchRec's constraints by table name.
+        given: TorchRec's constraints by table name.
         hints: what the model does not say.
         batch_size: samples per rank.
-        compute_device: TorchRec's device.
+        device: TorchRec's device.
     """
     known = {f.parameter_name for f in found}
-    known |= {name for name, given in constraints.items() if given.device_group}
+    known |= {name for name, limit in given.items() if limit.device_group}
     types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
     own = (f.sharder for f in found if not settings.is_of_torchrec(f.sharder.storage_usage))
-    named = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
-    named |= {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    lists = (names for c in given.values() for names in (c.sharding_types, c.compute_kernels))
+    named = {str(name) for names in lists for name in names or ()}
     of_call: dict[str, Callable[[ShardableTable], object]] = {
         "{count} tables have no index distribution (hints); uniform assumed": lambda f: (
             not hints.default_distribution and f.parameter_name not in hints.distributions
@@ -395,7 +351,7 @@ def table_warnings(
         ),
     }
     about: dict[str, Iterable[str]] = {
-        "constraints name tables that the model does not have": set(constraints) - known,
+        "constraints name tables that the model does not have": set(given) - known,
         "hints name tables that the model does not have": set(hints.distributions) - known,
         **{
             words: [f.table.name for f in found if applies(f)]
@@ -414,7 +370,7 @@ def table_warnings(
     }
     priced_as: dict[str, list[str]] = {}
     for entry in found:
-        left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
+        left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, device)}
         for name in sorted(filter(settings.is_priced_as_another, left)):
             words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
             if (nearest := str(settings.our_kernel(name))) not in left:
@@ -429,19 +385,6 @@ def _about(names: Iterable[str], words: str) -> list[str]:
     return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
 
 
-def _lacks_load_factor(entry: ShardableTable) -> bool:
-    cache = entry.limit.cache_params
-    if entry.key_value is not None or cache is None or cache.load_factor is not None:
-        return False
-    return settings.fused_setting(entry.sharder, "cache_load_factor") is None
-
-
-def _keeps_scales(entry: ShardableTable) -> bool:
-    """Whether stored rows have scales beside their columns; quantized rows already count them."""
-    is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
-    return entry.table.dtype is DataType.INT8 and not is_quantized
-
-
 _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
         lambda f: f.limit is settings.NO_LIMIT
@@ -451,7 +394,12 @@ _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
     "kernel": lambda f: f.key_value is not None,
     "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
-    "them": _lacks_load_factor,
+    "them": lambda f: (
+        f.key_value is None
+        and f.limit.cache_params
+        and f.limit.cache_params.load_factor is None
+        and settings.fused_setting(f.sharder, "cache_load_factor") is None
+    ),
     "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
     "fall with hints=WorkloadHints(distributions=...)": (
         lambda f: f.limit.cache_params and f.limit.cache_params.stats
@@ -471,7 +419,10 @@ _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
     ),
     "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
     "each row, which are not counted; keep room for them with "
-    "hints=WorkloadHints(reserved_bytes=...)": _keeps_scales,
+    # Quantized rows already count their scales.
+    "hints=WorkloadHints(reserved_bytes=...)": lambda f: (
+        f.table.dtype is DataType.INT8 and f.parameter.dtype not in (torch.uint8, torch.int8)
+    ),
     "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
     "{count} tables are not cut by rows, for they would fail in training; give "
     "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: torchrec_rules.unsummed_words(

@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
@@ -47,14 +47,13 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
+from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
+from planner.integrations.translate.reading import TableSource
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import TableSource
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
@@ -63,7 +62,6 @@ first of these is used if no constraint names another."""
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
 
-_MB: Final = 2**20
 _LEAST_RATIO: Final = 1e-12
 _MOST_RATIO: Final = 0.99
 _SSD_BYTES_PER_S: Final = SSD_MEM_BW * 1e3
@@ -80,11 +78,6 @@ class KeyValueTable:
     kernel: str
     cache_bytes: float
     num_buckets: int | None = None
-
-    @property
-    def is_on_ssd(self) -> bool:
-        """Whether rows that are not in the cache are on an SSD, without host memory before it."""
-        return self.kernel in (ON_SSD, "ssd_virtual_table")
 
     @property
     def is_virtual(self) -> bool:
@@ -126,10 +119,9 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
             buckets and rows % buckets
         ),
     }
-    if problems := [message for message, is_wrong in wrong.items() if is_wrong]:
-        raise InvalidInputError(problems)
+    refuse_any([message for message, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
-    cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
+    cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * MIB)
     ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
     weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
@@ -144,11 +136,10 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        message = (
+        refuse(
             f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
             "ShardPlanner, or leave these tables out"
         )
-        raise InvalidInputError(message)
 
 
 def planned_as(
@@ -245,10 +236,16 @@ class KeyValuePipeline(CostPipeline):
 
     def _of_any_cache(self, time: Estimate, plan: Plan) -> Estimate:
         """The time with what ranks wait for SSDs, and an interval for any hit rate."""
-        cached, missed = (
-            self.sampled_times(self._run_as(plan, kernel))
-            for kernel in (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM)
-        )
+
+        def run_as(kernel: ComputeKernel) -> FloatArray:
+            """Times of the plan with its key-value tables under another kernel."""
+            other: Any = {"kernel": kernel, "cache_load_factor_ratio": None}
+            placed = (
+                replace(p, **other) if p.table in self.key_values else p for p in plan.placements
+            )
+            return self.sampled_times(Plan(placements=tuple(placed)))
+
+        cached, missed = run_as(ComputeKernel.FUSED), run_as(ComputeKernel.FUSED_UVM)
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         ssd_s = self._ssd_s(plan)
@@ -262,10 +259,8 @@ class KeyValuePipeline(CostPipeline):
         vectors, forward and backward. The share of the rows that the cache lacks counts.
         """
         workload, world_size = self.workload, self.topology.world_size
-        machine = TorchrecMachine(
-            world_size=world_size,
-            local_world_size=self.topology.local_world_size,
-            group_size=self.topology.local_world_size,
+        machine = replace(
+            TorchrecMachine.of(self.topology),
             hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
             intra_host_bandwidth_bytes_per_s=math.inf,
             inter_host_bandwidth_bytes_per_s=math.inf,
@@ -273,8 +268,8 @@ class KeyValuePipeline(CostPipeline):
         seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
-            if kept is None or not kept.is_on_ssd:
-                continue
+            if kept is None or kept.kernel not in (ON_SSD, "ssd_virtual_table"):
+                continue  # or there is host memory before the SSD
             table = workload.table(placed.table)
             rows, ids = float(table.num_embeddings), batch * table.pooling_factor
             held = kept.cache_bytes * len(placed.shards) / workload.trained_row_bytes(table)
@@ -299,17 +294,6 @@ class KeyValuePipeline(CostPipeline):
         wide = _widened(time, least, self.sampled_times(plan))
         return replace(wide, high_s=wide.high_s + 3.0 * added)
 
-    def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
-        """The plan with its key-value tables under another kernel, of which only times are used."""
-        return Plan(
-            placements=tuple(
-                replace(p, kernel=kernel, cache_load_factor_ratio=None)
-                if p.table in self.key_values
-                else p
-                for p in plan.placements
-            )
-        )
-
 
 def _widened(time: Estimate, lowest: FloatArray, highest: FloatArray) -> Estimate:
     """An estimate whose interval holds 90 % of the samples of two others."""
@@ -329,9 +313,6 @@ def _only_cache(
 MARGIN_RATIO: Final = 0.15
 """Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
 """
-
-_GB: Final = 2.0**30
-"""The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
 
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:
@@ -365,5 +346,5 @@ def described(reservation: StorageReservation) -> str:
     name = type(reservation).__name__
     absolute, percentage = reserved_sizes(reservation)
     if absolute is not None:
-        return f"{name}: {absolute / _GB:.3g} GB per device"
+        return f"{name}: {absolute / GIB:.3g} GB per device"  # as TorchRec prints it
     return name if percentage is None else f"{name}: {percentage:.0%} of each device"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
@@ -23,17 +22,104 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
+from costmodels import workload as nouns
 from costmodels.fields import shown
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
-from planner.errors import InvalidInputError
+from costmodels.workload import Feature, Optimizer, Pooling, Table
+from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import data_type_of, fused_setting
+from planner.integrations.translate.settings import NO_LIMIT, data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
+from planner.problem import Constraints
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable, TableSource
+    from planner.integrations.translate.pricing import KeyValueTable
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """One table in a TorchRec model.
+
+    Attributes:
+        path, parameter_name: the two keys of the table in a ``ShardingPlan``.
+        module: the module that owns the table.
+        parameter: its weights.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
+        config: TorchRec's configuration of the table.
+        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
+    """
+
+    path: str
+    parameter_name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    sharder: Any
+    config: Any
+    limit: ParameterConstraints
+
+    @property
+    def tower(self) -> str | None:
+        """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
+        if not isinstance(self.module, EmbeddingTower | EmbeddingTowerCollection):
+            return None
+        for index, tower in enumerate(getattr(self.module, "towers", ())):
+            if self.parameter_name in (table_configs(tower.embedding) or {}):
+                return f"{self.path}.tower_{index}"
+        return self.path
+
+    @property
+    def output_dtype(self) -> nouns.DataType:
+        """The type of its vectors, by its constraint, or else its sharder's ``fused_params``.
+
+        Raises:
+            InvalidInputError: that is no type of outputs.
+        """
+        if self.limit.output_dtype is not None:
+            return data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = fused_setting(self.sharder, "output_dtype")
+        name = "fused_params['output_dtype']"
+        return nouns.DataType.FP32 if chosen is None else data_type_of(chosen, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardableTable(TableSource):
+    """A table of a model, and the same table in our workload.
+
+    Attributes:
+        table: the table in our workload. Its name is the parameter name, with the path in front if
+            several modules have a table of that name.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
+    """
+
+    table: Table
+    key_value: KeyValueTable | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """What the planner knows of a model: the workload, the limits, and the place of each table.
+
+    ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
+    False if a table trains with an optimizer whose cost is not known.
+    """
+
+    workload: nouns.Workload
+    constraints: Constraints
+    tables: tuple[ShardableTable, ...]
+    warnings: tuple[str, ...]
+    knows_optimizer: bool = True
+
+    @property
+    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
+        """Each table's inputs as TorchRec's estimators count them, by name."""
+        batch_size = int(self.workload.batch_size_per_rank)
+        return tuple((t.table.name, torchrec_inputs(t, batch_size)) for t in self.tables)
+
+    @property
+    def key_values(self) -> dict[str, KeyValueTable]:
+        """The key-value tables, by name."""
+        return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
 
 
 MOST_INDICES: Final = 10**6
@@ -63,21 +149,18 @@ def features_of(
     for what, values in lists.items():
         is_single = len(values) == 1 and (longest == 1 or not getattr(limit, what))
         if len(values) != count and not is_single:
-            message = f"{what} has {len(values)} values for {count} inputs; give one for each"
-            raise InvalidInputError(message)
-        wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
-        if wrong:
-            message = f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}"
-            raise InvalidInputError(message)
+            refuse(f"{what} has {len(values)} values for {count} inputs; give one for each")
+        for value in values:
+            if not (isinstance(value, Real) and 0 <= float(value) < math.inf):
+                refuse(f"{what} must be finite numbers of 0 or more, got {value!r}")
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
-        message = (
+        refuse(
             f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
             f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
             "them smaller"
         )
-        raise InvalidInputError(message)
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
@@ -125,6 +208,9 @@ def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     weighted = limit.is_weighted
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
+    # A feature processor with the table's name is taken for the table's own.
+    processors = getattr(private.feature_processor(module), "feature_processor_modules", None)
+    is_processed = isinstance(processors, nn.ModuleDict) and entry.parameter_name in processors
     fused_prefetch = fused_setting(entry.sharder, "prefetch_pipeline")
     cache, width = limit.cache_params, parameter.element_size()
     if limit.output_dtype is not None:
@@ -133,17 +219,11 @@ def torchrec_inputs(entry: ShardableTable, batch_size: int) -> TorchrecInputs:
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
-        is_weighted=bool(weighted) or _is_processed(entry.parameter_name, module),
+        is_weighted=bool(weighted) or is_processed,
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
         optimizer_ratio=private.optimizer_multiplier(kind, parameter),
         output_bytes=float(width),
     )
-
-
-def _is_processed(name: str, module: nn.Module) -> bool:
-    """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
-    modules = getattr(private.feature_processor(module), "feature_processor_modules", None)
-    return isinstance(modules, nn.ModuleDict) and name in modules
 
 
 _EXCHANGES: Final = {
@@ -181,8 +261,8 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     """The element types of a sharder's codecs that cannot be priced."""
     registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
     both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
-    every = [codec for codecs in both for codec in (codecs.forward, codecs.backward)]
-    return sorted({str(c.quantized_dtype) for c in every if c.quantized_dtype not in _BY_TYPE})
+    types = {c.quantized_dtype for codecs in both for c in (codecs.forward, codecs.backward)}
+    return sorted(map(str, types - set(_BY_TYPE)))
 
 
 def _codecs(both: Any) -> Codecs:
@@ -224,7 +304,7 @@ _NAMES: Final = {
     Optimizer.NONE: "none",
 }
 OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-"""By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
+"""By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
 
@@ -250,59 +330,53 @@ def optimizer_name(entry: TableSource) -> str:
         return _name_of(own())
     chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
-        message = (
+        refuse(
             "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
             f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
         )
-        raise InvalidInputError(message)
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
 def _name_of(kind: type[object]) -> str:
     """The name of an optimizer's class in lower case, or of its nearest known base class."""
     names = [base.__name__.lower() for base in kind.__mro__]
-    return next((name for name in names if _plain_name(name) in OPTIMIZERS), names[0])
+    return next(filter(optimizer_kind, names), names[0])
 
 
-def _plain_name(name: str) -> str:
-    """The name without underscores, and without FBGEMM's "exact", which says how it updates."""
-    return name.removeprefix("exact_").replace("_", "")
+def optimizer_kind(name: str) -> Optimizer | None:
+    """The optimizer of a name without FBGEMM's "exact", which says how it updates; or None."""
+    return OPTIMIZERS.get(name.removeprefix("exact_").replace("_", ""))
 
 
-def with_optimizers(
-    tables: Sequence[Table], names: Mapping[str, str]
-) -> tuple[tuple[Table, ...], Optimizer, list[str]]:
-    """The tables with their optimizers, that of most of them, and the names that are not known.
+def sources_of(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
+    given: Mapping[str, ParameterConstraints],
+) -> Iterator[TableSource | str]:
+    """The tables that TorchRec would shard, in model order.
 
-    That of most becomes the workload's; only the other tables have one of their own. An unknown
-    optimizer is planned as :data:`UNKNOWN_AS`.
-
-    Args:
-        tables: the tables.
-        names: the optimizer of each table, as :func:`optimizer_name` gives it.
+    In the place of the tables of a module whose tables cannot be planned there is a line that says
+    so.
     """
-    unknown = sorted({n for n in names.values() if _plain_name(n) not in OPTIMIZERS})
-    kinds = {table: OPTIMIZERS.get(_plain_name(n), UNKNOWN_AS) for table, n in names.items()}
-    used = Counter(kinds.values())
-    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
-    own = (t if kinds[t.name] is most else replace(t, optimizer=kinds[t.name]) for t in tables)
-    return tuple(own), most, unknown
-
-
-def shardable_modules(
-    module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
-) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
-    """Path, module and sharder of every module that TorchRec would shard, in model order."""
     by_type = {sharder_name(s.module_type): s for s in sharders}
     stack: list[tuple[str, nn.Module]] = [("", module)]
     while stack:
-        path, current = stack.pop()
-        sharder = by_type.get(sharder_name(type(current)))
-        if sharder is not None and sharder.shardable_parameters(current):
-            yield path, current, sharder
-            continue
-        children = [(f"{path}.{n}" if path else n, child) for n, child in current.named_children()]
-        stack += reversed(children)
+        path, owner = stack.pop()
+        sharder = by_type.get(sharder_name(type(owner)))
+        parameters = sharder.shardable_parameters(owner) if sharder is not None else {}
+        configs = table_configs(owner) if parameters else None
+        if not parameters:
+            children = reversed(list(owner.named_children()))
+            stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
+        elif configs is None:
+            yield (
+                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
+                "planned; shard it with another planner and leave its sharder out here"
+            )
+        else:
+            for name, parameter in parameters.items():
+                limit = given.get(name, NO_LIMIT)
+                yield TableSource(path, name, owner, parameter, sharder, configs[name], limit)
 
 
 def table_configs(owner: nn.Module) -> dict[str, Any] | None:
@@ -311,14 +385,22 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     A plain ``nn.EmbeddingBag`` has one, with its own shape and its parameter's name.
     """
     if isinstance(owner, nn.EmbeddingBag):
-        return {"weight": _of_bag(owner)}
-    towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
+        types = embedding_configs.PoolingType
+        config = embedding_configs.EmbeddingBagConfig(
+            name="weight",
+            num_embeddings=owner.num_embeddings,
+            embedding_dim=owner.embedding_dim,
+            feature_names=["weight"],  # its only feature has the table's name
+            data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
+            pooling=types.MEAN if owner.mode == "mean" else types.SUM,
+        )
+        return {"weight": config}
+    towers = list(owner.towers) if isinstance(owner, EmbeddingTowerCollection) else []
     inner = [getattr(owner, n, None) for n in private.WRAPPED] + [t.embedding for t in towers]
     found: dict[str, Any] = {}
     for candidate in (owner, *inner):
         for method in ("embedding_bag_configs", "embedding_configs"):
-            configs = getattr(candidate, method, None)
-            if configs is not None:
+            if configs := getattr(candidate, method, None):
                 found |= {c.name: c for c in configs()}
                 break
         if found and not towers:
@@ -326,53 +408,24 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
     return found or None
 
 
-def _of_bag(owner: nn.EmbeddingBag) -> embedding_configs.BaseEmbeddingConfig:
-    """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
-    return embedding_configs.EmbeddingBagConfig(
-        name="weight",
-        num_embeddings=owner.num_embeddings,
-        embedding_dim=owner.embedding_dim,
-        feature_names=["weight"],
-        data_type=embedding_configs.dtype_to_data_type(owner.weight.dtype),
-        pooling=embedding_configs.PoolingType.MEAN
-        if owner.mode == "mean"
-        else embedding_configs.PoolingType.SUM,
-    )
-
-
-def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
-    """Why the rows of a managed-collision table cannot be cut for the ranks; None if they can.
+def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
+    """Why the rows of a managed-collision table cannot be cut for the ranks; empty if they can.
 
     Such a table is cut by rows, and TorchRec's runtime needs every cut to be between two buckets.
     """
     if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
-        return None
+        return []
     buckets = int(private.collision_buckets(entry.module).get(entry.parameter_name) or 1)
     rows = entry.table.num_embeddings
-    if buckets == 1 or buckets % world_size == 0 or rows % buckets:
-        return None
-    block = -(-rows // world_size)
-    if all(min(rank * block, rows) % (rows // buckets) == 0 for rank in range(world_size)):
-        return None
-    return (
+    block, size = -(-rows // world_size), max(rows // buckets, 1)
+    parted = any(min(rank * block, rows) % size for rank in range(world_size))
+    if not parted or buckets == 1 or buckets % world_size == 0 or rows % buckets:
+        return []
+    return [
         f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
         f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
         f"use a number of buckets that is a multiple of {world_size}"
-    )
-
-
-def tower_of(path: str, owner: nn.Module, table: str) -> str | None:
-    """The tower of a table, named as in TorchRec's enumerator; None for tables in no tower."""
-    if not _is_tower(owner):
-        return None
-    for index, tower in enumerate(getattr(owner, "towers", ())):
-        if table in (table_configs(tower.embedding) or {}):
-            return f"{path}.tower_{index}"
-    return path
-
-
-def _is_tower(owner: nn.Module) -> bool:
-    return isinstance(owner, EmbeddingTower | EmbeddingTowerCollection)
+    ]
 
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
@@ -381,15 +434,28 @@ parameters, twice for the optimizer, three times for DDP (TorchRec 1.8,
 ``HeuristicalStorageReservation``)."""
 
 
-def dense_arch(module: nn.Module) -> DenseArch | None:
+def dense_arch(module: nn.Module) -> nouns.DenseArch | None:
     """The dense part of the first DLRM inside a model; None if there is no DLRM.
 
     Plain, projection and DCN interactions are known; the projection model counts as a plain one.
     """
-    for candidate in module.modules():
-        if isinstance(candidate, DLRM):
-            return _of_dlrm(candidate)
-    return None
+    model = next((m for m in module.modules() if isinstance(m, DLRM)), None)
+    if model is None:
+        return None
+    bottom, top = (
+        [m for m in part.modules() if isinstance(m, nn.Linear)]
+        for part in (model.dense_arch, model.over_arch)
+    )
+    is_cross = isinstance(model, DLRM_DCN)
+    layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
+    return nouns.DenseArch(
+        num_dense_features=bottom[0].in_features,
+        bottom_mlp=tuple(layer.out_features for layer in bottom),
+        top_mlp=tuple(layer.out_features for layer in top),
+        interaction=nouns.Interaction.DCN if is_cross else nouns.Interaction.DOT,
+        dcn_num_layers=layers,
+        dcn_low_rank_dim=rank,
+    )
 
 
 def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> float:
@@ -397,21 +463,3 @@ def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> f
     skip = {id(p) for p in sharded}
     plain = (p for p in module.parameters() if id(p) not in skip and not is_lazy(p))
     return DENSE_BYTES_PER_PARAMETER_BYTE * sum(p.numel() * p.element_size() for p in plain)
-
-
-def _of_dlrm(model: DLRM) -> DenseArch:
-    bottom, top = _linear_layers(model.dense_arch), _linear_layers(model.over_arch)
-    is_cross = isinstance(model, DLRM_DCN)
-    layers, rank = (private.cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
-    return DenseArch(
-        num_dense_features=bottom[0].in_features,
-        bottom_mlp=tuple(layer.out_features for layer in bottom),
-        top_mlp=tuple(layer.out_features for layer in top),
-        interaction=Interaction.DCN if is_cross else Interaction.DOT,
-        dcn_num_layers=layers,
-        dcn_low_rank_dim=rank,
-    )
-
-
-def _linear_layers(module: nn.Module) -> list[nn.Linear]:
-    return [m for m in module.modules() if isinstance(m, nn.Linear)]

@@ -29,7 +29,14 @@ from costmodels.errors import InvalidValueError
 from costmodels.fields import is_whole, settle, shown
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import DataType, DenseArch, Pipeline
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
+from planner.errors import (
+    InfeasibleError,
+    InvalidInputError,
+    NoPlanFoundError,
+    PlannerError,
+    refuse,
+    refuse_any,
+)
 from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
@@ -115,9 +122,6 @@ DATA_TYPES: Final = {
 }
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
-_GROUPS: Final = ("cuda", "cpu", "mtia")
-"""The devices of a topology; no planner would plan a table of any other group."""
-
 _TORCHREC: Final = Path(torchrec.__file__).parent
 """The folder with TorchRec's own files."""
 
@@ -129,37 +133,21 @@ def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
         InvalidInputError: they are no dictionary of constraints by table name, or a field of one
             cannot be read; the message names all such fields.
     """
-    given = constraints or {}
-    if not isinstance(given, Mapping):
-        message = (
-            f"constraints must be a dictionary of ParameterConstraints by table, got {shown(given)}"
-        )
-        raise InvalidInputError(message)
+    given: Any = constraints or {}
+    kind = "a dictionary of ParameterConstraints by table"
+    refuse_any(_wrong({"constraints": given}, {"constraints": (_is(Mapping), kind)}))
     problems = []
     for table, limit in given.items():
+        of = f"constraints of table {table!r}"
         if not isinstance(table, str):
             problems.append(f"constraints: the name of a table must be a text, got {shown(table)}")
         elif isinstance(limit, ParameterConstraints):
-            problems += [f"constraints of table {table!r}: {p}" for p in _problems(limit)]
+            lines = _wrong(vars(limit), _FIELDS, needed=("pooling_factors",))
+            problems += [f"{of}: {line}" for line in lines]
         elif limit:
-            message = (
-                f"constraints of table {table!r} must be ParameterConstraints, got {shown(limit)}"
-            )
-            problems.append(message)
-    if problems:
-        raise InvalidInputError(problems)
+            problems.append(f"{of} must be ParameterConstraints, got {shown(limit)}")
+    refuse_any(problems)
     return {table: limit for table, limit in given.items() if limit}
-
-
-def _problems(limit: ParameterConstraints) -> list[str]:
-    """Fields of a constraint that cannot be read."""
-    wrong = _wrong(vars(limit), _FIELDS, needed=("pooling_factors",))
-    if limit.output_dtype is not None:
-        try:
-            data_type_of(limit.output_dtype, "output_dtype")
-        except InvalidInputError as error:
-            wrong += error.problems
-    return wrong
 
 
 def data_type_of(value: Any, name: str) -> DataType:
@@ -172,11 +160,8 @@ def data_type_of(value: Any, name: str) -> DataType:
     Raises:
         InvalidInputError: it is no such member, or one of a type that cannot be planned.
     """
-    found = DATA_TYPES.get(getattr(value, "name", ""))
-    if found is None:
-        message = f"{name} must be a data type among {', '.join(DATA_TYPES)}, got {shown(value)}"
-        raise InvalidInputError(message)
-    return found
+    refuse_any(_wrong({name: value}, {name: _DATA_TYPE}, needed=[name]))
+    return DATA_TYPES[value.name]
 
 
 def fused_setting(sharder: ModuleSharder[nn.Module] | None, name: str) -> Any:
@@ -223,10 +208,7 @@ class WorkloadHints:
             settle(self)
         except InvalidValueError as error:
             problems.append(str(error))
-        if not problems and not 0 <= self.reserved_bytes < math.inf:
-            problems.append(f"reserved_bytes must be 0 or more, got {self.reserved_bytes}")
-        if problems:
-            raise InvalidInputError([f"hints: {line}" for line in problems])
+        refuse_any([f"hints: {line}" for line in problems])
 
 
 Sharders = list[ModuleSharder[nn.Module]]
@@ -245,10 +227,11 @@ def require_arguments(given: Mapping[str, Any]) -> None:
     Raises:
         InvalidInputError: there is such an argument; the message names the first one.
     """
-    if given["topology"] is not None:
-        _require_topology(given["topology"])
-    if problems := _wrong(given, _RULES, needed=("hints", "memory_headroom")):
-        raise InvalidInputError(problems)
+    if (topology := given["topology"]) is not None:
+        require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
+        sizes = {name: getattr(topology, name) for name in _SIZES}
+        refuse_any([f"topology: {line}" for line in _wrong(sizes, _SIZES, needed=_SIZES)])
+    refuse_any(_wrong(given, _RULES, needed=("hints", "memory_headroom")))
     require_constraints(given["constraints"])
     if given["plan_file"] is not None:
         path_of(given["plan_file"], "plan_file")
@@ -263,8 +246,7 @@ def asked_sharders(module: object, sharders: object) -> Sharders:
     require_kind("module", module, nn.Module, "give the model whose tables are to be sharded")
     hint = "give a list of them, such as get_default_sharders()"
     if not isinstance(sharders, Iterable):
-        message = f"sharders: {shown(sharders)} is no list; {hint}"
-        raise InvalidInputError(message)
+        refuse(f"sharders: {shown(sharders)} is no list; {hint}")
     listed = list(sharders)
     for sharder in listed:
         require_kind("sharders", sharder, ModuleSharder, hint)
@@ -280,23 +262,19 @@ def called_back(
         InvalidInputError: a callback returned something else than a list of options, or put a shard
             on a rank that does not exist.
     """
-    what = "what a callback returns"
+    what = "what a callback returns must be"
     for callback in callbacks:
         found: object = callback(options)
         if not isinstance(found, list) or not all(isinstance(o, ShardingOption) for o in found):
-            raise _refusal(what, "the list of ShardingOption", found)
+            refuse(f"{what} the list of ShardingOption, got {shown(found)}")
         options = found
-        ranks = {shard.rank: option.name for option in options for shard in option.shards}
-        if lost := [rank for rank in ranks if rank not in range(world_size)]:
-            words = f"options on ranks 0 to {world_size - 1} (see table {ranks[lost[0]]!r})"
-            raise _refusal(what, words, lost[0])
+        for option, shard in ((o, s) for o in options for s in o.shards):
+            if shard.rank not in range(world_size):
+                refuse(
+                    f"{what} options on ranks 0 to {world_size - 1} (see table {option.name!r}), "
+                    f"got {shown(shard.rank)}"
+                )
     return options
-
-
-def _require_topology(topology: object) -> None:
-    require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
-    if problems := _wrong({n: getattr(topology, n) for n in _SIZES}, _SIZES, needed=_SIZES):
-        raise InvalidInputError([f"topology: {line}" for line in problems])
 
 
 def _is_number(value: object) -> bool:
@@ -315,22 +293,17 @@ def _is(kind: type) -> Rule:
     return lambda value: isinstance(value, kind)
 
 
-def _all_of(is_right: Rule) -> Rule:
-    """Whether a value is right, or a list of such values."""
-    return lambda value: all(map(is_right, value if _is_list(value) else [value]))
+def _list_of(is_right: Rule) -> Rule:
+    return lambda value: _is_list(value) and all(map(is_right, value))
 
 
-def _wrong(given: Mapping[str, Any], rules: Rules, needed: Collection[str]) -> list[str]:
+def _wrong(given: Mapping[str, Any], rules: Rules, needed: Collection[str] = ()) -> list[str]:
     """A line for each value that breaks its rule; values that are not needed can be None."""
     return [
         f"{name} must be {words}, got {shown(given[name])}"
         for name, (is_right, words) in rules.items()
         if not (given[name] is None and name not in needed) and not is_right(given[name])
     ]
-
-
-def _refusal(name: str, words: str, value: object) -> InvalidInputError:
-    return InvalidInputError(f"{name} must be {words}, got {shown(value)}")
 
 
 _SIZES: Final[Rules] = dict.fromkeys(
@@ -345,26 +318,29 @@ _RULES: Final[Rules] = {
     "timeout_seconds": (lambda v: _is_number(v) and v > 0, "a number of seconds above 0"),
     "enumerator": (_has("enumerate"), "an Enumerator of TorchRec"),
     "storage_reservation": (_has("reserve"), "a StorageReservation of TorchRec"),
-    "stats": (_all_of(_has("log")), "a Stats of TorchRec, or a list of them"),
-    "callbacks": (lambda v: _is_list(v) and all(map(callable, v)), "a list of functions"),
+    "stats": (
+        lambda v: all(map(_has("log"), v if _is_list(v) else [v])),
+        "a Stats of TorchRec, or a list of them",
+    ),
+    "callbacks": (_list_of(callable), "a list of functions"),
     "hints": (_is(WorkloadHints), "WorkloadHints"),
     "memory_headroom": (lambda v: _is_number(v) and 0 <= v < 1, "0 or more and below 1"),
 }
 """For each argument of the planner: whether a value is of its kind, and what it has to be."""
 
 _ONE_EACH: Final = (_is_list, "a list of numbers, one for each feature")
+_TEXTS: Final = "a list of texts, such as"
+_DATA_TYPE: Final[tuple[Rule, str]] = (
+    lambda v: getattr(v, "name", "") in DATA_TYPES,
+    f"a data type among {', '.join(DATA_TYPES)}",
+)
 _FIELDS: Final[Rules] = {
-    "sharding_types": (
-        lambda v: _is_list(v) and _all_of(_is(str))(v),
-        "a list of texts, such as ShardingType.ROW_WISE.value",
-    ),
-    "compute_kernels": (
-        lambda v: _is_list(v) and _all_of(_is(str))(v),
-        "a list of texts, such as EmbeddingComputeKernel.FUSED.value",
-    ),
+    "sharding_types": (_list_of(_is(str)), f"{_TEXTS} ShardingType.ROW_WISE.value"),
+    "compute_kernels": (_list_of(_is(str)), f"{_TEXTS} EmbeddingComputeKernel.FUSED.value"),
     **dict.fromkeys(("pooling_factors", "num_poolings", "batch_sizes"), _ONE_EACH),
     "cache_params": (_is(CacheParams), "CacheParams"),
-    "device_group": (lambda v: not v or v in _GROUPS, f"one of {', '.join(_GROUPS)}"),
+    "device_group": (lambda v: not v or v in ("cuda", "cpu", "mtia"), "one of cuda, cpu, mtia"),
+    "output_dtype": _DATA_TYPE,
 }
 """The same for each field of a constraint."""
 
@@ -375,8 +351,9 @@ _HINTS: Final[Rules] = {
     ),
     "default_distribution": (callable, "a function of the number of rows, or None"),
     "inputs": (callable, "a function of the batch size, or None"),
+    "reserved_bytes": (lambda v: not _is_number(v) or 0 <= v < math.inf, "0 or more"),
 }
-"""The same for those of the hints that are no plain values."""
+"""The same for the hints, whose plain values are known to be of their kinds."""
 
 NO_HINTS: Final = WorkloadHints()
 

@@ -13,20 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import AliasChoices, AliasPath, Field
 
+from costmodels import sharding
 from costmodels.distribution.uniform import Uniform
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingType,
-    TablePlacement,
-    check_tiling,
-    row_blocks,
-)
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
+from planner.io.documents import Document
 from planner.io.plan.plan_file import (
     ParameterSchema,
     entries_of,
@@ -80,7 +74,7 @@ class Imported:
     assumed: dict[str, str] = field(default_factory=dict)
     unsaid: tuple[str, ...] = ()
     law_is_known: bool = True
-    plan: Plan | None = None
+    plan: sharding.Plan | None = None
     world_size: int | None = None
     local_world_size: int | None = None
 
@@ -91,25 +85,38 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
-def imported_of(where: str, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
-    """What was read, with the workload that has the values.
+@dataclass
+class Reading:
+    """A file of another tool while it is read; ``assumed`` and ``unsaid`` as in the result."""
 
-    Args:
-        where: begins the messages of errors.
-        source: what was read, in words.
-        values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields of
-            the dense part.
-        told: other fields of :class:`Imported`.
+    document: Document
+    assumed: dict[str, str] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)
 
-    Raises:
-        InvalidInputError: the values contradict each other.
-    """
+    def assume(self, key: str, text: str) -> None:
+        """Add an assumption about a key; several about one key are joined."""
+        assume(self.assumed, key, text)
 
-    def build() -> Workload:
-        dense = DenseArch(**values.get("dense", {}))
-        return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+    def imported(self, source: str, values: Mapping[str, Any], **told: Any) -> Imported:
+        """What was read, with the workload that has the values.
 
-    return Imported(workload=made(where, build), source=source, **told)
+        Args:
+            source: what was read, in words.
+            values: fields of the workload; ``tables`` is any iterable, and ``dense`` has the fields
+                of the dense part.
+            told: other fields of :class:`Imported`.
+
+        Raises:
+            InvalidInputError: the values contradict each other.
+        """
+
+        def build() -> Workload:
+            dense = DenseArch(**values.get("dense", {}))
+            return Workload(**{**values, "tables": tuple(values["tables"]), "dense": dense})
+
+        both: dict[str, Any] = {"assumed": self.assumed, "unsaid": tuple(self.unsaid)}
+        workload = made(str(self.document.path), build)
+        return Imported(workload=workload, source=source, **both, **told)
 
 
 def plain_table(
@@ -129,19 +136,17 @@ def plain_table(
     )
 
 
-def placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
+def placed(
+    table: Table, kind: sharding.ShardingType, gpus: Sequence[int]
+) -> sharding.TablePlacement:
     """A placement with one shard on each GPU: a copy, or a block of rows."""
-    rows, width = table.num_embeddings, table.embedding_dim
-    is_copy = kind is ShardingType.DATA_PARALLEL
-    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
-    return TablePlacement(
+    rows, is_copy = table.num_embeddings, kind is sharding.ShardingType.DATA_PARALLEL
+    first, count = (0, rows) if is_copy else sharding.row_block_columns(rows, len(gpus))
+    return sharding.TablePlacement(
         table=table.name,
         sharding_type=kind,
-        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
-        shards=tuple(
-            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
-            for gpu, (first, count) in zip(gpus, blocks, strict=True)
-        ),
+        kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
+        shards=sharding.Shards(np.array(gpus), first, count, 0, table.embedding_dim),
     )
 
 
@@ -220,50 +225,41 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
     refuse_any(problems)
-    batch = schema.batch_size_per_rank
-    assumed = dict(_ASSUMED)
+    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), dict(_ASSUMED))
     if batch is None:
-        assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
+        read.assume("training.batch_size_per_rank", f"{DEFAULT_BATCH}; a plan does not say it")
     values = {
         "name": schema.workload or path.stem,
         "tables": tables,
         "batch_size_per_rank": batch or DEFAULT_BATCH,
     }
-    source = f"the TorchRec plan {path.name}"
-    return imported_of(str(path), source, values, assumed=assumed, law_is_known=False)
+    return read.imported(f"the TorchRec plan {path.name}", values, law_is_known=False)
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
     """One table; shards with holes are refused, because the shape read from them would be wrong."""
-    rows, columns = _shape(name, entry, given)
-    for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
-        if not 1 <= value <= most:
-            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
-    table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
+    shape, placement = given, None
     if entry.shards:
-        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
-        placement = TablePlacement(
+        is_copy = entry.sharding_type is sharding.ShardingType.DATA_PARALLEL
+        placement = sharding.TablePlacement(
             table=name,
             sharding_type=entry.sharding_type,
-            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
-            shards=shards_of(entry, table, None, None),
+            kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
+            shards=shards_of(entry),
         )
-        check_tiling(placement, rows, columns)
-    return table
-
-
-def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
-    if not entry.shards:
-        if given is None:
-            refuse(
-                f"table {name!r}: has no shards, so that its shape is not known; give it with "
-                f"--shape {name}=ROWSxCOLUMNS"
-            )
-        return given
-    ends = [
-        [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
-    ]
-    rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
-    if given is not None and given != (rows, columns):
-        refuse(f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}")
-    return rows, columns
+        cells = placement.cells
+        ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols
+        shape = int(ends[0].max()), int(ends[1].max())
+        if given not in (None, shape):
+            refuse(f"table {name!r}: shape {given} was given, its shards cover {shape}")
+    if shape is None:
+        refuse(
+            f"table {name!r}: has no shards, so that its shape is not known; give it with "
+            f"--shape {name}=ROWSxCOLUMNS"
+        )
+    for what, value, most in zip(("rows", "columns"), shape, (MAX_ROWS, MAX_COLUMNS), strict=True):
+        if not 1 <= value <= most:
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
+    if placement is not None:
+        sharding.check_tiling(placement, *shape)
+    return plain_table(name, *shape, [(name, 1.0)], module=module)

@@ -8,44 +8,25 @@ The flags are those of facebookresearch/dlrm, ``dlrm_s_pytorch.py`` and
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import operator
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, read_yaml
-from planner.io.importers.base import (
-    MAX_IMPORTED_TABLES,
-    MAX_RANKS,
-    BatchSize,
-    Columns,
-    Imported,
-    Rows,
-    Size,
-    assume,
-    imported_of,
-    plain_table,
-)
-from planner.io.library import configs_folder
-from planner.io.schemas import Loose, validate
+from planner.io.documents import Document, read_words
+from planner.io.importers import base
+from planner.io.schemas import Loose, nearest, validate
 
 _WHERE: Final = "command line"
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
 _SHELL_ENDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "2>&1", "2>", "<", "&>"})
-_LAUNCH_COUNTS: Final = {
-    "nproc_per_node": "local", "np": "world", "n": "world",
-    "nnodes": "hosts", "nodes": "hosts", "npernode": "local", "ntasks": "world",
-    "ntasks_per_node": "local", "num_trainers": "world", "num_processes": "world",
-}  # fmt: skip
 _LAUNCHED: Final = re.compile(r"(?<!\S)--?([\w-]+)[= ]([0-9]{1,6})(?:x([0-9]{1,6}))?(?!\S)")
 _ASSIGNED: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(\S*)\s*(?:[;\n]\s*)?")
 _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
@@ -53,15 +34,17 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _ARITHMETIC: Final = re.compile(r"\$\(\(([\w\s$+*/%(){}-]{1,200}?)\)\)(?!\))")
+_KNOWN: Final = read_words("dlrm")
 PROGRAMS: Final = {
     program: (frozenset(flags["values"]), frozenset(flags["switches"]))
-    for program, flags in read_yaml(configs_folder() / "imports" / "dlrm_flags.yaml").value.items()
+    for program, flags in _KNOWN["programs"].items()
 }
 """The flags of each program: those that take a value, and switches."""
+KAGGLE_ROWS: Final[list[int]] = _KNOWN["criteo_kaggle_rows"]
+MLPERF_HOT: Final[list[int]] = _KNOWN["mlperf_indices_per_sample"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DlrmCommand:
+class DlrmCommand(NamedTuple):
     """One command line.
 
     Attributes:
@@ -100,11 +83,8 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
         begins = words.index("--") if "--" in words else own[program].index(True)
         first = 0 if words[0].startswith("--") else begins
     first += words[first : first + 1] == ["--"]
-    return DlrmCommand(
-        program=program,
-        flags=_flags_of(words[first:], program),
-        world_size=_world_size(" ".join(words[:first])),
-    )
+    world_size = _world_size(" ".join(words[:first]))
+    return DlrmCommand(program, _flags_of(words[first:], program), world_size)
 
 
 def _split(words: Sequence[str]) -> list[str]:
@@ -168,9 +148,8 @@ def _flags_of(words: Sequence[str], program: str) -> dict[str, str]:
             elif is_on:
                 flags[name] = ""
         elif name not in values:
-            near = difflib.get_close_matches(name, values | switches, n=1)
-            hint = f"did you mean --{near[0]}?" if near else "remove it"
-            problems.append(f"--{name}: {program} has no such flag; {hint}")
+            hint = nearest(f"--{name}", [f"--{n}" for n in sorted(values | switches)])
+            problems.append(f"--{name}: {program} has no such flag; {hint or 'remove it'}".strip())
         elif said is None:
             problems.append(f"--{name}: needs a value")
         else:
@@ -185,45 +164,17 @@ def _world_size(launcher: str) -> int | None:
     for name, count, local in _LAUNCHED.findall(launcher):
         if local and name == "j":
             found |= {"hosts": int(count), "local": int(local)}
-        elif not local and (key := _LAUNCH_COUNTS.get(name.replace("-", "_"))):
+        elif not local and (key := _KNOWN["launchers"].get(name.replace("-", "_"))):
             found[key] = int(count)
     world = found.get("world") or found.get("local", 0) * found.get("hosts", 1)
-    if world > MAX_RANKS:
-        refuse(f"{_WHERE}: {world:,} ranks: must be at most {MAX_RANKS:,}")
+    if world > base.MAX_RANKS:
+        refuse(f"{_WHERE}: {world:,} ranks: must be at most {base.MAX_RANKS:,}")
     return world or None
 
-
-KAGGLE_ROWS: Final = (
-    1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27,
-    14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
-)  # fmt: skip
-"""Distinct values of the 26 features of the Criteo Kaggle data (facebookresearch/dlrm README)."""
-
-MLPERF_HOT: Final = (
-    3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1,
-)  # fmt: skip
-"""Indices per sample of MLPerf's multi-hot data (mlcommons/training, recommendation_v2)."""
 
 NUM_CRITEO_TABLES: Final = 26
 NUM_CRITEO_DENSE: Final = 13
 _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
-_S_OPTIMIZERS: Final = {
-    "sgd": {"optimizer": "sgd", "dense_optimizer": "sgd"},
-    "adagrad": {"optimizer": "adagrad", "dense_optimizer": "adagrad"},
-    "rwsadagrad": {"optimizer": "rowwise_adagrad", "dense_optimizer": "adagrad"},
-}
-"""For each name the optimizer of the tables and that of the dense part. One optimizer trains both;
-``rwsadagrad`` keeps one sum per row only for sparse gradients, that is for tables."""
-_PLAIN_TABLES: Final = (
-    "tables are built from smaller ones, which a workload cannot say; leave the flag out for the "
-    "plain tables"
-)
-_S_UNABLE: Final = {
-    "--qr-flag": _PLAIN_TABLES,
-    "--md-flag": _PLAIN_TABLES,
-    "--inference-only": "the program trains nothing, and a workload is a training step; leave the "
-    "flag out for the model that it would train",
-}
 _MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
 """The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
@@ -237,19 +188,19 @@ class _MainFlags(Loose):
 
     model_config = ConfigDict(strict=False, alias_generator=lambda name: f"--{name}")
 
-    embedding_dim: Columns = 64
-    num_embeddings: Rows = 100_000
-    num_embeddings_per_feature: Annotated[list[Rows], _COMMAS, _OF_CRITEO] | None = None
-    multi_hot_sizes: Annotated[list[Size], _COMMAS, _OF_CRITEO] | None = None
+    embedding_dim: base.Columns = 64
+    num_embeddings: base.Rows = 100_000
+    num_embeddings_per_feature: Annotated[list[base.Rows], _COMMAS, _OF_CRITEO] | None = None
+    multi_hot_sizes: Annotated[list[base.Size], _COMMAS, _OF_CRITEO] | None = None
     multi_hot_distribution_type: Literal["uniform", "pareto"] = "uniform"
     in_memory_binary_criteo_path: str | None = None
     synthetic_multi_hot_criteo_path: str | None = None
     interaction_type: Literal["original", "dcn", "projection"] = "original"
-    dense_arch_layer_sizes: Annotated[list[Size], _COMMAS] = Field(default=[512, 256, 64])
-    over_arch_layer_sizes: Annotated[list[Size], _COMMAS] = Field(default=[512, 512, 256, 1])
+    dense_arch_layer_sizes: Annotated[list[base.Size], _COMMAS] = Field(default=[512, 256, 64])
+    over_arch_layer_sizes: Annotated[list[base.Size], _COMMAS] = Field(default=[512, 512, 256, 1])
     dcn_num_layers: Annotated[int, Field(ge=1, le=1000)] = 3
-    dcn_low_rank_dim: Size = 512
-    batch_size: BatchSize = 32
+    dcn_low_rank_dim: base.Size = 512
+    batch_size: base.BatchSize = 32
     adagrad: str | None = None
     allow_tf32: str | None = None
 
@@ -259,12 +210,14 @@ class _SFlags(Loose):
         strict=False, alias_generator=lambda name: f"--{name.replace('_', '-')}"
     )
 
-    arch_embedding_size: Annotated[list[Rows], _DASHES, Field(max_length=MAX_IMPORTED_TABLES)] = (
-        Field(default=[4, 3, 2])
+    arch_embedding_size: Annotated[
+        list[base.Rows], _DASHES, Field(max_length=base.MAX_IMPORTED_TABLES)
+    ] = Field(default=[4, 3, 2])
+    arch_sparse_feature_size: base.Columns = 2
+    arch_mlp_bot: Annotated[list[base.Size], _DASHES, Field(min_length=2)] = Field(
+        default=[4, 3, 2]
     )
-    arch_sparse_feature_size: Columns = 2
-    arch_mlp_bot: Annotated[list[Size], _DASHES, Field(min_length=2)] = Field(default=[4, 3, 2])
-    arch_mlp_top: Annotated[list[Size], _DASHES] = Field(default=[4, 2, 1])
+    arch_mlp_top: Annotated[list[base.Size], _DASHES] = Field(default=[4, 2, 1])
     arch_interaction_op: Literal["dot", "cat"] = "dot"
     arch_interaction_itself: str | None = None
     weighted_pooling: str = "None"
@@ -272,13 +225,13 @@ class _SFlags(Loose):
     rand_data_dist: str = "uniform"
     data_set: str = "kaggle"
     max_ind_range: Annotated[int, Field(ge=-1)] = -1
-    num_indices_per_lookup: Size = 10
+    num_indices_per_lookup: base.Size = 10
     num_indices_per_lookup_fixed: str = ""
-    mini_batch_size: BatchSize = 1
+    mini_batch_size: base.BatchSize = 1
     optimizer: Literal["sgd", "adagrad", "rwsadagrad"] = "sgd"
 
 
-def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Imported:
+def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> base.Imported:
     """The model that a DLRM command line trains.
 
     Args:
@@ -292,62 +245,55 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Impor
     """
     command = parse_dlrm_command(words)
     flags = {f"--{name}": value for name, value in command.flags.items()}
-    document, assumed, unsaid = Document(Path(_WHERE), flags, {}), dict[str, str](), list[str]()
+    read = base.Reading(Document(Path(_WHERE), flags, {}))
     if command.program != "dlrm_main.py":
         ranks = world_size or command.world_size
-        values = _s_values(validate(_SFlags, document), document, assumed, unsaid, ranks)
+        values = _s_values(validate(_SFlags, read.document), read, ranks)
     elif world_size is None:
-        values = _main_values(validate(_MainFlags, document), document, assumed, unsaid)
+        values = _main_values(validate(_MainFlags, read.document), read)
     else:
         refuse(
             "--gpus divides the global batch of dlrm_s_pytorch.py; the batch of dlrm_main.py is "
             "per rank already, leave --gpus out"
         )
-    return imported_of(
-        _WHERE,
+    return read.imported(
         f"a command line of {command.program}",
         values,
-        assumed=assumed,
-        unsaid=tuple(unsaid),
-        law_is_known=_NO_LAW not in assumed.get("tables", ""),
+        law_is_known=_NO_LAW not in read.assumed.get("tables", ""),
         world_size=command.world_size,
     )
 
 
-def _main_values(
-    flags: _MainFlags, document: Document, assumed: dict[str, str], unsaid: list[str]
-) -> dict[str, Any]:
+def _main_values(flags: _MainFlags, read: base.Reading) -> dict[str, Any]:
     """``torchrec_dlrm``: 26 Criteo features, a batch per rank, exact optimizers."""
     rows = flags.num_embeddings_per_feature or [flags.num_embeddings] * NUM_CRITEO_TABLES
     hot = flags.multi_hot_sizes or [1] * NUM_CRITEO_TABLES
     if flags.synthetic_multi_hot_criteo_path is not None and flags.multi_hot_sizes is None:
-        hot = list(MLPERF_HOT)
-        assumed["tables"] = (
+        hot = MLPERF_HOT
+        read.assume(
+            "tables",
             f"{sum(hot)} indices per sample, those of MLPerf's multi-hot data; the command line "
-            "names a folder of such data and no --multi_hot_sizes"
+            "names a folder of such data and no --multi_hot_sizes",
         )
-    _check_end(
-        document, "--dense_arch_layer_sizes", flags.dense_arch_layer_sizes, flags.embedding_dim
-    )
+    bottom, dim = flags.dense_arch_layer_sizes, flags.embedding_dim
+    _check_end(read.document, "--dense_arch_layer_sizes", bottom, dim)
     paths = flags.in_memory_binary_criteo_path, flags.synthetic_multi_hot_criteo_path
     if paths != (None, None) or flags.multi_hot_distribution_type == "pareto":
-        assume(assumed, "tables", _NO_LAW)
+        read.assume("tables", _NO_LAW)
     if flags.interaction_type == "projection":
-        unsaid.append("the two branches of the projection; counted as a dot interaction")
+        read.unsaid.append("the two branches of the projection; counted as a dot interaction")
     is_cross = flags.interaction_type == "dcn"
     return {
         "name": "torchrec_dlrm",
         "tables": (
-            plain_table(
-                f"t_cat_{i}", n, flags.embedding_dim, [(f"cat_{i}", h)], module=_MAIN_MODULE
-            )
+            base.plain_table(f"t_cat_{i}", n, dim, [(f"cat_{i}", h)], module=_MAIN_MODULE)
             for i, (n, h) in enumerate(zip(rows, hot, strict=True))
         ),
         "batch_size_per_rank": flags.batch_size,
-        **_S_OPTIMIZERS["sgd" if flags.adagrad is None else "adagrad"],
+        **_KNOWN["optimizers"]["sgd" if flags.adagrad is None else "adagrad"],
         "dense": {
             "num_dense_features": NUM_CRITEO_DENSE,
-            "bottom_mlp": flags.dense_arch_layer_sizes,
+            "bottom_mlp": bottom,
             "top_mlp": flags.over_arch_layer_sizes,
             "interaction": "dcn" if is_cross else "dot",
             "dcn_num_layers": flags.dcn_num_layers if is_cross else 0,
@@ -363,38 +309,33 @@ def _check_end(document: Document, flag: str, sizes: list[int], dim: int) -> Non
         document.refuse((flag,), document.value.get(flag, sizes), rule)
 
 
-def _s_values(
-    flags: _SFlags,
-    document: Document,
-    assumed: dict[str, str],
-    unsaid: list[str],
-    world_size: int | None,
-) -> dict[str, Any]:
+def _s_values(flags: _SFlags, read: base.Reading, world_size: int | None) -> dict[str, Any]:
     """``dlrm_s_pytorch.py``: a global batch; defaults are the program's own."""
-    refuse_any([f"{_WHERE}: {k}: {why}" for k, why in _S_UNABLE.items() if k in document.value])
+    given = read.document.value
+    refuse_any([f"{_WHERE}: {k}: {why}" for k, why in _KNOWN["unable"].items() if k in given])
     is_random = flags.data_generation != "dataset"
     bottom, dim = flags.arch_mlp_bot, flags.arch_sparse_feature_size
-    rows = flags.arch_embedding_size if is_random else _data_rows(flags, assumed)
-    _check_end(document, "--arch-mlp-bot", bottom, dim)
+    rows = flags.arch_embedding_size if is_random else _data_rows(flags, read)
+    _check_end(read.document, "--arch-mlp-bot", bottom, dim)
     if (flags.data_generation, flags.rand_data_dist) != ("random", "uniform"):
-        assume(assumed, "tables", _NO_LAW)
+        read.assume("tables", _NO_LAW)
     if flags.arch_interaction_itself is not None:
-        unsaid.append("products of vectors with themselves (--arch-interaction-itself)")
+        read.unsaid.append("products of vectors with themselves (--arch-interaction-itself)")
     batch, key = flags.mini_batch_size, "training.batch_size_per_rank"
     if world_size is None:
-        assumed[key] = "the whole --mini-batch-size, for one rank; --gpus divides it"
+        read.assume(key, "the whole --mini-batch-size, for one rank; --gpus divides it")
     elif batch % world_size:
-        assumed[key] = f"{batch} samples are no multiple of {world_size} ranks: rounded up"
-    factors = [_indices_per_sample(flags, assumed, n) if is_random else 1.0 for n in rows]
+        read.assume(key, f"{batch} samples are no multiple of {world_size} ranks: rounded up")
+    factors = [_indices_per_sample(flags, read, n) if is_random else 1.0 for n in rows]
     is_weighted = flags.weighted_pooling != "None"
     return {
         "name": "dlrm",
         "tables": (
-            plain_table(f"emb_{i}", n, dim, [(f"s_{i}", factor)], is_weighted=is_weighted)
+            base.plain_table(f"emb_{i}", n, dim, [(f"s_{i}", factor)], is_weighted=is_weighted)
             for i, (n, factor) in enumerate(zip(rows, factors, strict=True))
         ),
         "batch_size_per_rank": math.ceil(batch / (world_size or 1)),
-        **_S_OPTIMIZERS[flags.optimizer],
+        **_KNOWN["optimizers"][flags.optimizer],
         "dense": {
             "num_dense_features": bottom[0] if is_random else NUM_CRITEO_DENSE,
             "bottom_mlp": bottom[1:],
@@ -404,12 +345,12 @@ def _s_values(
     }
 
 
-def _data_rows(flags: _SFlags, assumed: dict[str, str]) -> list[int]:
+def _data_rows(flags: _SFlags, read: base.Reading) -> list[int]:
     """Rows of each table of a named data set; ``--max-ind-range`` limits only these."""
-    rows = list(KAGGLE_ROWS)
+    rows = KAGGLE_ROWS
     if "arch_embedding_size" in flags.model_fields_set:
         rows = flags.arch_embedding_size
-        assume(assumed, "tables", "rows of --arch-embedding-size; training takes the data's")
+        read.assume("tables", "rows of --arch-embedding-size; training takes the data's")
     elif flags.data_set != "kaggle":
         refuse(
             f"{_WHERE}: --data-set {flags.data_set}: its row counts are taken from the data; add "
@@ -418,7 +359,7 @@ def _data_rows(flags: _SFlags, assumed: dict[str, str]) -> list[int]:
     return [min(n, flags.max_ind_range) for n in rows] if flags.max_ind_range > 0 else rows
 
 
-def _indices_per_sample(flags: _SFlags, assumed: dict[str, str], rows: int) -> float:
+def _indices_per_sample(flags: _SFlags, read: base.Reading, rows: int) -> float:
     """Mean indices per sample of one table of random data.
 
     The random generator draws max(1, round(r min(rows, n))) indices with r uniform in 0..1; the
@@ -430,8 +371,9 @@ def _indices_per_sample(flags: _SFlags, assumed: dict[str, str], rows: int) -> f
     if given:
         if not _BOOLEANS.get(given.lower()):
             flag = f"--num-indices-per-lookup-fixed={given}"
-            said = f"{most} indices per lookup, for the program takes {flag} for true"
-            assume(assumed, "tables", said)
+            read.assume(
+                "tables", f"{most} indices per lookup, for the program takes {flag} for true"
+            )
         return float(most)
     bound = min(rows, most)
     return bound / 2 + 1 / (2 * bound)

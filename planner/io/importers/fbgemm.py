@@ -26,18 +26,8 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.workload import Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.io.documents import Document, read_json
-from planner.io.importers.base import (
-    MAX_IMPORTED_TABLES,
-    BatchSize,
-    Columns,
-    Imported,
-    Rows,
-    TableCount,
-    at,
-    imported_of,
-    plain_table,
-)
-from planner.io.schemas import Loose, PoolingFactor, each, present, validate
+from planner.io.importers import base
+from planner.io.schemas import Loose, PoolingFactor, each, present, row_schema, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _DENSE: Final = "none, for the file holds lookups only"
@@ -106,21 +96,23 @@ class _Law(Loose):
 
 
 class _Config(Loose):
-    T: TableCount
-    E: Rows | list[Rows] | None = None
-    Es: Rows | list[Rows] | None = None
-    D: Columns | list[Columns] | None = None
-    Ds: Columns | list[Columns] | None = None
-    B: BatchSize | None = at("batch_params.B")
-    Bs: list[BatchSize] | None = at("batch_params.Bs")
-    batch_spread: Any = at("batch_params.sigma_B")
-    batch_ranks: Any = at("batch_params.vbe_num_ranks")
-    L: PoolingFactor | None = at("pooling_params.L")
-    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
-    pooling_spread: Any = at("pooling_params.sigma_L")
+    T: base.TableCount
+    E: base.Rows | list[base.Rows] | None = None
+    Es: base.Rows | list[base.Rows] | None = None
+    D: base.Columns | list[base.Columns] | None = None
+    Ds: base.Columns | list[base.Columns] | None = None
+    B: base.BatchSize | None = base.at("batch_params.B")
+    Bs: list[base.BatchSize] | None = base.at("batch_params.Bs")
+    batch_spread: Any = base.at("batch_params.sigma_B")
+    batch_ranks: Any = base.at("batch_params.vbe_num_ranks")
+    L: PoolingFactor | None = base.at("pooling_params.L")
+    Ls: list[PoolingFactor] | None = base.at("pooling_params.Ls")
+    pooling_spread: Any = base.at("pooling_params.sigma_L")
     indices_params: _Law | None = None
     indices_params_list: list[_Law] | None = None
-    embedding_specs: list[Annotated[tuple[Rows, Columns], Field(strict=False)]] | None = None
+    embedding_specs: list[Annotated[tuple[base.Rows, base.Columns], Field(strict=False)]] | None = (
+        None
+    )
     feature_table_map: list[Annotated[int, Field(ge=0)]] | None = None
     weighted: bool = False
     mixed_dim: Any = None
@@ -129,7 +121,7 @@ class _Config(Loose):
 _MAP: Final = ("feature_table_map",)
 
 
-def import_fbgemm(path: Path) -> Imported:
+def import_fbgemm(path: Path) -> base.Imported:
     """Import the tables of one configuration, of a list of them, or of an object with names.
 
     The batch is that of the first configuration; the indices of others are scaled to it.
@@ -140,16 +132,16 @@ def import_fbgemm(path: Path) -> Imported:
     found = list(_configurations(path, read_json(path)))
     configs = [config for _, _, config in found]
     num_tables = sum(config.T for config in configs)
-    if not 1 <= num_tables <= MAX_IMPORTED_TABLES:
-        refuse(f"{path}: {num_tables:,} tables: must be 1 to {MAX_IMPORTED_TABLES:,}")
+    if not 1 <= num_tables <= base.MAX_IMPORTED_TABLES:
+        refuse(f"{path}: {num_tables:,} tables: must be 1 to {base.MAX_IMPORTED_TABLES:,}")
     laws = [config.indices_params for config in configs if config.indices_params is not None]
     widths = {_INDEX_BYTES[law.index_dtype] for law in laws if law.index_dtype in _INDEX_BYTES}
-    assumed = dict(_ASSUMED)
+    unsaid = list(dict.fromkeys(line for config in configs for line in _unsaid(config)))
+    read = base.Reading(Document(path, None, {}), dict(_ASSUMED), unsaid)
     if len(widths) != 1:
-        assumed["training.index_bytes"] = "8; the file does not say one width for all"
+        read.assume("training.index_bytes", "8; the file does not say one width for all")
     num_samples = configs[0].B or (configs[0].Bs or [1])[0]
-    return imported_of(
-        str(path),
+    return read.imported(
         f"the FBGEMM configuration {path.name}",
         {
             "name": path.stem,
@@ -157,8 +149,6 @@ def import_fbgemm(path: Path) -> Imported:
             "batch_size_per_rank": num_samples,
             "index_bytes": widths.pop() if len(widths) == 1 else 8,
         },
-        assumed=assumed,
-        unsaid=tuple(dict.fromkeys(line for config in configs for line in _unsaid(config))),
     )
 
 
@@ -174,8 +164,8 @@ def _configurations(path: Path, value: Any) -> Iterator[tuple[Document, str, _Co
         yield document, prefix, validate(_Config, document)
 
 
-def _tables(document: Document, prefix: str, config: _Config, base: int) -> Iterator[Table]:
-    """The tables of one configuration; their indices per sample are for batches of ``base``."""
+def _tables(document: Document, prefix: str, config: _Config, num_samples: int) -> Iterator[Table]:
+    """The tables of one configuration; their indices per sample are for ``num_samples`` of all."""
     num, specs, owner = config.T, config.embedding_specs, config.feature_table_map
     samples = _per_feature(document, config, "B", "batch_params")
     pooling = _per_feature(document, config, "L", "pooling_params")
@@ -198,11 +188,11 @@ def _tables(document: Document, prefix: str, config: _Config, base: int) -> Iter
             document.refuse((*_MAP, feature), table, "features of one table must agree in E and D")
     for number, (_, own) in enumerate(sorted(features.items())):
         rows, columns = shapes[own[0]]
-        yield plain_table(
+        yield base.plain_table(
             f"{prefix}t{number}",
             rows,
             columns,
-            [(f"{prefix}f{f}", pooling[f] * samples[f] / base) for f in own],
+            [(f"{prefix}f{f}", pooling[f] * samples[f] / num_samples) for f in own],
             distribution=laws[own[0]].of(rows),
             is_weighted=config.weighted,
         )
@@ -254,18 +244,10 @@ class _Argument(Loose):
     listed: Any = Field(default=None, validation_alias="__list__")
 
 
-class _Part(Loose):
-    args: list[_Argument]
-    kwargs: dict[str, _Argument] = Field(default_factory=dict)
-
-
-class _Setup(Loose):
-    build: Annotated[list[_Part], Field(min_length=1, max_length=1)]
-    input: Annotated[list[_Part], Field(min_length=1, max_length=1)]
-
-
-class _Benchmark(Loose):
-    config: Annotated[list[_Setup], Field(min_length=1, max_length=1)]
+_ONE: Final = Field(min_length=1, max_length=1)
+_Part: Any = row_schema(args=list[_Argument], kwargs=(dict[str, _Argument], {}))
+_Setup: Any = row_schema(**dict.fromkeys(("build", "input"), Annotated[list[_Part], _ONE]))
+_Benchmark: Any = row_schema(config=Annotated[list[_Setup], _ONE])
 
 
 def _optimizer(name: object) -> str:
@@ -275,18 +257,18 @@ def _optimizer(name: object) -> str:
 class _Values(Loose):
     """The arguments by their names."""
 
-    num_tables: TableCount
-    rows: Rows | list[Rows]
-    dim: Columns | list[Columns]
+    num_tables: base.TableCount
+    rows: base.Rows | list[base.Rows]
+    dim: base.Columns | list[base.Columns]
     pooling: Annotated[int, Field(ge=0, lt=len(_POOLING))]
     weighted: bool
     weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
-    batch_size: BatchSize
+    batch_size: base.BatchSize
     pooling_factor: PoolingFactor | list[PoolingFactor]
     optimizer: Annotated[Optimizer | None, Field(strict=False), BeforeValidator(_optimizer)] = None
 
 
-def import_param(path: Path) -> Imported:
+def import_param(path: Path) -> base.Imported:
     """Import the tables of one configured lookup.
 
     Raises:
@@ -300,36 +282,31 @@ def import_param(path: Path) -> Imported:
         refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
     found = _arguments(Document(path, top[operator], {}, above=(operator,)))
     values = validate(_Values, found)
-    assumed = dict(_UNSAID_BY_PARAM)
+    read = base.Reading(Document(path, None, {}), dict(_UNSAID_BY_PARAM))
     if values.optimizer is None:
-        assumed["training.optimizer"] = _NO_OPTIMIZER
+        read.assume("training.optimizer", _NO_OPTIMIZER)
     shapes = [
         each(getattr(values, key), values.num_tables, found, (key,))
         for key in ("rows", "dim", "pooling_factor")
     ]
-    others = [name for name in names if name != operator]
-    return imported_of(
-        str(path),
+    if others := [name for name in names if name != operator]:
+        read.unsaid.append(f"operators {', '.join(others[:5])}")
+    alike = {
+        "dtype": values.weights_precision,
+        "pooling": _POOLING[values.pooling],
+        "is_weighted": values.weighted,
+    }
+    return read.imported(
         f"the PARAM configuration {path.name}",
         {
             "name": path.stem,
             "tables": (
-                plain_table(
-                    f"t{i}",
-                    rows,
-                    columns,
-                    [(f"t{i}", factor)],
-                    dtype=values.weights_precision,
-                    pooling=_POOLING[values.pooling],
-                    is_weighted=values.weighted,
-                )
+                base.plain_table(f"t{i}", rows, columns, [(f"t{i}", factor)], **alike)
                 for i, (rows, columns, factor) in enumerate(zip(*shapes, strict=True))
             ),
             "batch_size_per_rank": values.batch_size,
             "optimizer": values.optimizer or Optimizer.ROWWISE_ADAGRAD,
         },
-        assumed=assumed,
-        unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
         law_is_known=False,
     )
 

@@ -16,55 +16,29 @@ import math
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import (
-    MAX_IMPORTED_TABLES,
-    MAX_RANKS,
-    BatchSize,
-    Columns,
-    Imported,
-    Rows,
-    Size,
-    TableCount,
-    assume,
-    at,
-    imported_of,
-    placed,
-    plain_table,
-)
+from planner.io.documents import Document, Keys, read_json, read_words
+from planner.io.importers import base
 from planner.io.schemas import Count, Loose, PoolingFactor, each, made, present, validate
 
-_OPTIMIZERS: Final = {
-    "SGD": ("sgd", 0),
-    "Adam": ("adam", 2),
-    **dict.fromkeys(("AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"), ("adagrad", 1)),
-}
-"""For each of HugeCTR's names ours, and its states per weight."""
-_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
-_CONNECTED: Final = {
-    "MLP": "mlp_param",
-    "InnerProduct": "fc_param",
-    "FusedInnerProduct": "fc_param",
-}
-"""Kinds of fully connected layers, with the key of their outputs."""
+_WORDS: Final = read_words("hugectr")
+_OPTIMIZERS: Final = _WORDS["optimizers"]
+_OptimizerType: Any = Literal[tuple(_OPTIMIZERS)]
 _OUTPUTS: Final = (
     "fc_param.num_output fc_param.num_outputs mlp_param.num_outputs mlp_param.num_output"
 )
-_UNCOUNTED: Final = (
-    "Data", "ReLU", "Dropout", "Reshape", "Concat", "Slice", "Interaction", "MultiCross",
-    "BinaryCrossEntropyLoss", "CrossEntropyLoss", "MultiCrossEntropyLoss", "Sigmoid", "Add",
-)  # fmt: skip
-"""Layers that are counted elsewhere, or that take almost no time."""
 _LOAD_FACTOR: Final = 0.75
 _HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
+
+
+_T = TypeVar("_T")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -81,27 +55,28 @@ def _hosts(gpus: list[Any]) -> tuple[int, int]:
     """The number of hosts, and of GPUs on each, of a list of GPUs or of one list for each host."""
     hosts = gpus if all(isinstance(host, list) for host in gpus) else [gpus]
     sizes = {len(host) for host in hosts}
-    if len(sizes) != 1 or not 1 <= len(hosts) * max(sizes) <= MAX_RANKS:
+    if len(sizes) != 1 or not 1 <= len(hosts) * max(sizes) <= base.MAX_RANKS:
         refuse("must name as many GPUs on each host, at least 1")
     return len(hosts), max(sizes)
 
 
 class _Optimizer(Loose):
-    type: Literal["SGD", "Adam", "AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"]
+    type: _OptimizerType
     update_type: Any = None
 
     @property
     def states(self) -> int:
         """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
         lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
-        return _OPTIMIZERS[self.type][1] + lazy
+        states: int = _OPTIMIZERS[self.type]["states"]
+        return states + bool(lazy)
 
 
 class _Solver(Loose):
     """How the model is trained; defaults are HugeCTR's."""
 
     gpu: Annotated[list[list[int]] | list[int], AfterValidator(_hosts)] | None = None
-    batchsize: BatchSize
+    batchsize: base.BatchSize
     mixed_precision: Any = None
     input_key_type: Any = None
     cuda_graph: bool = True
@@ -113,40 +88,38 @@ class _Solver(Loose):
 class _SparseInput(Loose):
     top: Names = Field(default=[])
     type: Any = None
-    slot_num: TableCount
+    slot_num: base.TableCount
     nnz_per_slot: PoolingFactor | list[PoolingFactor] | None = None
     max_nnz: PoolingFactor | list[PoolingFactor] | None = None
     max_feature_num_per_sample: PoolingFactor | None = None
 
 
 class _Hyperparameters(Loose):
-    embedding_vec_size: Columns
+    embedding_vec_size: base.Columns
     combiner: Annotated[int, Field(ge=0, le=1)] | Literal["sum", "mean"] = 0
-    slot_size_array: list[Rows] | None = None
+    slot_size_array: list[base.Rows] | None = None
     max_vocabulary_size_global: Annotated[int, Field(ge=0, le=2**40)] | None = None
     max_vocabulary_size_per_gpu: Annotated[int, Field(ge=0, le=2**40)] | None = None
     workspace_size_per_gpu_in_mb: Annotated[int, Field(ge=1, le=2**24)] | None = None
 
 
 class _Layer(Loose):
-    type: Any = None
+    type: Annotated[str, BeforeValidator(str)] = "None"
     name: Any = None
     top: Names = Field(default=[])
     bottom: Names = Field(default=[])
     dense: Any = None
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("dense.dense_dim")
-    dense_top: Names = at("dense.top", [])
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = base.at("dense.dense_dim")
+    dense_top: Names = base.at("dense.top", [])
     sparse: list[_SparseInput] | None = None
-    slot_size_array: list[Rows] | None = None
-    outputs: Annotated[list[Size], BeforeValidator(_listed)] | None = at(_OUTPUTS)
-    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = at("mc_param.num_layers")
-    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("mc_param.projection_dim")
+    slot_size_array: list[base.Rows] | None = None
+    outputs: Annotated[list[base.Size], BeforeValidator(_listed)] | None = base.at(_OUTPUTS)
+    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = base.at("mc_param.num_layers")
+    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = base.at(
+        "mc_param.projection_dim"
+    )
     sparse_embedding_hparam: _Hyperparameters | None = None
     optimizer: _Optimizer | None = None
-
-    @property
-    def kind(self) -> str:
-        return str(self.type)
 
     @property
     def title(self) -> str:
@@ -159,7 +132,7 @@ class _Config(Loose):
     layers: list[_Layer]
 
 
-def import_hugectr(path: Path, value: object = None) -> Imported:
+def import_hugectr(path: Path, value: object = None) -> base.Imported:
     """The model of a configuration, and where HugeCTR puts its tables.
 
     Args:
@@ -169,22 +142,21 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
     Raises:
         InvalidInputError: names the key path of what is missing, out of range or unknown.
     """
-    return _Model(Document(path, read_json(path) if value is None else value, {})).imported()
+    return _Model(Document(path, read_json(path) if value is None else value, {})).result()
 
 
-class _Model:
+class _Model(base.Reading):
     """A configuration as it becomes a workload."""
 
     def __init__(self, document: Document) -> None:
-        self.document = document
+        super().__init__(document)
         self.config = validate(_Config, document)
         self.solver, self.layers = self.config.solver, self.config.layers
         self.default = self.config.optimizer or _Optimizer(type="SGD")
         gpus: Any = self.solver.gpu or (1, 1)
         self.world, self.local = int(math.prod(gpus)), gpus[1]
         self.index_bytes = 8 if self.solver.input_key_type == "I64" else 4
-        self.assumed = {"tables": "uniform indices; the file does not say how they fall on rows"}
-        self.unsaid: list[str] = []
+        self.assume("tables", "uniform indices; the file does not say how they fall on rows")
         self.hash_bytes = 0.0
         kinds = [layer.type for layer in self.layers]
         if "Data" not in kinds:
@@ -192,27 +164,28 @@ class _Model:
         self.at = kinds.index("Data")
         self.data = self.layers[self.at]
         self.embeddings = [
-            (i, layer) for i, layer in enumerate(self.layers) if "SparseEmbedding" in layer.kind
+            (i, layer) for i, layer in enumerate(self.layers) if "SparseEmbedding" in layer.type
         ]
         if not self.embeddings:
             document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
 
-    def imported(self) -> Imported:
-        solver, assumed, path = self.solver, self.assumed, self.document.path
+    def _need(self, value: _T | None, *keys: str | int) -> _T:
+        return present(value, self.document, keys)
+
+    def result(self) -> base.Imported:
+        solver, path = self.solver, self.document.path
         is_half = bool(solver.mixed_precision)
         if solver.gpu is None:
-            assumed["gpus"] = "1; the solver names none"
+            self.assume("gpus", "1; the solver names none")
         if solver.batchsize % self.world:
-            assumed["training.batch_size_per_rank"] = (
-                f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
-            )
+            told = f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
+            self.assume("training.batch_size_per_rank", told)
         if solver.cuda_graph and not solver.holistic_cuda_graph:
-            assumed["training.cuda_graph"] = (
-                "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
-                "exchanges outside the graph is not counted"
-            )
+            told = "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
+            told += "exchanges outside the graph is not counted"
+            self.assume("training.cuda_graph", told)
         if not solver.enable_overlap:
-            assumed["training.pipeline"] = "none, since the solver has no enable_overlap"
+            self.assume("training.pipeline", "none, since the solver has no enable_overlap")
         tables, plan = self._embeddings()
         values = {
             "name": path.stem,
@@ -220,19 +193,16 @@ class _Model:
             "batch_size_per_rank": math.ceil(solver.batchsize / self.world),
             "dense": self._dense(),
             "optimizer": self._optimizer(),
-            "dense_optimizer": _OPTIMIZERS[self.default.type][0],
+            "dense_optimizer": _OPTIMIZERS[self.default.type]["name"],
             **dict.fromkeys(("output_dtype", "gradient_dtype"), "fp16" if is_half else "fp32"),
             "index_bytes": self.index_bytes,
             "pipeline": "hugectr" if solver.enable_overlap else "none",
             "cuda_graph": solver.cuda_graph or solver.holistic_cuda_graph,
             "reserved_bytes": self.hash_bytes,
         }
-        return imported_of(
-            str(path),
+        return self.imported(
             f"the HugeCTR configuration {path.name}",
             values,
-            assumed=assumed,
-            unsaid=tuple(self.unsaid),
             law_is_known=False,
             plan=plan,
             world_size=self.world,
@@ -245,16 +215,15 @@ class _Model:
         found = {layer.title: layer.optimizer or self.default for _, layer in self.embeddings}
         name, most = max(found.items(), key=lambda item: item[1].states)
         others = [f"{n} has {o.type}" for n, o in found.items() if o.type != most.type]
-        text = None
         if others:
-            text = f"that of {name}, {most.type}, for all tables; {', '.join(others)}"
+            told = f"that of {name}, {most.type}, for all tables; {', '.join(others)}"
+            self.assume("training.optimizer", told)
         elif self.config.optimizer is None and not all(own):
-            text = "the file does not name it"
-        elif most.type in _SAME_STATE:
-            text = f"adagrad in place of {most.type}: both keep one state per value"
-        if text is not None:
-            self.assumed["training.optimizer"] = text
-        return _OPTIMIZERS[most.type][0]
+            self.assume("training.optimizer", "the file does not name it")
+        elif most.type in _WORDS["same_state"]:
+            told = f"adagrad in place of {most.type}: both keep one state per value"
+            self.assume("training.optimizer", told)
+        return str(_OPTIMIZERS[most.type]["name"])
 
     def _dense(self) -> dict[str, Any]:
         """The dense part; layers that it leaves out are told.
@@ -262,29 +231,25 @@ class _Model:
         Fully connected layers that depend only on the dense input are the bottom MLP; the others
         are the top MLP.
         """
-        document, solver, width = self.document, self.solver, 0
+        solver, width = self.solver, 0
         if self.data.dense is not None:
-            width = present(
-                self.data.dense_dim, document, ("layers", self.at, "dense", "dense_dim")
-            )
+            width = self._need(self.data.dense_dim, "layers", self.at, "dense", "dense_dim")
         after_dense = set(self.data.dense_top)
         bottom_mlp: list[int] = []
         top_mlp: list[int] = []
         cross: _Layer | None = None
         skipped: set[str] = set()
         for number, layer in enumerate(self.layers):
-            kind, tops = layer.kind, layer.top
+            kind, tops = layer.type, layer.top
             is_bottom = bool(layer.bottom) and after_dense.issuperset(layer.bottom)
             after_dense = after_dense.union(tops) if is_bottom else after_dense.difference(tops)
-            if kind in _CONNECTED:
-                place = ("layers", number, _CONNECTED[kind], "num_output")
-                (bottom_mlp if is_bottom else top_mlp).extend(
-                    present(layer.outputs, document, place)
-                )
+            if kind in _WORDS["connected"]:
+                place = ("layers", number, _WORDS["connected"][kind], "num_output")
+                (bottom_mlp if is_bottom else top_mlp).extend(self._need(layer.outputs, *place))
             elif kind == "MultiCross":
-                present(layer.num_layers, document, ("layers", number, "mc_param", "num_layers"))
+                self._need(layer.num_layers, "layers", number, "mc_param", "num_layers")
                 cross = layer
-            elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
+            elif kind not in _WORDS["uncounted"] and "SparseEmbedding" not in kind:
                 skipped.add(kind)
         if cross and not top_mlp:
             skipped.add("MultiCross")
@@ -292,7 +257,7 @@ class _Model:
         if skipped:
             names = ", ".join(sorted(skipped))
             self.unsaid.append(f"layers of type {names}: counted as taking no time")
-        has_dot = any(layer.kind == "Interaction" for layer in self.layers)
+        has_dot = any(layer.type == "Interaction" for layer in self.layers)
         plain = "dot" if has_dot or not top_mlp else "cat"
         plain_dtype = "tf32" if solver.enable_tf32_compute else "fp32"
         return {
@@ -318,7 +283,7 @@ class _Model:
         gpus, place = range(self.world), ("layers", self.at, "sparse")
         inputs = {
             name: (sparse, (*place, i))
-            for i, sparse in enumerate(present(self.data.sparse, self.document, place))
+            for i, sparse in enumerate(self._need(self.data.sparse, *place))
             for name in sparse.top
         }
         for number, layer in self.embeddings:
@@ -327,23 +292,23 @@ class _Model:
                 rule = "is not the top of a sparse input of layer Data"
                 self.document.refuse(("layers", number, "bottom"), layer.bottom, rule)
             sparse, where = inputs[bottom]
-            kind = str(sparse.type) if layer.type == "SparseEmbeddingHash" else layer.kind
+            kind = str(sparse.type) if layer.type == "SparseEmbeddingHash" else layer.type
             found = self._tables(layer, number, sparse, where, is_cut=kind.startswith("Localized"))
             tables += found
-            if len(tables) > MAX_IMPORTED_TABLES:
-                rule = f"more than {MAX_IMPORTED_TABLES:,} slots"
+            if len(tables) > base.MAX_IMPORTED_TABLES:
+                rule = f"more than {base.MAX_IMPORTED_TABLES:,} slots"
                 self.document.refuse(("layers", number), len(tables), rule)
-            if layer.kind.endswith("Hash"):
-                slot_bytes = 8 if layer.kind.startswith("Localized") else 0
+            if layer.type.endswith("Hash"):
+                slot_bytes = 8 if layer.type.startswith("Localized") else 0
                 entry_bytes = (self.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
                 num_rows = sum(table.num_embeddings for table in found)
                 self.hash_bytes += num_rows / self.world * entry_bytes
                 self.assumed["memory"] = _HASH_TABLES
             if kind.startswith("Localized"):
                 ranks = [[slot % len(gpus)] for slot in range(len(found))]
-                placements += map(placed, found, repeat(ShardingType.TABLE_WISE), ranks)
+                placements += map(base.placed, found, repeat(ShardingType.TABLE_WISE), ranks)
             elif kind.startswith("Distributed"):
-                placements += [placed(table, ShardingType.ROW_WISE, gpus) for table in found]
+                placements += [base.placed(table, ShardingType.ROW_WISE, gpus) for table in found]
             else:
                 self.unsaid.append(f"where {layer.title} of type {layer.type} lies, so no plan")
         if len(placements) < len(tables):
@@ -357,7 +322,7 @@ class _Model:
     ) -> list[Table]:
         """One table for each slot, or one for all where slots are neither cut nor have sizes."""
         keys: Keys = ("layers", number, "sparse_embedding_hparam")
-        hparam = present(layer.sparse_embedding_hparam, self.document, keys)
+        hparam = self._need(layer.sparse_embedding_hparam, *keys)
         slots, name = sparse.slot_num, layer.title
         names = [f"{name}_slot{i}" for i in range(slots)]
         features = list(zip(names, self._factors(sparse, where), strict=True))
@@ -368,17 +333,17 @@ class _Model:
             sizes = each(sizes, slots, self.document, (*place, "slot_size_array"))
         else:
             rows = self._hash_rows(layer, hparam, keys)
-            assume(self.assumed, "tables", f"as many rows of {name} as its hash table has room for")
+            self.assume("tables", f"as many rows of {name} as its hash table has room for")
             if is_cut:
                 sizes = [max(rows // slots, 1)] * slots
-                assume(self.assumed, "tables", f"equal slots of {name}, {sizes[0]:,} rows each")
+                self.assume("tables", f"equal slots of {name}, {sizes[0]:,} rows each")
             else:
                 names, sizes, owned = [name], [rows], [features]
         more = {"pooling": "mean" if hparam.combiner in (1, "mean") else "sum", "module": name}
         return made(
             self.document.where(keys[:-1]),
             lambda: [
-                plain_table(title, rows, hparam.embedding_vec_size, mine, **more)
+                base.plain_table(title, rows, hparam.embedding_vec_size, mine, **more)
                 for title, rows, mine in zip(names, sizes, owned, strict=True)
             ],
         )
@@ -410,12 +375,11 @@ class _Model:
             given = getattr(sparse, key)
             if given is not None:
                 if given != 1:
-                    told = f"{key} indices per sample, the most there may be"
-                    assume(self.assumed, "tables", told)
+                    self.assume("tables", f"{key} indices per sample, the most there may be")
                 return each(given, slots, self.document, (*keys, key))
         key = "max_feature_num_per_sample"
-        total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
-        assume(self.assumed, "tables", f"{key} / slot_num indices per sample and slot")
+        total = self._need(sparse.max_feature_num_per_sample, *keys, key)
+        self.assume("tables", f"{key} / slot_num indices per sample and slot")
         return [total / slots] * slots
 
 
@@ -429,12 +393,14 @@ class _Group(Loose):
     local_embedding_list: list[Count]
     global_embedding_list: list[list[int]] | None = None
     table_placement_strategy: Literal["localized", "dp"]
-    num_sharding: Annotated[int, Field(ge=1, le=MAX_RANKS)] = at("num_sharding shards_count", 1)
-    sharding_id: Count = at("sharding_id shard_id", 0)
+    num_sharding: Annotated[int, Field(ge=1, le=base.MAX_RANKS)] = base.at(
+        "num_sharding shards_count", 1
+    )
+    sharding_id: Count = base.at("sharding_id shard_id", 0)
 
 
 class _Groups(Loose):
-    gpus: Annotated[list[list[_Group]], Field(min_length=1, max_length=MAX_RANKS)]
+    gpus: Annotated[list[list[_Group]], Field(min_length=1, max_length=base.MAX_RANKS)]
 
 
 _Piece = tuple[int, int, int, bool]
@@ -448,7 +414,7 @@ def is_plan(value: object) -> bool:
 
 def import_hugectr_plan(
     path: Path, workload: Workload, value: object = None, *, local_world_size: int | None = None
-) -> Imported:
+) -> base.Imported:
     """The plan of a file for the tables of a workload.
 
     Args:
@@ -481,7 +447,7 @@ def import_hugectr_plan(
         for table, found in zip(workload.tables, pieces, strict=True)
     ]
     by_key = any(p.sharding_type.value.endswith("row_wise") for p in placements)
-    return Imported(
+    return base.Imported(
         workload=workload,
         source=f"the HugeCTR plan {path.name}",
         assumed=assumed,
@@ -528,13 +494,13 @@ def _placement(
     if is_copy:
         if len(gpus) != world or any(parts):
             refuse(f"{where}: dp needs a copy on each of {world} GPUs, each with sharding_id 0")
-        return placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
+        return base.placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
     if parts != list(range(count)):
         refuse(f"{where}: parts {parts[:8]} are there, must be each of 0..{count - 1} once")
     first = gpus[0] - gpus[0] % local
     is_host = gpus == list(range(first, first + local)) and local < world
     cut = ShardingType.TABLE_ROW_WISE if is_host else ShardingType.ROW_WISE
-    return placed(table, ShardingType.TABLE_WISE if count == 1 else cut, gpus)
+    return base.placed(table, ShardingType.TABLE_WISE if count == 1 else cut, gpus)
 
 
 # ------------------------------------------------------------------ writing
@@ -549,7 +515,9 @@ def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
         InvalidInputError: names each table that such a file cannot place.
     """
     numbers = {t.name: i for i, t in enumerate(workload.tables)}
-    groups: dict[tuple[bool, tuple[int, ...]], dict[int, list[int]]] = {(False, ()): {}}
+    # Whole tables of all GPUs are one group, the first; those cut or copied alike are one, too.
+    groups: dict[tuple[bool, tuple[int, ...]], list[list[int]]] = {}
+    groups[False, ()] = [[] for _ in range(world_size)]
     problems = []
     for placement in plan.placements:
         number, is_copy = numbers[placement.table], placement.kernel is ComputeKernel.DENSE
@@ -562,25 +530,23 @@ def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
                 "sharding types table_wise, row_wise, table_row_wise, data_parallel and kernels "
                 "fused, dense"
             )
-        # Whole tables of all GPUs are one group; those that are cut or copied alike are one, too.
         alike = (is_copy, held if is_copy or len(held) > 1 else ())
+        everywhere = groups.setdefault(alike, [[] for _ in range(world_size)])
         for gpu in held:
-            groups.setdefault(alike, {}).setdefault(gpu, []).append(number)
+            everywhere[gpu].append(number)
     refuse_any(problems)
-    listed: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
-    for (is_copy, parts), tables in sorted(
-        groups.items(), key=lambda group: group[0] != (False, ())
-    ):
-        everywhere = [sorted(tables.get(gpu, ())) for gpu in range(world_size)]
-        is_cut = bool(parts) and not is_copy
-        for gpu in sorted(tables):
-            listed[gpu].append(
-                {
-                    "local_embedding_list": everywhere[gpu],
-                    "global_embedding_list": everywhere,
-                    "sharding_id": parts.index(gpu) if is_cut else 0,
-                    "num_sharding": len(parts) if is_cut else 1,
-                    "table_placement_strategy": "dp" if is_copy else "localized",
-                }
-            )
+    listed = [
+        [
+            {
+                "local_embedding_list": sorted(tables),
+                "global_embedding_list": [sorted(every) for every in everywhere],
+                "sharding_id": 0 if is_copy or not parts else parts.index(gpu),
+                "num_sharding": 1 if is_copy or not parts else len(parts),
+                "table_placement_strategy": "dp" if is_copy else "localized",
+            }
+            for (is_copy, parts), everywhere in groups.items()
+            if (tables := everywhere[gpu])
+        ]
+        for gpu in range(world_size)
+    ]
     return json.dumps(listed, indent=1) + "\n"

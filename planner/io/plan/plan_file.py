@@ -7,10 +7,8 @@ order of its rows.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,36 +16,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from costmodels.sharding import (
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    check_plan,
-    place,
-)
+from costmodels import sharding
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.io.documents import (
-    PLAN,
-    Document,
-    dotted,
-    parse_scalar,
-    read_json,
-    read_text,
-    read_yaml,
-    refuse_other_kind,
-)
-from planner.io.schemas import Loose, collect, noun_of, schema_of, shortened, validate
+from planner.io import documents
+from planner.io.schemas import Loose, collect, noun_of, row_schema, schema_of, shortened, validate
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
 SCHEMA_VERSION: Final = 1
+DEFAULT_LOAD_FACTOR: Final = 0.2
+"""Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
 Count = Annotated[int, Field(ge=0)]
 Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -63,20 +43,19 @@ class ShardSchema(Loose):
     placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
 
 
-class CacheParamsSchema(Loose):
-    """TorchRec's cache parameters, as some tools write them."""
-
-    load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+Share = Annotated[float, Field(gt=0, lt=1)]
+# TorchRec's cache parameters, as some tools write them.
+CacheParamsSchema: Any = row_schema("CacheParamsSchema", load_factor=(Share | None, None))
 
 
 class ParameterSchema(Loose):
     """One table. TorchRec writes no shards for replicated tables, and no load factor."""
 
-    sharding_type: Annotated[ShardingType, Field(strict=False)]
-    compute_kernel: Annotated[ComputeKernel, Field(strict=False)]
+    sharding_type: Annotated[sharding.ShardingType, Field(strict=False)]
+    compute_kernel: Annotated[sharding.ComputeKernel, Field(strict=False)]
     ranks: list[Count] | None = None
     shards: list[ShardSchema] | None = None
-    cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    cache_load_factor: Share | None = None
     cache_params: CacheParamsSchema | None = None
 
     @property
@@ -86,9 +65,10 @@ class ParameterSchema(Loose):
         return self.cache_load_factor or (params.load_factor if params else None)
 
     @property
-    def is_cached(self) -> bool:
-        """Whether a cache on the device holds a share of the rows."""
-        return self.compute_kernel is ComputeKernel.FUSED_UVM_CACHING
+    def cache_ratio(self) -> float | None:
+        """The share of the rows that a cache on the device holds; None without a cache."""
+        is_cached = self.compute_kernel is sharding.ComputeKernel.FUSED_UVM_CACHING
+        return (self.load_factor or DEFAULT_LOAD_FACTOR) if is_cached else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +92,7 @@ class SavedPlan:
         warnings: what had to be assumed to read the file.
     """
 
-    plan: Plan
+    plan: sharding.Plan
     workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
@@ -129,26 +109,10 @@ class SavedPlan:
     warnings: tuple[str, ...] = ()
 
 
-class PredictedSchema(Loose):
-    """What an iteration costs."""
-
-    iteration_time_s: Seconds
-
-
-class SolverSchema(Loose):
-    """How the search went."""
-
-    objective: str
-    torchrec_defaults: bool = False
-
-
-class WholeSchema(Loose):
-    """All ranks of a job, of which a plan is for one group with a copy of the tables."""
-
-    world_size: Size
-    local_world_size: Size
-
-
+# What an iteration costs, how the search went, and all ranks of a job whose plan is for one group.
+PredictedSchema: Any = row_schema("PredictedSchema", iteration_time_s=Seconds)
+SolverSchema: Any = row_schema("SolverSchema", objective=str, torchrec_defaults=(bool, False))
+WholeSchema: Any = row_schema("WholeSchema", world_size=Size, local_world_size=Size)
 _NAMES: Final = (
     "workload", "workload_hash", "system", "system_hash", "inputs_hash", "pipeline", "tool",
 )  # fmt: skip
@@ -179,91 +143,72 @@ _READ: Final = ("predicted_s", "objective", "torchrec_defaults", "num_scenarios"
 PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ, **_FOUND)
 
 
-def shards_of(
-    entry: ParameterSchema,
-    table: Table | None,
-    world_size: int | None,
-    local_world_size: int | None,
-) -> Sequence[Shard]:
-    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
+def shards_of(entry: ParameterSchema) -> tuple[sharding.Shard, ...]:
+    """The shards of an entry as written.
 
-    Args:
-        entry: one table of the file.
-        table: the table with its shape, if the workload is known.
-        world_size: number of ranks that the plan was made for, if known.
-        local_world_size: ranks per host, if known.
+    Raises:
+        InvalidInputError: they contradict the list of ranks.
+    """
+    shards = tuple(
+        sharding.Shard(
+            rank=int(s.placement.removeprefix("rank:").split("/")[0]),
+            row_offset=s.shard_offsets[0],
+            num_rows=s.shard_sizes[0],
+            col_offset=s.shard_offsets[1],
+            num_cols=s.shard_sizes[1],
+        )
+        for s in entry.shards or ()
+    )
+    placed = [s.rank for s in shards]
+    if entry.ranks is not None and placed != entry.ranks:
+        refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
+    return shards
+
+
+def _placement(
+    name: str, entry: ParameterSchema, table: Table | None, world: int | None, local: int | None
+) -> sharding.TablePlacement:
+    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
 
     Raises:
         InvalidInputError: the shards contradict the list of ranks, or they are missing and cannot
             be computed.
     """
+    kind, ranks, step = entry.sharding_type, entry.ranks, 1
+    kernel, ratio = entry.compute_kernel, entry.cache_ratio
+    same: dict[str, Any] = {
+        "sharding_type": kind,
+        "kernel": kernel,
+        "cache_load_factor_ratio": ratio,
+    }
     if entry.shards:
-        shards = tuple(
-            Shard(
-                rank=int(s.placement.removeprefix("rank:").split("/")[0]),
-                row_offset=s.shard_offsets[0],
-                num_rows=s.shard_sizes[0],
-                col_offset=s.shard_offsets[1],
-                num_cols=s.shard_sizes[1],
-            )
-            for s in entry.shards
-        )
-        placed = [s.rank for s in shards]
-        if entry.ranks is not None and placed != entry.ranks:
-            refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
-        return shards
+        return sharding.TablePlacement(table=name, shards=shards_of(entry), **same)
     if table is None:
         refuse("has no shards; its shape is only known with the workload")
-    everywhere = SPREAD[entry.sharding_type] is Spread.UNIFORM
-    all_ranks = list(range(world_size or 0)) if everywhere else []
-    ranks = all_ranks if entry.ranks is None else entry.ranks
-    return _laid_out(entry, table, ranks, local_world_size)
-
-
-def _laid_out(
-    entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
-) -> Sequence[Shard]:
+    spread = sharding.SPREAD[kind]
+    if ranks is None and spread is sharding.Spread.UNIFORM:
+        ranks = list(range(world or 0))
     if not ranks:
         refuse("has neither shards nor ranks; give one of them")
-    kind = entry.sharding_type
-    if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
+    if kind is sharding.ShardingType.TABLE_WISE and len(ranks) > 1:
         refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
-    local, where = _column_places(kind, ranks, local_world_size)
-    pieces = max(len(where), 1)
+    if spread is sharding.Spread.HOSTS:
+        given = len(ranks) if kind is sharding.ShardingType.TABLE_ROW_WISE else local
+        if given is None:
+            refuse("has no shards; which ranks share a host is not known, give local_world_size")
+        step = given
+    pieces = 1 if spread is sharding.Spread.UNIFORM else len(ranks[::step])
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
-        refuse(
-            f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
-        )
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=entry.compute_kernel,
-        column_widths=(width,) * pieces,
-        cache_load_factor_ratio=None if "caching" not in entry.compute_kernel else 0.5,
-    )
-    placed = place(
-        option, table.num_embeddings, where, world_size=len(ranks), local_world_size=local
-    )
+        columns = f"{table.embedding_dim} columns are no multiple of {pieces}"
+        refuse(f"ranks: value {ranks[:8]}: {columns}")
+    option = sharding.ShardingOption(table=name, column_widths=(width,) * pieces, **same)
+    where, sizes = option.places_of(ranks, step), {"world_size": len(ranks)}
+    placed = sharding.place(option, table.num_embeddings, where, local_world_size=step, **sizes)
     if list(placed.ranks) != ranks:
         refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
-    return placed.shards
+    return placed
 
-
-def _column_places(
-    kind: ShardingType, ranks: list[int], local_world_size: int | None
-) -> tuple[int, tuple[int, ...]]:
-    """Ranks per host, and the rank or host of each column piece."""
-    if SPREAD[kind] is not Spread.HOSTS:
-        return 1, tuple(ranks) if SPREAD[kind] is Spread.RANKS else ()
-    local = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
-    if local is None:
-        refuse("has no shards; which ranks share a host is not known, give local_world_size")
-    return local, tuple(rank // local for rank in ranks[::local])
-
-
-DEFAULT_LOAD_FACTOR: Final = 0.2
-"""Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
 _MOST_LINES: Final = 20
 
@@ -304,14 +249,14 @@ def load_plan(
 
 def plan_from_json(
     values: object, workload: Workload, topology: Topology, *, source: str = "plan"
-) -> Plan:
+) -> sharding.Plan:
     """A plan from plain values, as :func:`plan_to_json` makes them; they are checked like a file.
 
     Raises:
         InvalidInputError: in the cases of :func:`load_plan`; messages name ``source`` for the file.
     """
     if values == {} and not workload.tables:
-        return Plan(placements=())
+        return sharding.Plan(placements=())
     return _saved(_document(Path(source), values), workload, topology).plan
 
 
@@ -324,7 +269,9 @@ def read_plan_schema(path: Path) -> PlanSchema:
     return validate(PlanSchema, _document(path, _read(path)))
 
 
-def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
+def _saved(
+    document: documents.Document, workload: Workload | None, topology: Topology | None
+) -> SavedPlan:
     path = document.path
     schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
@@ -333,9 +280,16 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
             "update shardplan"
         )
     local = topology.local_world_size if topology else schema.local_world_size
-    whole = schema.whole
-    placements, warnings = _placements(schema, workload, path, local)
-    plan = Plan(placements=placements)
+    whole, world, problems = schema.whole, schema.world_size, list[str]()
+    placements, bare = [], 0
+    for keys, name, entry, table in entries_of(schema, workload):
+        where = f"{path}: {documents.dotted(('plan', *keys))}"
+        build = partial(_placement, name, entry, table, world, local)
+        placements.append(collect(problems, where, build))
+        bare += entry.cache_ratio is not None and entry.load_factor is None
+    refuse_any(shortened(problems, path, _MOST_LINES))
+    note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
+    plan = sharding.Plan(placements=tuple(filter(None, placements)))
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
     return noun_of(
@@ -347,7 +301,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
         num_scenarios=max(len(schema.scenarios) - 1, 0),
-        warnings=warnings,
+        warnings=(note,) if bare else (),
     )
 
 
@@ -356,7 +310,7 @@ def plan_json_schema() -> dict[str, Any]:
     return dict(PlanSchema.model_json_schema())
 
 
-def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
+def plan_to_json(plan: sharding.Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
     """The plan in the form of TorchRec's ``ShardingPlan._serialize()``, with sorted modules.
 
     In addition to TorchRec's keys it has the shards of replicated tables, and
@@ -378,7 +332,7 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
     return tree
 
 
-def _shard_entry(shard: Shard, local_world_size: int) -> dict[str, Any]:
+def _shard_entry(shard: sharding.Shard, local_world_size: int) -> dict[str, Any]:
     return {
         "shard_offsets": [shard.row_offset, shard.col_offset],
         "shard_sizes": [shard.num_rows, shard.num_cols],
@@ -413,13 +367,13 @@ def entries_of(
             yield (module, parameter), table.name if table else name, entry, table
 
 
-def _document(path: Path, value: object) -> Document:
+def _document(path: Path, value: object) -> documents.Document:
     if not isinstance(value, dict) or not value:
         refuse(f"{path}: must hold a plan: an object with the key 'plan'")
-    refuse_other_kind(path, value, PLAN)
+    documents.refuse_other_kind(path, value, documents.PLAN)
     if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
-    return Document(path, value, {})
+    return documents.Document(path, value, {})
 
 
 def _read(path: Path) -> object:
@@ -432,13 +386,13 @@ def _read(path: Path) -> object:
     if path.suffix.lower() == ".csv":
         return read_plan_csv(path)
     try:
-        return read_json(path)
+        return documents.read_json(path)
     except InvalidInputError as error:
         try:
-            found = read_yaml(path).value
+            found = documents.read_yaml(path).value
         except InvalidInputError:
             raise error from None
-        refuse_other_kind(path, found, PLAN)
+        documents.refuse_other_kind(path, found, documents.PLAN)
         raise
 
 
@@ -448,33 +402,8 @@ def _is_module(value: object) -> bool:
     return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
 
 
-def _placements(
-    schema: PlanSchema, workload: Workload | None, path: Path, local_world_size: int | None
-) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
-    def placement(name: str, entry: ParameterSchema, table: Table | None) -> TablePlacement:
-        return TablePlacement(
-            table=name,
-            sharding_type=entry.sharding_type,
-            kernel=entry.compute_kernel,
-            shards=shards_of(entry, table, schema.world_size, local_world_size),
-            cache_load_factor_ratio=(
-                (entry.load_factor or DEFAULT_LOAD_FACTOR) if entry.is_cached else None
-            ),
-        )
-
-    problems: list[str] = []
-    found, bare = [], 0
-    for keys, name, entry, table in entries_of(schema, workload):
-        where = f"{path}: {dotted(('plan', *keys))}"
-        found.append(collect(problems, where, partial(placement, name, entry, table)))
-        bare += entry.is_cached and entry.load_factor is None
-    refuse_any(shortened(problems, path, _MOST_LINES))
-    note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
-    return tuple(filter(None, found)), (note,) if bare else ()
-
-
 def _check(
-    path: Path, schema: PlanSchema, plan: Plan, workload: Workload, topology: Topology
+    path: Path, schema: PlanSchema, plan: sharding.Plan, workload: Workload, topology: Topology
 ) -> None:
     made_for, world = schema.world_size, topology.world_size
     if made_for is not None and made_for != world:
@@ -497,12 +426,12 @@ def _check(
         elif extent != shape:
             problems.append(f"{where}: {extent} in the plan, {shape} in the workload")
         else:
-            alone, one = replace(workload, tables=(table,)), Plan(placements=(placement,))
-            collect(problems, str(path), partial(check_plan, one, alone, world))
+            alone, one = replace(workload, tables=(table,)), sharding.Plan(placements=(placement,))
+            collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
     refuse_any(shortened(problems, path, _MOST_LINES))
 
 
-def _extent_text(placement: TablePlacement) -> str:
+def _extent_text(placement: sharding.TablePlacement) -> str:
     """Rows and columns that the shards of a table reach, for messages."""
     rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
     columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
@@ -518,7 +447,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-def shards_csv(plan: Plan) -> str:
+def shards_csv(plan: sharding.Plan) -> str:
     """The shards of all tables in the plan's order, with the columns of :data:`COLUMNS`."""
     rows = [
         (
@@ -534,21 +463,21 @@ def shards_csv(plan: Plan) -> str:
     return csv_text(COLUMNS, rows)
 
 
-def ranks_csv(plan: Plan) -> str:
+def ranks_csv(plan: sharding.Plan) -> str:
     """Table and rank of each shard, for plans that the short form can hold.
 
     Raises:
         InvalidInputError: names each table that is neither whole nor cut into equal column pieces,
             or not in device memory.
     """
-    kinds = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    kinds = (sharding.ShardingType.TABLE_WISE, sharding.ShardingType.COLUMN_WISE)
     problems = [
         f"table {p.table!r}: {p.sharding_type} with kernel {p.kernel} and pieces of "
         f"{sorted({s.num_cols for s in p.shards})} columns is more than columns table and rank can "
         "say; use 'export csv', or plan with table_wise, column_wise and kernel fused"
         for p in plan.placements
         if p.sharding_type not in kinds
-        or p.kernel is not ComputeKernel.FUSED
+        or p.kernel is not sharding.ComputeKernel.FUSED
         or len({s.num_cols for s in p.shards}) > 1
     ]
     refuse_any(problems)
@@ -561,27 +490,28 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: a column is unknown or missing, or a cell is no number.
     """
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    columns, rows = documents.csv_rows(path, documents.read_text(path))
     tables: dict[str, dict[str, Any]] = {}
-    try:
-        columns = [name.strip() for name in next(reader, [])]
-        if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
-            refuse(
-                f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
-                f"{', '.join(COLUMNS)}"
-            )
-        for cells in filter(None, reader):
-            where = f"{path}:{reader.line_num}"
-            if len(cells) != len(columns):
-                refuse(f"{where}: has more or fewer cells than the first line has columns")
-            _add(tables, dict(zip(columns, cells, strict=True)), where)
-    except csv.Error as error:
-        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
+    if sorted(columns) not in (sorted(_SHORT), sorted(COLUMNS)):
+        refuse(
+            f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
+            f"{', '.join(COLUMNS)}"
+        )
+    for line, cells in rows:
+        where = f"{path}:{line}"
+        if len(cells) != len(columns):
+            refuse(f"{where}: has more or fewer cells than the first line has columns")
+        _add(tables, dict(zip(columns, cells, strict=True)), where)
     for entry in tables.values():
         if "sharding_type" not in entry:
             is_whole = len(entry["ranks"]) == 1
-            kind = ShardingType.TABLE_WISE if is_whole else ShardingType.COLUMN_WISE
-            entry |= {"sharding_type": kind.value, "compute_kernel": ComputeKernel.FUSED.value}
+            kind = (
+                sharding.ShardingType.TABLE_WISE if is_whole else sharding.ShardingType.COLUMN_WISE
+            )
+            entry |= {
+                "sharding_type": kind.value,
+                "compute_kernel": sharding.ComputeKernel.FUSED.value,
+            }
     return {"plan": {"": tables}}
 
 
@@ -593,11 +523,11 @@ def _add(tables: dict[str, dict[str, Any]], row: dict[str, str], where: str) -> 
         return
     said: dict[str, Any] = {key: row[key] for key in ("sharding_type", "compute_kernel")}
     if row["cache_load_factor"]:
-        said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
+        said["cache_load_factor"] = documents.parse_scalar(row["cache_load_factor"])
     entry = tables.setdefault(name, {**said, "shards": []})
     if {key: entry[key] for key in said} != said:
         refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
-    entry["shards"].append(_shard_entry(Shard(**numbers), 1))
+    entry["shards"].append(_shard_entry(sharding.Shard(**numbers), 1))
 
 
 def _whole(text: str, where: str) -> int:

@@ -14,15 +14,14 @@ into its JSON is not kept, nor are the names of hosts.
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import json
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,7 +34,7 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, parse_json, read_text
+from planner.io.documents import Document, csv_rows, parse_json, read_text
 from planner.io.library import configs_folder
 from planner.io.schemas import row_schema, validate
 from planner.support.files import csv_text, unguarded
@@ -112,17 +111,16 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
-    if missing:
+    header, body = csv_rows(path, read_text(path))
+    if missing := [c for c in COLUMNS if c not in header]:
         refuse(f"{path}:1: columns missing: {', '.join(missing)}")
     records, problems = [], []
-    for row in reader:
+    for line, row in body:
         try:
-            cells = {k: unguarded((v or "").strip()) for k, v in row.items() if k in COLUMNS}
-            records.append(_record(cells))
+            cells = zip_longest(header, row[: len(header)], fillvalue="")
+            records.append(_record({k: unguarded(v.strip()) for k, v in cells}))
         except (ValueError, CostModelError) as error:
-            problems.append(f"{path}:{reader.line_num}: {error}")
+            problems.append(f"{path}:{line}: {error}")
     refuse_any(problems)
     if not records:
         refuse(f"{path}: no rows")

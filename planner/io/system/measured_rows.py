@@ -37,12 +37,7 @@ _Environment: Final = row_schema(
 )
 
 
-class _Row(Loose):
-    """What every row has."""
-
-    block: _Block
-    what: Text = ""
-    error: Text | None = None
+_Row: Any = row_schema(block=_Block, what=(Text, ""), error=(Text | None, None))
 
 
 class _Lookup(Loose):

@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,35 +25,23 @@ from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topology, with_host_factor
 from costmodels.workload import DataType
 from planner.errors import refuse
-from planner.io.documents import Document, Keys, as_yaml, override, read_text
+from planner.io import schemas
+from planner.io.documents import Document, Keys, as_yaml, override_all, read_text
 from planner.io.library import is_file, locate, names
-from planner.io.schemas import (
-    Count,
-    Name,
-    Positive,
-    Sourced,
-    Strict,
-    as_noun,
-    made,
-    noun_of,
-    quantity,
-    schema_of,
-    validate,
-)
 from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_files import load_constants
 
-Capacity: Any = quantity("bytes", "80 GiB", low=1.0)
-Size: Any = quantity("bytes", "32 B")
-Bandwidth: Any = quantity("bytes_per_s", "450 GB/s", low=1.0)
-Latency: Any = quantity("s", "10 us", high=10.0)
-Rate: Any = quantity("flops_per_s", "989 TFLOP/s", low=1.0)
-Share: Any = quantity(None, "0.7", low=0.01, high=1.0)
-Speed: Any = quantity(None, "0.8", low=0.01, high=100.0)
-Slowdown: Any = quantity(None, "0.1", high=1.0)
-KeysPerSecond: Any = quantity(None, "5e9", low=1.0)
-Number: Any = quantity(None, "132", high=1e6, is_whole=True)
-Price: Any = quantity("usd_per_hour", "3.9 USD/h")
+Capacity: Any = schemas.quantity("bytes", "80 GiB", low=1.0)
+Size: Any = schemas.quantity("bytes", "32 B")
+Bandwidth: Any = schemas.quantity("bytes_per_s", "450 GB/s", low=1.0)
+Latency: Any = schemas.quantity("s", "10 us", high=10.0)
+Rate: Any = schemas.quantity("flops_per_s", "989 TFLOP/s", low=1.0)
+Share: Any = schemas.quantity(None, "0.7", low=0.01, high=1.0)
+Speed: Any = schemas.quantity(None, "0.8", low=0.01, high=100.0)
+Slowdown: Any = schemas.quantity(None, "0.1", high=1.0)
+KeysPerSecond: Any = schemas.quantity(None, "5e9", low=1.0)
+Number: Any = schemas.quantity(None, "132", high=1e6, is_whole=True)
+Price: Any = schemas.quantity("usd_per_hour", "3.9 USD/h")
 
 
 _UNITS: Final = {
@@ -64,10 +51,10 @@ _UNITS: Final = {
     "per_s": KeysPerSecond,
     "ratio": Share,
 }
-_of_units: Final = partial(schema_of, units=_UNITS)
+_of_units: Final = partial(schemas.schema_of, units=_UNITS)
 
 
-class _DeviceKeys(Strict):
+class _DeviceKeys(schemas.Strict):
     """One accelerator, by the rates that it achieves."""
 
     hbm_capacity: Capacity
@@ -76,23 +63,23 @@ class _DeviceKeys(Strict):
     num_multiprocessors: Number | None = None
 
 
-class PodsSchema(Strict):
+class PodsSchema(schemas.Strict):
     """Hosts that share a rack or pod, and how far the links above it fall short.
 
     ``oversubscription`` is the rate of a pod's cards together over that of its links to other pods.
     """
 
-    hosts: Positive
+    hosts: schemas.Positive
     oversubscription: Annotated[float, Field(ge=1, le=1000)]
 
 
-class _HostLinkKeys(Strict):
+class _HostLinkKeys(schemas.Strict):
     """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
 
     mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
 
 
-class _NetworkLinkKeys(Strict):
+class _NetworkLinkKeys(schemas.Strict):
     """The network by rate and latency."""
 
     pods: PodsSchema | None = None
@@ -110,7 +97,7 @@ _Fabric: Any = Literal[tuple(FABRICS)]
 _State: Any = Literal[tuple(STATES)]
 
 
-class FabricSchema(Strict):
+class FabricSchema(schemas.Strict):
     """A network by its kind and the network cards of a host.
 
     ``latency`` (start-up of one step of a collective from host to host), ``efficiency`` (share of
@@ -121,7 +108,7 @@ class FabricSchema(Strict):
 
     fabric: _Fabric
     nic: Bandwidth
-    nics_per_host: Positive
+    nics_per_host: schemas.Positive
     latency: Latency | None = None
     efficiency: Share | None = None
     half_size: Size | None = None
@@ -148,7 +135,7 @@ NetworkSchema = Annotated[
 ]
 
 
-class LinksSchema(Strict):
+class LinksSchema(schemas.Strict):
     """Three levels; ``domain`` joins hosts of one scale-up domain and defaults to ``host``."""
 
     host: HostLinkSchema
@@ -156,14 +143,16 @@ class LinksSchema(Strict):
     network: NetworkSchema
 
 
-class LayoutSchema(Strict):
+class LayoutSchema(schemas.Strict):
     """Ranks per host, and ranks per scale-up domain (defaults to one host).
 
     A list has the ranks of each domain of the job, in the order of the ranks.
     """
 
-    gpus_per_host: Positive = 8
-    domain_size: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
+    gpus_per_host: schemas.Positive = 8
+    domain_size: (
+        schemas.Positive | Annotated[list[schemas.Positive], Field(min_length=1)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _whole_hosts(self) -> LayoutSchema:
@@ -178,10 +167,10 @@ class LayoutSchema(Strict):
         return self
 
 
-class RankSchema(Strict):
+class RankSchema(schemas.Strict):
     """Ranks that differ from the device: less memory, or slower."""
 
-    ranks: Annotated[list[Count], Field(min_length=1)]
+    ranks: Annotated[list[schemas.Count], Field(min_length=1)]
     hbm_capacity: Capacity | None = None
     speed: Speed | None = None
 
@@ -193,17 +182,17 @@ class RankSchema(Strict):
         return self
 
 
-class DifferentHostSchema(Strict):
+class DifferentHostSchema(schemas.Strict):
     """Hosts with another size of memory."""
 
-    hosts: Annotated[list[Count], Field(min_length=1)]
+    hosts: Annotated[list[schemas.Count], Field(min_length=1)]
     ddr_capacity: Size
 
 
-Factor: Any = quantity(None, "1.08", low=0.001, high=1000.0)
+Factor: Any = schemas.quantity(None, "1.08", low=0.001, high=1000.0)
 
 
-class _FittedKeys(Strict):
+class _FittedKeys(schemas.Strict):
     """Factors on kinds of time, from runs of one's own (``shardplan fit``).
 
     ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
@@ -212,14 +201,14 @@ class _FittedKeys(Strict):
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
-FittedSchema: Any = schema_of(
+FittedSchema: Any = schemas.schema_of(
     FittedFactors, "FittedSchema", base=_FittedKeys, units={"ratio": Factor}
 )
-Constant: Any = quantity(None, "1.3e-5")
+Constant: Any = schemas.quantity(None, "1.3e-5")
 _Constant: Any = Literal[tuple(MOST)]
 
 
-class SystemSchema(Strict):
+class SystemSchema(schemas.Strict):
     """A kind of machine, without its number; keys that are missing are those of ``base``.
 
     Attributes:
@@ -227,8 +216,8 @@ class SystemSchema(Strict):
             shipped ones.
     """
 
-    base: Name | None = None
-    name: Name
+    base: schemas.Name | None = None
+    name: schemas.Name
     description: str = ""
     device: DeviceSchema
     host: HostSchema
@@ -237,8 +226,8 @@ class SystemSchema(Strict):
     price: Price | None = None
     different_ranks: list[RankSchema] = Field(default_factory=list)
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
-    collective_curves: list[Name] = Field(default_factory=list)
-    calibration: Name | None = None
+    collective_curves: list[schemas.Name] = Field(default_factory=list)
+    calibration: schemas.Name | None = None
     lookup: dict[_Constant, Constant] = Field(default_factory=dict)
     fitted: FittedSchema | None = None
 
@@ -286,7 +275,8 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
         return document
     if not isinstance(base, str):
         refuse(f"{document.where(('base',))}: must be the name or file of a system, got {base!r}")
-    found = _beside_or_shipped(path, base)
+    beside = Path(os.path.normpath(path.parent / base))
+    found = beside if is_file(beside) else locate(base, "systems")
     seen = [p.resolve() for p in (*above, path)]
     if found.resolve() in seen:
         refuse(
@@ -299,11 +289,6 @@ def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if k not in document.lines}
     return Document(path, _merged_values(values, own, ()), document.lines, origins)
-
-
-def _beside_or_shipped(path: Path, base: str) -> Path:
-    beside = Path(os.path.normpath(path.parent / base))
-    return beside if is_file(beside) else locate(base, "systems")
 
 
 def _with_full_paths(document: Document) -> Document:
@@ -360,27 +345,26 @@ def load_system(
     """
     path = locate(source, "systems")
     document = read_system(path)
-    for pair in overrides:
-        override(document, *pair)
+    override_all(document, overrides)
     named = named_system(document, gpus, gpus_per_host)
     key = "collective_curves" if named.collective_curves else "calibration"
-    return made(document.where((key,)), partial(with_measurements, named))
+    return schemas.made(document.where((key,)), partial(with_measurements, named))
 
 
 def named_system(
     document: Document, gpus: int | None = None, gpus_per_host: int | None = None
 ) -> Topology:
     """As :func:`load_system`; what the system names is not read."""
-    schema = validate(SystemSchema, _with_full_paths(document))
+    schema = schemas.validate(SystemSchema, _with_full_paths(document))
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = _domain(document, schema, num_hosts * local, local)
-    topology = made(
+    topology = schemas.made(
         str(document.path),
         lambda: _uneven(schema, _topology(schema, num_hosts, local, domain)),
     )
     if schema.fitted is not None:
         where = document.where(("fitted", "spread"))
-        fitted: FittedFactors = made(where, partial(as_noun, schema.fitted))
+        fitted: FittedFactors = schemas.made(where, partial(schemas.as_noun, schema.fitted))
         topology = replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
     return topology
 
@@ -446,7 +430,7 @@ def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> To
     Raises:
         InvalidInputError: the file breaks a rule.
     """
-    schema = validate(SystemSchema, read_system(locate(source, "systems")))
+    schema = schemas.validate(SystemSchema, read_system(locate(source, "systems")))
     _, local = _layout(None, gpus_per_host, schema.layout.gpus_per_host)
     ranks = [rank for entry in schema.different_ranks for rank in entry.ranks]
     hosts = [host for entry in schema.different_hosts for host in entry.hosts]
@@ -468,7 +452,7 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
         ("different_hosts", "hosts", "ddr_capacity", "ddr_capacity_by_host_bytes",
          topology.ddr_capacities()),
     ):  # fmt: skip
-        entries, given = getattr(schema, section), Counter[int]()
+        entries, given = getattr(schema, section), set[int]()
         for entry in entries:
             at, number = getattr(entry, places), getattr(entry, key)
             if max(at) >= len(values):
@@ -477,11 +461,10 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
                     f"0..{len(values) - 1} at this size; remove it, or use more GPUs"
                 )
             if number is not None:
+                if twice := given & {*at}:
+                    refuse(f"{section}: 2 entries give {key} of {min(twice)}; keep one")
                 values[at] = number.value
-                given.update({*at})
-        for place, times in given.items():
-            if times > 1:
-                refuse(f"{section}: {times} entries give {key} of {place}; keep one")
+                given |= {*at}
         if entries:
             own[field] = tuple(values.tolist())
     return replace(topology, **own)
@@ -544,13 +527,13 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
     constants = {name: number.value for name, number in schema.lookup.items()}
     return Topology(
         name=schema.name,
-        device=as_noun(schema.device, single_stream=schema.calibration is not None),
-        host=as_noun(schema.host),
+        device=schemas.as_noun(schema.device, single_stream=schema.calibration is not None),
+        host=schemas.as_noun(schema.host),
         num_hosts=num_hosts,
         local_world_size=local,
         domain_size=domain,
-        host_link=as_noun(links.host),
-        domain_link=noun_of(Link, links.domain or links.host, mesh_ranks=0),
+        host_link=schemas.as_noun(links.host),
+        domain_link=schemas.noun_of(Link, links.domain or links.host, mesh_ranks=0),
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=FbgemmConstants(**constants) if constants else None,
@@ -570,16 +553,16 @@ def _network(schema: SystemSchema, local: int) -> Link:
     network = schema.links.network
     pods = network.pods
     if not isinstance(network, FabricSchema):
-        link = noun_of(Link, network)
+        link = schemas.noun_of(Link, network)
     else:
         fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
         link = fabric_link(
             network.fabric,
             nic_bytes_per_s=network.nic.value,
             nics_per_gpu=min(network.nics_per_host / local, fed),
-            startup_s=as_noun(network.latency),
-            efficiency_ratio=as_noun(network.efficiency),
-            half_size_bytes=as_noun(network.half_size),
+            startup_s=schemas.as_noun(network.latency),
+            efficiency_ratio=schemas.as_noun(network.efficiency),
+            half_size_bytes=schemas.as_noun(network.half_size),
             state=network.state,
         )
     if pods is None:
@@ -605,9 +588,9 @@ def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]
 
 def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
     """Every number of a file that has a source, with its key path."""
-    if isinstance(value, Sourced):
+    if isinstance(value, schemas.Sourced):
         source, reference = value.source, value.reference
         yield Provenance(name=name, value=value.text, source=source, reference=reference)
-    inner = dict(value) if isinstance(value, Strict | dict) else {}
+    inner = dict(value) if isinstance(value, schemas.Strict | dict) else {}
     for key, item in inner.items():
         yield from _provenance(item, f"{name}.{key}".lstrip("."))

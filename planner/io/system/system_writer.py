@@ -17,7 +17,6 @@ from costmodels.calibration.device import (
     LOOKUP_BLOCKS,
     HostCalls,
     Rates,
-    Row,
     collective_curves,
     fit_rates,
     host_calls_of,
@@ -167,18 +166,12 @@ def write_calibrated_system(
     """
     beside = path.with_suffix(".calibration.json")
     write_calibration(beside, calibration)
-    text = _text(path.stem, beside.name, calibration.constants, memory_bytes)
-    write_text_atomic(path, text)
-    return path, beside
-
-
-def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
-    ranks = constants.world_size
+    constants, ranks = calibration.constants, calibration.constants.world_size
     note = f"(calibrated, {_note(constants.machine)})"
-    return read_template("cpu_system").format(
-        name=yaml_text(name),
+    text = read_template("cpu_system").format(
+        name=yaml_text(path.stem),
         machine=yaml_text(constants.machine),
-        calibration=yaml_text(calibration),
+        calibration=yaml_text(beside.name),
         note=note,
         guess="(default, not measured; the calibrated models do not use it)",
         ranks=ranks,
@@ -192,6 +185,8 @@ def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: fl
         latency_us=1e6 * constants.collective.all_to_all_s[0],
         crossing_gb=0.5e-9 / max(constants.collective.all_to_all_s[1], 1e-15),
     )
+    write_text_atomic(path, text)
+    return path, beside
 
 
 def _stream_rate_text(constants: CpuConstants, note: str) -> str:
@@ -290,12 +285,12 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         f"Measured by `shardplan calibrate` on {machine}.",
         "Keys that are not here are those of the base.",
     )
-    checked = partial(
-        _checked, path, header, blame=f"{measured.path}: the rows give a number that no system has"
-    )
+    blame = f"{measured.path}: the rows give a number that no system has"
+    checked = partial(_checked, path, header, blame=blame)
     (found, text), lookups = checked(values), None
     if rows := measured.of_block(*LOOKUP_BLOCKS):
-        lookups = made(str(measured.path), partial(_fit_lookups, rows, found))
+        known = map(LookupRow.of, rows)
+        lookups = made(str(measured.path), lambda: fit_fbgemm([*known], found))
         values["lookup"] = _lookup_section(lookups, measured)
         found, text = checked(values)
     write_texts_atomic({**texts, path: text})
@@ -352,10 +347,6 @@ def _calls(measured: MeasuredRows) -> HostCalls | None:
 def _note(text: str) -> str:
     """Text as the source of a number in a file."""
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
-
-
-def _fit_lookups(rows: Sequence[Row], topology: Topology) -> FbgemmFit:
-    return fit_fbgemm([LookupRow.of(row) for row in rows], topology)
 
 
 def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:

@@ -22,28 +22,9 @@ from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
-from planner.io.workload.table_list import (
-    document_of,
-    entry_of,
-    joined,
-    named_columns,
-    read_table_list,
-)
+from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
 
-_KEYS: Final = {
-    "num_embeddings": "vocab_size cardinality num_buckets hash_bucket_size zch_size max_capacity",
-    "embedding_dim": "embedding_dim embedding_size",
-    "pooling_factor": "hotness max_len sequence_length",
-    "pooling": "pooling combiner",
-    "zipf_exponent": "alpha",
-}
-"""What the files call the columns of a list of tables."""
-_TABLE: Final = ("embedding_name", "share_embedding")
-_NAME: Final = ("feature_name", "sequence_name", "input_names")
-_INSIDE: Final = ("zch", "dynamicembedding")
-_EXTRA_ROWS: Final = {"boundaries": 1, "vocab_list": 2}
-"""Lists that stand for rows: bins between boundaries; words, the default and the unknown word."""
 _PROTOBUF: Final = re.compile(r"^\s*(feature_configs?|data_config|model_config)\s*:?\s*\{", re.M)
 _TOKEN: Final = re.compile(
     r"""[\s:,;]+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
@@ -73,16 +54,16 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
     elif _PROTOBUF.search(text):
         value = _group(_tokens(text, path), path)
     else:
-        return read_table_list(path, dim=dim)
+        return lists.read_table_list(path, dim=dim)
     found = list(_features(value, "", None, 0))
-    tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
+    tables = [lists.entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
     bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
     if bare and dim is None:
         refuse(
             f"{path}: {len(bare)} features have no embedding dimension, such as {bare[0]!r}; add "
             "--dim with that of the model"
         )
-    document = document_of(path, [{"embedding_dim": dim, **entry} for entry in tables], {})
+    document = lists.document_of(path, [{"embedding_dim": dim, **entry} for entry in tables], {})
     settings = value.get("data_config") if isinstance(value, dict) else None
     if isinstance(settings, dict) and settings.get("batch_size") is not None:
         document.value["training"]["batch_size_per_rank"] = settings["batch_size"]
@@ -106,15 +87,15 @@ def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[s
             yield from _features(part, name, length, depth + 1)
     if not isinstance(value, dict):
         return
-    inner = [value, *(value[k] for k in _INSIDE if isinstance(value.get(k), dict))]
+    inner = [value, *(value[k] for k in lists.WORDS["inside"] if isinstance(value.get(k), dict))]
     cells = {
         column: part[key]
-        for column, keys in _KEYS.items()
-        for key in keys.split()
+        for column, keys in lists.WORDS["features"].items()
+        for key in keys
         for part in inner
         if isinstance(part.get(key), int | float | str) and part[key] != ""
     }
-    for key, extra in _EXTRA_ROWS.items():
+    for key, extra in lists.WORDS["extra_rows"].items():
         if key in value and "num_embeddings" not in cells:
             listed = value[key]
             cells["num_embeddings"] = extra + (len(listed) if isinstance(listed, list) else 1)
@@ -123,8 +104,9 @@ def _features(value: Any, name: str, length: Any, depth: int) -> Iterator[dict[s
         for key, part in value.items():
             yield from _features(part, str(key), length, depth + 1)
         return
-    feature = str(next((value[k] for k in _NAME if isinstance(value.get(k), str)), name))
-    table = next((value[k] for k in _TABLE if isinstance(value.get(k), str) and value[k]), feature)
+    said = {key: cell for key, cell in value.items() if isinstance(cell, str)}
+    feature = next((said[k] for k in lists.WORDS["feature_names"] if k in said), name)
+    table = next((said[k] for k in lists.WORDS["table_names"] if said.get(k)), feature)
     factor = {"pooling_factor": length} if length else {}
     yield {**cells, **factor, "name": table, "features": [feature]}
 
@@ -224,7 +206,7 @@ def placeholder_text(num_tables: int, name: str) -> str:
         for i in range(num_tables)
     ]
     return _text(
-        document_of(Path(name), entries, {}),
+        lists.document_of(Path(name), entries, {}),
         name,
         f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan import",
         "tables --list tables.csv' writes this file from a list of your tables.",
@@ -272,7 +254,7 @@ def workload_from_dataframe(
     value = {
         "name": name,
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
-        "tables": joined(_entries(frame)),
+        "tables": lists.joined(_entries(frame)),
     }
     found = workload_file_of(Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
@@ -304,11 +286,11 @@ def _entries(frame: Any) -> Iterator[dict[str, Any]]:
         frame = pandas.DataFrame(rows)
     if frame.empty:
         refuse("DataFrame: no rows; give one row for each table")
-    columns = named_columns(map(str, frame.columns), "DataFrame")
+    columns = lists.named_columns(map(str, frame.columns), "DataFrame")
     for row in frame.itertuples(index=False, name=None):
         cells = {key: _plain(cell) for key, cell in zip(columns, row, strict=True)}
         present = {k: v for k, v in cells.items() if isinstance(v, list) or not pandas.isna(v)}
-        yield entry_of(present, "DataFrame")
+        yield lists.entry_of(present, "DataFrame")
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,6 @@ pooling factor, and a word says how rows are pooled.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, parse_scalar, read_text, show
+from planner.io.documents import Document, Keys, csv_rows, parse_scalar, read_text, read_words, show
 from planner.io.schemas import nearest
 from planner.io.workload.workload_schema import ASSUMED, TableSchema
 
@@ -26,28 +24,11 @@ KNOWN: Final = (*TableSchema.model_fields, *LAW_COLUMNS)
 NEEDED: Final = ("name", "num_embeddings", "embedding_dim")
 WHOLE: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
 
-_SYNONYMS: Final = {
-    "name": "table tablename embedding embeddingname embeddingtable",
-    "num_embeddings": "rows row nrows numrows hashsize hashbucketsize cardinality vocab vocabsize "
-    "vocabularysize numbuckets numcategories ncategories numids nunique inputdim numembedding",
-    "embedding_dim": "dim dims dimension embeddingsize embdim embeddim embsize embedsize "
-    "embeddingdimension embeddingvecsize outputdim columns numcolumns numcols",
-    "pooling_factor": "avgpooling meanpooling avgpoolingfactor multihot multihotsize hotness "
-    "avghotness meanhotness avglength meanlength avglen idspersample indicespersample bagsize",
-    "pooling": "combiner poolingtype poolingmode",
-    "dtype": "datatype precision weightdtype",
-    "features": "feature featurename featurenames",
-    "is_weighted": "weighted",
-    "zipf_exponent": "zipf zipfalpha alpha",
-}
+WORDS: Final = read_words("tables")
 _BY_WORD: Final = {
-    **{word: key for key, words in _SYNONYMS.items() for word in words.split()},
+    **{word: key for key, words in WORDS["columns"].items() for word in words},
     **{key.replace("_", ""): key for key in KNOWN},
 }
-_WORDS: Final = {
-    "float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
-    "avg": "mean", "average": "mean", "pooled": "sum",
-}  # fmt: skip
 _MOST_WHOLE: Final = 2.0**53
 
 
@@ -79,10 +60,10 @@ def named_columns(header: Iterable[str], where: str, needed: Sequence[str] = NEE
     for key in twice:
         same = [repr(name) for name, k in zip(given, columns, strict=True) if k == key]
         problems.append(f"{where}: column {key!r} is there twice ({', '.join(same)}); keep one")
-    lacking = [key for key in needed if key not in columns]
     problems += [
-        f"{where}: column {key!r} is missing; it may also be called {_SYNONYMS[key].split()[0]}"
-        for key in lacking
+        f"{where}: column {key!r} is missing; it may also be called {WORDS['columns'][key][0]}"
+        for key in needed
+        if key not in columns
     ]
     refuse_any(problems)
     return columns
@@ -110,7 +91,7 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
             key = "pooling_factor"
         elif column in ("dtype", "pooling") and isinstance(value, str):
             word = value.lower().rpartition(".")[2]
-            value = _WORDS.get(word, word)
+            value = WORDS["words"].get(word, word)
         elif column == "features" and isinstance(value, str):
             value = [value]
         elif column in WHOLE and isinstance(value, float) and value.is_integer():
@@ -125,16 +106,14 @@ def entry_of(cells: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def joined(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of one table, each with other features, as one table with all of these features."""
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[int | str, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
-        features = entry.get("features")
+        features: Any = entry.get("features")
         key = repr({k: v for k, v in entry.items() if k not in ("features", "pooling_factor")})
-        if not isinstance(features, list):
-            tables[f"{number}"] = entry
-        elif (first := tables.setdefault(key, entry)) is not entry:
-            if {*first["features"]} & {*features}:
-                tables[f"{number}"] = entry
-                continue
+        first = tables.setdefault(key if isinstance(features, list) else number, entry)
+        if first is not entry and {*first["features"]} & {*features}:
+            tables[number] = entry
+        elif first is not entry:
             factors = [*_factors(first), *_factors(entry)]
             first["features"] = [*first["features"], *features]
             first["pooling_factor"] = factors if len(set(factors)) > 1 else factors[0]
@@ -145,19 +124,6 @@ def _factors(entry: Mapping[str, Any]) -> list[Any]:
     factor = entry.get("pooling_factor", 1.0)
     return factor if isinstance(factor, list) else [factor] * len(entry["features"])
 
-
-_VALUES: Final = {
-    "training": {"batch_size_per_rank": 4096},
-    "dense": {
-        "num_dense_features": 13,
-        "bottom_mlp": [512, 256, 128],
-        "top_mlp": [1024, 512, 256, 1],
-        "interaction": "cat",
-        "dtype": "bf16",
-    },
-    "memory": {"reserve": "6 GiB"},
-}
-"""The values of these keys that are no defaults of the format."""
 
 LIST_ENDINGS: Final = (".csv", ".tsv")
 """Ends of names of files that are read as lists of tables."""
@@ -181,33 +147,26 @@ def read_table_list(path: Path, *, dim: int | None = None) -> Document:
     body = text[marked.end() :] if marked else text
     separator = marked[1] if marked else _separator(body)
     first = 1 + bool(marked)
-    reader = csv.reader(io.StringIO(body, newline=""), strict=True, delimiter=separator)
+    header, rows = csv_rows(path, body, delimiter=separator, first=first)
     lines: dict[Keys, int] = {}
     tables: list[dict[str, Any]] = []
-    try:
-        header = [cell.strip() for cell in next(reader, [])]
-        header, dropped = _without_index(header)
-        needed = NEEDED if dim is None else NEEDED[:-1]
-        columns = named_columns(header, f"{path}:{first}", needed) if any(header) else []
-        for row in reader:
-            line = reader.line_num + first - 1
-            if not any(cell.strip() for cell in row):
-                continue
-            if len(row) != len(columns) + dropped:
-                refuse(
-                    f"{path}:{line}: {len(row)} cells, the first line names "
-                    f"{len(columns) + dropped} columns; give one cell for each"
-                )
-            lines["tables", len(tables)] = line
-            cells = {
-                column: _value(column, cell.strip(), separator)
-                for column, cell in zip(columns, row[dropped:], strict=True)
-                if cell.strip() and cell.strip().lower() not in _MISSING
-            }
-            entry = entry_of(cells, f"{path}:{line}")
-            tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
-    except csv.Error as error:
-        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
+    header, dropped = _without_index(header)
+    needed = NEEDED if dim is None else NEEDED[:-1]
+    columns = named_columns(header, f"{path}:{first}", needed) if any(header) else []
+    for line, row in rows:
+        if len(row) != len(columns) + dropped:
+            refuse(
+                f"{path}:{line}: {len(row)} cells, the first line names "
+                f"{len(columns) + dropped} columns; give one cell for each"
+            )
+        lines["tables", len(tables)] = line
+        cells = {
+            column: _value(column, cell.strip(), separator)
+            for column, cell in zip(columns, row[dropped:], strict=True)
+            if cell.strip() and cell.strip().lower() not in _MISSING
+        }
+        entry = entry_of(cells, f"{path}:{line}")
+        tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
     return document_of(path, tables, lines)
 
 
@@ -220,7 +179,12 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
     if not tables:
         refuse(f"{path}: no tables; below the line of column names, give one table per line")
     whole = joined(tables)
-    value = {"name": path.stem, **deepcopy(_VALUES), "assumed": list(ASSUMED), "tables": whole}
+    value = {
+        "name": path.stem,
+        **deepcopy(WORDS["assumed"]),
+        "assumed": list(ASSUMED),
+        "tables": whole,
+    }
     return Document(path, value, lines if len(whole) == len(tables) else {})
 
 

@@ -5,6 +5,7 @@ What is written reads back as equal; a note for a key becomes a comment behind i
 
 from __future__ import annotations
 
+import glob
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,29 +24,14 @@ from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.constraints import CHOICES, constraints_of, table_constraint, unmatched
-from planner.io.documents import Document, as_yaml, override, read_yaml, yaml_items, yaml_text
+from planner.io.documents import Document, as_yaml, override_all, read_yaml, yaml_items, yaml_text
 from planner.io.library import locate
-from planner.io.schemas import as_noun, collect, entry_of, made, noun_of, validate
+from planner.io.schemas import as_noun, collect, each, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
+from planner.io.workload import workload_schema as spec
 from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
-from planner.io.workload.workload_schema import (
-    ASSUMED,
-    LAW_KINDS,
-    LAWS,
-    MAX_TABLES,
-    DenseSchema,
-    StatsSchema,
-    TableSchema,
-    TrainingSchema,
-    WorkloadSchema,
-    communication_entry,
-    communication_of,
-    layers_of,
-    read_operators,
-)
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
-from planner.support.kinds import require_list
 from planner.support.processes import collector_paused
 from planner.support.text import counted
 
@@ -87,23 +73,6 @@ def _repeating(
                 f"the distribution there are {given:,.6g} at most; correct one of the two"
             )
     return found
-
-
-def _stats(entry: object, table: str, features: tuple[str, ...], folder: Path) -> TableStats | None:
-    """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
-
-    Raises:
-        InvalidInputError: the file cannot be read, or it has no statistics of the table.
-    """
-    if not isinstance(entry, StatsSchema):
-        return None
-    path = folder / entry.stats
-    try:
-        path.stat()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        refuse(f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}")
-    return load_stats(path).table(table, features)
 
 
 _DISTINCT_RATIO: Final = 0.01
@@ -174,17 +143,10 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    require_list("overrides", overrides, "give pairs of a key path and a value")
     with collector_paused():
         is_list = path.suffix.lower() in LIST_ENDINGS
         document = read_table_list(path) if is_list else read_yaml(path)
-        for pair in overrides:
-            if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
-                refuse(
-                    f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
-                    "value, such as ('tables.3.embedding_dim', '64')"
-                )
-            override(document, *pair)
+        override_all(document, overrides)
         listed = document.value.get("assumed")
         if isinstance(listed, list):
             given = [f"{key}." for key, _ in overrides]
@@ -197,7 +159,7 @@ def load_workload_file(
 
 def workload_json_schema() -> dict[str, Any]:
     """JSON Schema of a workload file, for editors."""
-    return WorkloadSchema.model_json_schema()
+    return spec.WorkloadSchema.model_json_schema()
 
 
 def workload_file_of(document: Document) -> WorkloadFile:
@@ -206,24 +168,23 @@ def workload_file_of(document: Document) -> WorkloadFile:
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.
     """
-    schema = validate(WorkloadSchema, document)
+    schema = validate(spec.WorkloadSchema, document)
     total = sum(entry.count for entry in schema.tables)
-    if total > MAX_TABLES:
-        refuse(
-            f"{document.where(('tables',))}: value {total:,} tables: must be at most {MAX_TABLES:,}"
-        )
+    if total > (most := spec.MAX_TABLES):
+        where = document.where(("tables",))
+        refuse(f"{where}: value {total:,} tables: must be at most {most:,}")
     problems: list[str] = []
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
-    every = [(i, name, e) for i, e in enumerate(schema.tables) for name in _names(e)]
+    every = [(i, name, e) for i, e in enumerate(schema.tables) for name in spec.names_of(e)]
     counts = Counter(name for _, name, _ in every)
     for index, name, entry in every:
-        build = partial(_table, entry, name, schema.training, document.path.parent, measured)
+        build = partial(_table, entry, name, index, schema, document, measured)
         table = collect(problems, document.where(("tables", index)), build)
         tables += [table] if table is not None else []
         if entry.constraints.model_fields_set:
-            limits.append(table_constraint(_literal(name), entry.constraints))
+            limits.append(table_constraint(glob.escape(name), entry.constraints))
     problems += [
         f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
         "this name; give each its own"
@@ -231,7 +192,7 @@ def workload_file_of(document: Document) -> WorkloadFile:
         if counts[name] > 1
     ]
     problems += unmatched(schema.constraints, document, list(counts))
-    layers = layers_of(schema.dense.layers, document, problems)
+    layers = spec.layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
     refuse_any(list(dict.fromkeys(problems)))
@@ -250,26 +211,19 @@ def workload_file_of(document: Document) -> WorkloadFile:
 # ------------------------------------------------------------------ rules across tables
 
 
-def _names(entry: TableSchema) -> Iterator[str]:
-    """The name of the table, or the names of ``count`` equal tables."""
-    if entry.count == 1:
-        yield entry.name
-    else:
-        yield from (f"{entry.name}_{number}" for number in range(entry.count))
-
-
 def _assumed(
-    schema: WorkloadSchema, unmeasured: Sequence[tuple[str, TableSchema]]
+    schema: spec.WorkloadSchema,
+    unmeasured: Sequence[tuple[str, spec.TableSchema]],
 ) -> dict[str, tuple[str, ...]]:
     """The assumed keys: those that the file lists and did not change, and those it leaves out.
 
     A section ``dense`` that is missing means that there is no dense part.
     """
     bare = {"name": "any", "num_embeddings": 1, "embedding_dim": 1}
-    listed = validate(WorkloadSchema, document_of(Path("list"), [bare], {}))
+    listed = validate(spec.WorkloadSchema, document_of(Path("list"), [bare], {}))
     says_type = {"output_dtype"} if schema.training.communication else set()
     found: dict[str, tuple[str, ...]] = {}
-    for key in ASSUMED:
+    for key in spec.ASSUMED:
         section, _, name = key.partition(".")
         ours, usual = getattr(schema, section), getattr(listed, section)
         is_same = getattr(ours, name) == getattr(usual, name) if name else ours == usual
@@ -283,7 +237,7 @@ def _assumed(
 
 
 def _left_open(
-    schema: WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
+    schema: spec.WorkloadSchema, workload: Workload, measured: Mapping[str, TableStats]
 ) -> tuple[str, ...]:
     undersampled = undersampled_remark(measured)
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
@@ -308,15 +262,17 @@ def _left_open(
 # ------------------------------------------------------------------ schema to nouns
 
 
-def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
+def _operators(schema: spec.DenseSchema, document: Document) -> OperatorList | None:
     if schema.ops is None:
         return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
         refuse("operators and ops both list the operators; keep one of them")
-    return read_operators(document.path.parent / schema.ops)
+    path = document.path.parent / schema.ops
+    found = validate(spec.OperatorListSchema, read_yaml(path))
+    return made(str(path), partial(noun_of, OperatorList, found))
 
 
-def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
@@ -327,28 +283,27 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
 
 
 def _table(
-    entry: TableSchema,
+    entry: spec.TableSchema,
     name: str,
-    training: TrainingSchema,
-    folder: Path,
+    index: int,
+    schema: spec.WorkloadSchema,
+    document: Document,
     measured: dict[str, TableStats],
 ) -> Table:
     """Make the table; its statistics, if it has any, are added to ``measured``."""
-    features = _feature_names(entry, name)
-    stats = _stats(entry.distribution, name, features, folder)
-    if stats is not None:
+    features = spec.features_of(entry, name)
+    training, stats = schema.training, None
+    if isinstance(entry.distribution, spec.StatsSchema):
+        stats = load_stats(document.path.parent / entry.distribution.stats).table(name, features)
         measured[name] = stats
-    factors = entry.pooling_factor
-    if not isinstance(factors, list):
-        factors = [factors] * len(features)
-    if stats is not None and "pooling_factor" not in entry.model_fields_set:
+    keys = ("tables", index, "pooling_factor")
+    factors = each(entry.pooling_factor, len(features), document, keys)
+    if stats is not None and keys[-1] not in entry.model_fields_set:
         factors = [stats.features.get(f, stats.pooling).mean for f in features]
-    if len(factors) != len(features):
-        refuse(
-            f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
-            "features; give one for each, or a single number"
-        )
-    rows, law = entry.num_embeddings, entry.distribution or LAWS["uniform"](kind="uniform")
+    rows, law = (
+        entry.num_embeddings,
+        entry.distribution or spec.LAWS["uniform"](kind="uniform"),
+    )
     law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
@@ -365,31 +320,12 @@ def _table(
         ),
         distribution=law,
         dtype=entry.dtype or training.embedding_dtype,
-        communication=codecs and communication_of(codecs),
+        communication=codecs and spec.communication_of(codecs),
         row_update=entry.row_update or training.row_update,
         deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
         if entry.deduplicate_indices is None
         else entry.deduplicate_indices,
     )
-
-
-def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
-    """The features of a table as given; without any, one with the table's name.
-
-    The features of one of several equal tables get the number of the table.
-    """
-    if entry.features is None:
-        return (name,)
-    twice = [f for f, count in Counter(entry.features).items() if count > 1]
-    if twice:
-        refuse(f"features: value {twice[0]!r}: is there twice; name each feature once")
-    number = name.removeprefix(entry.name)
-    return tuple(f"{feature}{number}" for feature in entry.features)
-
-
-def _literal(name: str) -> str:
-    """A pattern that matches exactly this name."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def load_problem(
@@ -418,11 +354,8 @@ def load_problem(
         2
     """
     file = load_workload_file(workload)
-    return PlanningProblem(
-        workload=file.workload,
-        topology=load_system(system, gpus=gpus, gpus_per_host=gpus_per_host),
-        constraints=file.constraints,
-    )
+    topology = load_system(system, gpus=gpus, gpus_per_host=gpus_per_host)
+    return PlanningProblem(workload=file.workload, topology=topology, constraints=file.constraints)
 
 
 # ------------------------------------------------------------------ writing
@@ -468,10 +401,16 @@ def workload_text(
     found = {table.communication for table in workload.tables}
     shared = found.pop() if len(found) == 1 else None
     bare, reserved = {*given.get("tables.pooling_factor", ())}, workload.reserved_bytes
+    dense, training = workload.dense, entry_of(workload, always=_ALWAYS)
+    if shared is not None:
+        training["communication"] = spec.communication_entry(shared)
+    if "between_steps" in training:
+        training["between_steps"] = f"{workload.between_steps_s!r} s"
+    always = ("dtype",) if dense.layers or dense.operators else _DLRM
     sections: dict[str, Any] = {
         "assumed": [key for key in given if not key.startswith("tables.")],
-        "training": _training(workload, shared),
-        "dense": {} if workload.dense == DenseArch() else _dense(workload.dense),
+        "training": training,
+        "dense": {} if dense == DenseArch() else entry_of(dense, always=always),
         "memory": {"reserve": bytes_text(reserved)} if reserved else {},
         "tables": list(_tables(workload, shared, bare, law_is_known=law_is_known)),
         "constraints": _rules(constraints),
@@ -540,20 +479,6 @@ def _on_one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _training(workload: Workload, shared: Communication | None) -> dict[str, Any]:
-    found = entry_of(workload, always=_ALWAYS)
-    if shared is not None:
-        found["communication"] = communication_entry(shared)
-    if "between_steps" in found:
-        found["between_steps"] = f"{workload.between_steps_s!r} s"
-    return found
-
-
-def _dense(dense: DenseArch) -> dict[str, Any]:
-    is_listed = dense.layers or dense.operators
-    return entry_of(dense, always=("dtype",) if is_listed else _DLRM)
-
-
 def _tables(
     workload: Workload, shared: Communication | None, bare: Collection[str], *, law_is_known: bool
 ) -> Iterator[dict[str, Any]]:
@@ -564,7 +489,7 @@ def _tables(
         names, law = [f.name for f in table.features], table.distribution
         factors = [f.pooling_factor for f in table.features]
         entry = entry_of(table, always=("dtype",))
-        kind = LAW_KINDS.get(type(law), type(law).__name__)
+        kind = spec.LAW_KINDS.get(type(law), type(law).__name__)
         written = {"kind": kind, **entry["distribution"]}
         is_left_out = not law_is_known and law == Uniform(num_embeddings=table.num_embeddings)
         codecs = None if table.communication == shared else table.communication
@@ -572,7 +497,7 @@ def _tables(
             "features": None if names == [table.name] else names,
             "pooling_factor": factors[0] if len({*factors}) == 1 else factors,
             "distribution": None if is_left_out else written,
-            "communication": codecs and communication_entry(codecs),
+            "communication": codecs and spec.communication_entry(codecs),
         }
         if isinstance(law, Empirical):
             entry["distribution"] = bins.setdefault(law, written)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import operator
 import typing
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema
@@ -22,82 +23,57 @@ from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, DenseArch, OperatorList, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
+from planner.io import schemas
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
-from planner.io.documents import Document, read_yaml
-from planner.io.schemas import (
-    Amount,
-    Bytes,
-    Count,
-    Duration,
-    Name,
-    PoolingFactor,
-    Positive,
-    Samples,
-    Strict,
-    Width,
-    made,
-    noun_of,
-    row_schema,
-    schema_of,
-    validate,
-)
+from planner.io.documents import Document
 
 KINDS: Final = discovery.names(kinds)
-_Kinded: Any = row_schema(kind=Literal[KINDS])
+_Kinded: Any = schemas.row_schema(kind=Literal[KINDS])
 
 
 def layers_of(
     entries: list[dict[str, Any]], document: Document, problems: list[str]
 ) -> tuple[AbstractLayer, ...]:
     """The layers of some entries; broken rules become lines in ``problems``."""
-    layers = []
-    for index, entry in enumerate(entries):
-        part = replace(document, value=entry, above=("dense", "layers", index))
-        try:
-            kind = validate(_Kinded, part).kind
-            noun, schema = _layer_schema(kind)
-            layers.append(made(part.where(()), partial(noun_of, noun, validate(schema, part))))
-        except InvalidInputError as error:
-            problems += error.problems
-    return tuple(layers)
+    parts = [
+        replace(document, value=entry, above=("dense", "layers", index))
+        for index, entry in enumerate(entries)
+    ]
+    found = [schemas.collect(problems, p.where(()), partial(_layer, p)) for p in parts]
+    return tuple(layer for layer in found if layer is not None)
+
+
+def _layer(part: Document) -> AbstractLayer:
+    noun, schema = _layer_schema(schemas.validate(_Kinded, part).kind)
+    return schemas.noun_of(noun, schemas.validate(schema, part))
 
 
 @functools.cache
 def _layer_schema(kind: str) -> tuple[type[AbstractLayer], type[BaseModel]]:
     """A kind of layer, and the schema of its entries."""
     noun = typing.cast("type[AbstractLayer]", discovery.load(kinds, kind, AbstractLayer))
-    return noun, schema_of(noun, kind, kind=str)
+    return noun, schemas.schema_of(noun, kind, kind=str)
 
 
-OperatorSchema: Any = schema_of(
+OperatorSchema: Any = schemas.schema_of(
     Operator,
     "OperatorSchema",
     without=("shared_bytes",),
-    shape=Annotated[list[Count], Field(max_length=16)],
-    num_repeats=Positive,
+    shape=Annotated[list[schemas.Count], Field(max_length=16)],
+    num_repeats=schemas.Positive,
     flash_version=Annotated[int, Field(ge=1, le=3)],
     function=Annotated[str, Field(max_length=64)],
 )
 _Operators: Any = Annotated[list[OperatorSchema], Field(max_length=100_000)]
-OperatorListSchema: Any = schema_of(
+OperatorListSchema: Any = schemas.schema_of(
     OperatorList,
     "OperatorListSchema",
-    batch_size_per_rank=Annotated[Positive, Field(le=10**8)],
+    batch_size_per_rank=Annotated[schemas.Positive, Field(le=10**8)],
     source=str,
     before_tables=_Operators,
     after_tables=_Operators,
 )
-
-
-def read_operators(path: Path) -> OperatorList:
-    """The operators of a YAML or JSON file.
-
-    Raises:
-        InvalidInputError: lists every broken rule with file, line, key and value.
-    """
-    schema = validate(OperatorListSchema, read_yaml(path))
-    return made(str(path), partial(noun_of, OperatorList, schema))
 
 
 MAX_TABLES: Final = 100_000
@@ -106,12 +82,12 @@ MAX_BINS: Final = 10_000
 _LAYER: Final = {"required": ["kind"], "properties": {"kind": {"enum": list(KINDS)}}}
 _LAYERS: Final = WithJsonSchema({"type": "array", "items": {"type": "object", **_LAYER}})
 Shares = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
-Pair = Annotated[list[Amount], Field(min_length=2, max_length=2)]
+Pair = Annotated[list[schemas.Amount], Field(min_length=2, max_length=2)]
 Curve = Annotated[list[Pair], Field(min_length=1)]
 
 
-_Law: Final = partial(schema_of, without=("num_embeddings",))
-_Bins = Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)]
+_Law: Final = partial(schemas.schema_of, without=("num_embeddings",))
+_Bins = Annotated[list[schemas.Amount], Field(min_length=1, max_length=MAX_BINS)]
 LAWS: Final[dict[str, Any]] = {
     "uniform": _Law(Uniform, "UniformSchema", kind=Literal["uniform"]),
     "zipf": _Law(
@@ -120,7 +96,7 @@ LAWS: Final[dict[str, Any]] = {
         kind=Literal["zipf"],
         exponent=Annotated[float, Field(ge=0, le=10)],
         shift=Annotated[float, Field(ge=0, lt=1e12)],
-        ids_per_draw=Positive,
+        ids_per_draw=schemas.Positive,
     ),
     "bins": _Law(
         Empirical,
@@ -142,10 +118,10 @@ LAWS: Final[dict[str, Any]] = {
 }
 
 
-class StatsSchema(Strict):
+class StatsSchema(schemas.Strict):
     """Statistics in a file that ``shardplan profile`` wrote; its path is relative to this file."""
 
-    stats: Name
+    stats: schemas.Name
 
 
 _STATS: Final = "stats of a file"
@@ -167,7 +143,7 @@ LAW_KINDS: Final[dict[type, str]] = {Uniform: "uniform", Zipf: "zipf", Empirical
 Precise = Annotated[Precision, Field(strict=False)]
 
 
-class CodecsSchema(Strict):
+class CodecsSchema(schemas.Strict):
     """Element types on the wire in one exchange: of vectors forward, of gradients backward."""
 
     forward: Precise = Precision.FP32
@@ -196,7 +172,7 @@ _Type: Any = Annotated[DataType, Field(strict=False)]
 _Update: Any = Annotated[RowUpdate, Field(strict=False)]
 
 
-class _TableKeys(Strict):
+class _TableKeys(schemas.Strict):
     """One table, or ``count`` alike.
 
     Attributes:
@@ -207,11 +183,11 @@ class _TableKeys(Strict):
         count: How many tables are like this one.
     """
 
-    name: Name
-    num_embeddings: Annotated[Positive, Field(le=2**48)]
-    embedding_dim: Annotated[Positive, Field(le=16_384)]
-    features: Annotated[list[Name], Field(min_length=1)] | None = None
-    pooling_factor: PoolingFactor | list[PoolingFactor] = 1.0
+    name: schemas.Name
+    num_embeddings: Annotated[schemas.Positive, Field(le=2**48)]
+    embedding_dim: Annotated[schemas.Positive, Field(le=16_384)]
+    features: Annotated[list[schemas.Name], Field(min_length=1)] | None = None
+    pooling_factor: schemas.PoolingFactor | list[schemas.PoolingFactor] = 1.0
     distribution: DistributionSchema | None = None
     distinct_per_batch: Annotated[float, Field(gt=0, le=1)] | Curve | None = None
     dtype: _Type | None = None
@@ -224,10 +200,32 @@ class _TableKeys(Strict):
 
 
 _RENAMED: Final = {"deduplicates_indices": "deduplicate_indices"}
-TableSchema: Any = schema_of(Table, "TableSchema", base=_TableKeys, keys=_RENAMED)
+TableSchema: Any = schemas.schema_of(Table, "TableSchema", base=_TableKeys, keys=_RENAMED)
 
 
-class _TrainingKeys(Strict):
+def names_of(entry: Any) -> Iterator[str]:
+    """The name of the table, or the names of ``count`` equal tables."""
+    if entry.count == 1:
+        yield entry.name
+    else:
+        yield from (f"{entry.name}_{number}" for number in range(entry.count))
+
+
+def features_of(entry: Any, name: str) -> tuple[str, ...]:
+    """The features of a table as given; without any, one with the table's name.
+
+    The features of one of several equal tables get the number of the table.
+    """
+    if entry.features is None:
+        return (name,)
+    twice = [f for f, count in Counter(entry.features).items() if count > 1]
+    if twice:
+        refuse(f"features: value {twice[0]!r}: is there twice; name each feature once")
+    number = name.removeprefix(entry.name)
+    return tuple(f"{feature}{number}" for feature in entry.features)
+
+
+class _TrainingKeys(schemas.Strict):
     """How a step is run.
 
     Attributes:
@@ -237,21 +235,21 @@ class _TrainingKeys(Strict):
         embedding_dtype: Of tables that give none, as the three keys below.
     """
 
-    batch_size_per_rank: Samples
+    batch_size_per_rank: schemas.Samples
     embedding_dtype: _Type = DataType.FP32
     communication: CommunicationSchema | None = None
     row_update: _Update = RowUpdate.DEDUPLICATED
     deduplicate_indices: bool = False
     index_bytes: Literal[4, 8] = 8
-    between_steps: Duration | None = None
-    gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
-    tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
+    between_steps: schemas.Duration | None = None
+    gradient_accumulation: Annotated[schemas.Positive, Field(le=10**6)] = 1
+    tensor_parallel: Annotated[schemas.Positive, Field(le=1024)] = 1
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
-    lookahead: Annotated[Positive, Field(le=10_000)] | None = None
+    lookahead: Annotated[schemas.Positive, Field(le=10_000)] | None = None
     batch_shares: Shares | Literal["proportional"] | None = None
 
 
-TrainingSchema: Any = schema_of(
+TrainingSchema: Any = schemas.schema_of(
     Workload,
     "TrainingSchema",
     base=_TrainingKeys,
@@ -264,28 +262,28 @@ TrainingSchema: Any = schema_of(
 )
 
 
-class _DenseKeys(Strict):
+class _DenseKeys(schemas.Strict):
     """The dense part of the model: the keys of a DLRM, or layers, or operators.
 
     ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
     """
 
-    num_dense_features: Annotated[Count, Field(le=10**8)] = 0
-    bottom_mlp: list[Width] = Field(default_factory=list)
-    top_mlp: list[Width] = Field(default_factory=list)
+    num_dense_features: Annotated[schemas.Count, Field(le=10**8)] = 0
+    bottom_mlp: list[schemas.Width] = Field(default_factory=list)
+    top_mlp: list[schemas.Width] = Field(default_factory=list)
     layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
         default_factory=list
     )
-    ops: Name | None = None
+    ops: schemas.Name | None = None
 
 
-DenseSchema: Any = schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
+DenseSchema: Any = schemas.schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
 
 
-class MemorySchema(Strict):
+class MemorySchema(schemas.Strict):
     """Device memory that the planner must leave free."""
 
-    reserve: Bytes = 0.0
+    reserve: schemas.Bytes = 0.0
 
 
 ASSUMED: Final = (
@@ -297,7 +295,7 @@ ASSUMED: Final = (
 _Assumable: Any = Literal[ASSUMED]
 
 
-class WorkloadSchema(Strict):
+class WorkloadSchema(schemas.Strict):
     """A model and how it is trained.
 
     Attributes:
@@ -305,7 +303,7 @@ class WorkloadSchema(Strict):
             than the one that 'shardplan import tables' writes.
     """
 
-    name: Name
+    name: schemas.Name
     assumed: list[_Assumable] = Field(default_factory=list)
     training: TrainingSchema
     dense: DenseSchema = Field(default_factory=lambda: DenseSchema())

@@ -168,15 +168,13 @@ def _costs_ratio(
     Tables share what the whole move has to save in proportion to their bytes.
     """
     problem, plan = space.problem, space.plan(found)
-    workload, held = problem.workload, limit.present
+    workload, start = problem.workload, limit.start
     sizes = {}
     for t in moved:
         table = workload.tables[t]
-        old, new = held.placement(table.name), plan.placement(table.name)
+        old, new = start.placement(table.name), plan.placement(table.name)
         sizes[t] = received_bytes(old, new, table, workload)
-    move = reshard(
-        limit.start, plan, workload, problem.topology, before_s=0.0, after_s=0.0, held=held
-    )
+    move = reshard(start, plan, workload, problem.topology, before_s=0.0, after_s=0.0)
     if move.moved_bytes <= 0:
         return dict.fromkeys(moved, 0.0)
     whole = max(move.time_s / PAYBACK_S, LEAST_GAIN_RATIO)

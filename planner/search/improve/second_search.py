@@ -115,7 +115,7 @@ class SecondSearch:
         if not self._has_begun:
             return answer(self._request, stopped)
         done = next(self._pool.run(answer, [], should_stop=stopped), None)
-        error = None if done is None else done.error
+        error = None if done is None else done[1].exception()
         if isinstance(error, AttributeError | ImportError) and "__main__" in str(error):
             return answer(self._request, stopped)  # it has classes of the caller's main module
         if isinstance(error, CostModelError):
@@ -124,7 +124,7 @@ class SecondSearch:
             text = "".join(traceback.format_exception_only(error))
             told = f"a process beside the search failed, please report it:\n{text}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
-        return None if done is None else done.result
+        return None if done is None or error is not None else done[1].result()
 
     def close(self) -> None:
         """End the process, even while it searches."""

@@ -36,7 +36,7 @@ from tests.differential.drawing.together import (
     odd_workload,
     restricted,
 )
-from tests.differential.drawing.unusual import fitted, unusual, with_lost_shards
+from tests.differential.drawing.unusual import fitted, unusual
 from tests.differential.judging.descent import FEW
 from tests.differential.judging.enumerator import Enumerator
 from tests.differential.judging.judge import judge_of
@@ -79,7 +79,7 @@ def draw_unusual(seed: int) -> Case:
     rng = np.random.default_rng([seed, _VERSION, 2])
     case = unusual(rng, _drawn(rng, f"unusual seed {seed}"))
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
-    return with_lost_shards(rng, _with_limits(rng, case))
+    return _with_limits(rng, case)
 
 
 @lru_cache(maxsize=256)
@@ -89,22 +89,19 @@ def draw_rare(seed: int) -> Case:
     case = _drawn(rng, f"rare seed {seed}")
     case = rare(rng, unusual(rng, case) if rng.random() < 0.3 else case)
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
-    return with_lost_shards(rng, _with_limits(rng, case))
+    return _with_limits(rng, case)
 
 
 @lru_cache(maxsize=256)
 def draw_replanned(seed: int) -> Case:
-    """A small problem with a plan in use, a limit on moves, and rules that couple tables.
-
-    Often one rank's shards of the plan in use are lost.
-    """
+    """A small problem with a plan in use, a limit on moves, and rules that couple tables."""
     rng = np.random.default_rng([seed, _VERSION, 4])
     case = _drawn(rng, f"replanned seed {seed}")
     rules = case.constraints
     for _ in range(int(rng.integers(1, 4))):
         rules = one_more_rule(rng, case, rules, COUPLING)
     case = _small_enough(rng, replace(case, constraints=rules), _CAPS[1])
-    case = with_lost_shards(rng, _with_plan_in_use(rng, case, legal=bool(rng.random() < 0.8)))
+    case = _with_plan_in_use(rng, case, legal=bool(rng.random() < 0.8))
     return _with_tight_memory(rng, case, few=None) if rng.random() < 0.3 else case
 
 
@@ -153,7 +150,7 @@ def draw_hot(seed: int) -> Case:
     rng = np.random.default_rng([seed, _VERSION, 10])
     case = _drawn(rng, f"hot seed {seed}", changes=(unequal_domains, with_hot_rows))
     case = _small_enough(rng, hot(rng, case), int(rng.choice(_CAPS[:2])))
-    return with_lost_shards(rng, _with_limits(rng, case))
+    return _with_limits(rng, case)
 
 
 @lru_cache(maxsize=256)
@@ -170,8 +167,7 @@ def draw_together(seed: int) -> Case:
     )
     if few and rng.random() < 0.4:  # more ranks or columns have too many cuts that no option is
         case = _with_plan_in_use(rng, case, legal=bool(rng.random() < 0.7))
-    case = _with_tight_memory(rng, case, few=None) if rng.random() < 0.4 else case
-    return with_lost_shards(rng, case)
+    return _with_tight_memory(rng, case, few=None) if rng.random() < 0.4 else case
 
 
 def draw_larger(seed: int) -> Case:

@@ -48,18 +48,6 @@ def unusual(rng: np.random.Generator, case: Case) -> Case:
     return case
 
 
-def with_lost_shards(rng: np.random.Generator, case: Case) -> Case:
-    """The case, often with a plan in use of which one rank's shards are lost."""
-    if case.moves is None or rng.random() < 0.4:
-        return case
-    gone = int(rng.integers(case.topology.world_size))
-    start = case.moves.start
-    held = tuple(
-        replace(p, shards=tuple(s for s in p.shards if s.rank != gone)) for p in start.placements
-    )
-    return replace(case, moves=replace(case.moves, held=replace(start, placements=held)))
-
-
 def every_day(case: Case, **changes: object) -> Case:
     """The case with another setting of training, in every scenario."""
     days = [replace(w, **changes) for w in (case.workload, *case.scenarios)]  # type: ignore[arg-type]

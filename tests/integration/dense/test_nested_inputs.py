@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from planner.errors import InvalidInputError
-from planner.integrations.dense.trace import DenseTrace, synchronized, trace_dense
+from planner.integrations.dense.trace import DenseTrace, trace_dense
 from tests.integration.dense.counting import total
 from tests.integration.dense.dense_modules import dlrm, indices
 
@@ -101,9 +101,9 @@ def test_what_was_given_stays_as_it_was() -> None:
 
 
 def test_jagged_inputs_in_a_dataclass_are_synchronized() -> None:
-    found = synchronized(Pair(indices(4), [indices(4)]))
-    assert isinstance(found, Pair)
-    assert all(f._length_per_key is not None for f in (found.x, *found.y))
+    given = Pair(indices(4), [indices(4)])
+    traced(Adding(lambda _: (some(), some())), given)
+    assert all(f._length_per_key is not None for f in (given.x, *given.y))
 
 
 class Scaled(nn.Module):

@@ -11,12 +11,11 @@ from costmodels.calibration.points import QUICK
 from costmodels.cpu import dense as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.microbench_operators import (
+    SINGLES,
     Snippet,
     chain,
     measure_operators,
     operator_groups,
-    single,
-    single_names,
     timed_passes,
 )
 from planner.integrations.measure.pace import Pace
@@ -28,17 +27,17 @@ def traced(snippet: Snippet) -> DenseTrace:
     return trace_dense(snippet[0], snippet[1], batch_size=1)
 
 
-@pytest.mark.parametrize("name", sorted(set(single_names())))
+@pytest.mark.parametrize("name", sorted(SINGLES))
 def test_every_single_operator_is_known_to_the_trace(name: str) -> None:
     rng = np.random.default_rng(sum(map(ord, name)))
-    trace = traced(single(name, rng))
+    trace = traced(SINGLES[name][1](rng))
     assert trace.remarks == ()
     assert len(trace.all_operators) <= 6
 
 
 def test_all_classes_with_constants_of_their_own_are_measured() -> None:
     rng = np.random.default_rng(0)
-    singles = (single(name, rng) for name in dict.fromkeys(single_names()))
+    singles = (make(rng) for _, make in SINGLES.values())
     measured = {cpu.class_of(operator) for s in singles for operator in traced(s).all_operators}
     for _ in range(30):
         if cpu.OWN_CLASSES - {"log"} <= measured:

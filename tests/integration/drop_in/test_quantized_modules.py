@@ -65,7 +65,7 @@ def test_quantized_unpooled_tables_are_not_cut_by_columns_on_cpu() -> None:
             module, sharders, batch_size=32, constraints=limits, compute_device=device
         )
         assert model is not None
-        (rule,) = search_limits(model, topology, None, module, sharders).tables
+        (rule,) = search_limits(model, topology, None).tables
         left[device] = set(rule.sharding_types)
     both = {ShardingType.ROW_WISE, ShardingType.COLUMN_WISE}
     assert left == {"cpu": {ShardingType.ROW_WISE}, "cuda": both}

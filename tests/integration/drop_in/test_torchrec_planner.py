@@ -99,7 +99,7 @@ class Search:
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
     monkeypatch.setattr(sound_plans, "best_plan", fake)
-    monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
+    monkeypatch.setattr(ShardPlanner, "_told", lambda *_: "")
     return fake
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.points import MeasuringEffort
 from planner.cli.printing.validate_show import rankings
 from planner.integrations.measure import calibrate
-from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
+from planner.integrations.measure.gloo_ranks import RankError, rendezvous, run_on_ranks
 from planner.integrations.measure.runs import RunSettings, validate_tasks
 from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
@@ -30,12 +30,17 @@ FEW = RunSettings(num_blocks=2, iterations=4, warm_up=2)
 
 
 def product(rank: int, world_size: int, factor: int) -> int:
+    for _ in range(5):
+        rendezvous()
     return rank * world_size * factor
 
 
 def fails(rank: int, world_size: int) -> None:
-    message = f"rank {rank} of {world_size} had enough"
-    raise RuntimeError(message)
+    """One rank has had enough while the other waits for it."""
+    if rank == 1:
+        message = f"rank {rank} of {world_size} had enough"
+        raise RuntimeError(message)
+    rendezvous()
 
 
 def test_ranks_answer_in_order_and_failures_name_the_rank() -> None:
@@ -50,13 +55,13 @@ def test_a_calibrated_machine_predicts_training(
     monkeypatch.setattr(calibrate, "QUICK", TINY)
     topology = calibrate.calibrated_topology(tmp_path, 2, lambda _: None)
     assert topology.device.single_stream
-    outcomes = validate_tasks(topology, num_tasks=1, num_plans=4, seed=5, settings=FEW)
+    (outcomes,) = validate_tasks(topology, num_tasks=1, num_plans=4, seed=5, settings=FEW)
     assert len(outcomes) == 4
     assert outcomes[0].origin == "searched"
     assert rankings(outcomes)["shardplan"].errors.worst_error_ratio < 0.6
     assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
     for models in BLOCK_TASKS:
-        found = validate_tasks(
+        (found,) = validate_tasks(
             topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, what=models
         )
         assert len({o.kinds for o in found} | {o.origin for o in found}) > 1

@@ -39,7 +39,7 @@ TOPOLOGY = make_topology(num_hosts=2, local=4)
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches price few plans."""
-    monkeypatch.setattr(torchrec_2d, "evaluations_within", lambda *_: 10)
+    monkeypatch.setattr(torchrec_2d, "priced_plans", lambda *_: 10)
 
 
 def described() -> ModelDescription:

@@ -13,7 +13,7 @@ from costmodels.workload import Feature, Table, Workload
 from planner import api
 from planner.cli.days import DayFile
 from planner.cli.printing.drift_show import Drift
-from planner.drift.changes import Controller, Offer, assess, table_changes, trend
+from planner.drift.changes import assess, table_changes, trend
 from planner.errors import InvalidInputError, StoppedError
 from planner.problem import MoveLimit, PlanningProblem
 from planner.settings import SearchSettings
@@ -135,16 +135,3 @@ def test_a_line_says_how_long_a_plan_lasts() -> None:
     level = trend([0.0, 1.0], [0.1, 0.1])
     assert level is not None
     assert level.days_until(0.2)[1] == math.inf
-
-
-def test_the_controller_waits_until_the_loss_pays_for_the_move() -> None:
-    """The loss grows by 1 s a period; a quarter of a move of 40 s is lost at 1 + 2 + 3 + 4 s."""
-    controller = Controller()
-    moved = [
-        controller.choose(1.0 + 0.01 * day, [Offer(iteration_s=1.0, move_s=40.0)], 100.0)
-        for day in range(1, 6)
-    ]
-    assert moved == [None, None, None, 0, None]
-    assert Controller().choose(1.0, [Offer(iteration_s=1.1, move_s=0.0)], 100.0) is None
-    cheap, dear = Offer(iteration_s=0.9, move_s=1.0), Offer(iteration_s=0.89, move_s=8.0)
-    assert Controller().choose(1.0, [dear, cheap], 100.0) == 1

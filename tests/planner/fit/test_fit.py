@@ -74,9 +74,9 @@ class Truth:
         """A run with traces of some ranks."""
         run = self.runs[index]
         found = []
-        for file in traces(self.pipeline, run.plan, ranks=ranks):
-            path = folder / file.name
-            path.write_bytes(file.data)
+        for name, data in traces(self.pipeline, run.plan, ranks=ranks):
+            path = folder / name
+            path.write_bytes(data)
             found.append(read_trace(path))
         return replace(run, traces=tuple(found))
 

@@ -75,7 +75,11 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "pooling as bool": (POOLING, "yes", ("tables[1].pooling_factor", "'yes'")),
     "pooling negative": (POOLING, "[20, -1]", ("pooling_factor[1]", "value -1", "at least 0")),
     "pooling nan": (POOLING, "[20, .nan]", ("pooling_factor[1]", "nan", "finite")),
-    "pooling too short": (POOLING, "[20]", (":13: tables[1]", "[20.0]", "2 features")),
+    "pooling too short": (
+        POOLING,
+        "[20]",
+        (":17: tables[1].pooling_factor", "[20.0]", "2 entries"),
+    ),
     "exponent negative": (LAW, "{kind: zipf, exponent: -1}", ("exponent", "-1", "at least 0")),
     "exponent large": (LAW, "{kind: zipf, exponent: 11}", ("exponent", "11", "at most 10")),
     "exponent overflows": (LAW, "{kind: zipf, exponent: 1e999}", ("exponent", "inf")),
@@ -144,7 +148,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "memory: none",
         ("memory", "'none'", "keys and values"),
     ),
-    "stats missing": (LAW, "{stats: none.json}", ("tables[0]", "'none.json'", "cannot be read")),
+    "stats missing": (LAW, "{stats: none.json}", ("tables[0]", "none.json", "cannot be read")),
     "stats and law": (
         LAW,
         "{stats: a.json, kind: zipf}",

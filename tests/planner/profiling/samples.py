@@ -12,7 +12,6 @@ import numpy as np
 
 from costmodels.datatypes import IntArray
 from costmodels.distribution.zipf import Zipf
-from planner.profiling.profiler import ProfileOptions
 from planner.profiling.readers import (
     AbstractReader,
     CriteoTsvReader,
@@ -20,6 +19,7 @@ from planner.profiling.readers import (
     check_indices,
     is_list,
 )
+from planner.profiling.statistics import ProfileOptions
 
 SAMPLES = 6_000
 OPTIONS = ProfileOptions(batch_sizes=(64, 1_000))

@@ -10,7 +10,8 @@ import pytest
 
 from costmodels.distribution.empirical import Empirical
 from planner.errors import InvalidInputError
-from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ProfileOptions
 from planner.profiling.stats import Stats, load_stats, with_stats
 from tests.planner import cases
 from tests.planner.profiling.samples import write_npy, zipf_ids

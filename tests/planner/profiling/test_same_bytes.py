@@ -15,8 +15,8 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.profiling import statistics
-from planner.profiling.profiler import ByFeature, ProfileOptions, profile_files
-from planner.profiling.statistics import open_indices
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ByFeature, ProfileOptions, open_indices
 from planner.profiling.stats import Stats
 from tests.planner.cases import first
 from tests.planner.profiling.samples import (

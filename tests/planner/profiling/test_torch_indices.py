@@ -13,8 +13,9 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.integrations.measure.torch_indices import TorchReader
-from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.profiler import profile_files
 from planner.profiling.readers import SampleBlock, read_head
+from planner.profiling.statistics import ProfileOptions
 from tests.planner.profiling.samples import read_bags
 
 torch: Any = pytest.importorskip("torch")

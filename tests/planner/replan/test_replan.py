@@ -82,34 +82,6 @@ def test_bytes_of_a_move_equal_a_count_of_cells(seed: int) -> None:
     assert (move.time_s > 0) == (move.moved_bytes > 0)
 
 
-def test_lost_shards_are_received_wherever_they_go() -> None:
-    """From a rank that has them, or from a checkpoint, whose reading is not part of the time."""
-    model = cases.workload((cases.table("a"), cases.table("b")))
-    space = cases.space(model, cases.topology(1, 3))
-    topology, kinds = space.problem.topology, (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
-    options = tuple(
-        next(i for i, o in enumerate(space.tables[t].options) if o.sharding_type is kind)
-        for t, kind in enumerate(kinds)
-    )
-    plan = space.plan(Assignment(options=options, places=((), ())))
-    held = Plan(
-        placements=tuple(
-            replace(p, shards=tuple(s for s in p.shards if s.rank != 1)) for p in plan.placements
-        )
-    )
-    sizes = [cell_bytes(t, model) * t.num_embeddings * t.embedding_dim for t in model.tables]
-    block = plan.placement("b").shards[1]
-    from_checkpoint = block.num_rows * block.num_cols * cell_bytes(model.table("b"), model)
-    move = reshard(plan, plan, model, topology, before_s=1.0, after_s=1.0, held=held)
-    assert move.moved_tables == 2
-    assert move.moved_bytes == pytest.approx(sizes[0] + from_checkpoint)
-    assert move.most_received_bytes == pytest.approx(move.moved_bytes)
-    rate = topology.host_link.bandwidth_bytes_per_s
-    assert move.time_s == pytest.approx(sizes[0] / rate)
-    whole = reshard(plan, plan, model, topology, before_s=1.0, after_s=1.0)
-    assert (whole.moved_tables, whole.moved_bytes) == (0, 0.0)
-
-
 def test_payback() -> None:
     space = cases.tiny(0)
     rng = np.random.default_rng(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 from unittest import mock
 
-from planner.support.processes import Finished, ProcessDiedError, WorkerPool
+from planner.support.processes import ProcessDiedError, WorkerPool
 
 
 class Died(BaseException):
@@ -27,15 +28,15 @@ class Here(WorkerPool):
         items: Sequence[Any],
         *,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Finished[Any]]:
+    ) -> Iterator[tuple[int, Future[Any]]]:
         for index in reversed(range(len(items))):
             if should_stop():
                 return
             called, item = pickle.loads(pickle.dumps((function, items[index])))
+            done: Future[Any] = Future()
             try:
                 with mock.patch.object(os, "_exit", side_effect=Died):
-                    result = called(item)
+                    done.set_result(pickle.loads(pickle.dumps(called(item))))
             except Died:
-                yield Finished(index=index, error=ProcessDiedError("its process died"))
-            else:
-                yield Finished(index=index, result=pickle.loads(pickle.dumps(result)))
+                done.set_exception(ProcessDiedError("its process died"))
+            yield index, done

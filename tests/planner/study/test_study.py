@@ -21,8 +21,8 @@ from costmodels.topology import Topology
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.solving.prepare import search_space
-from planner.study import Effort, Operation, Space, Study
-from planner.study.compare import study_page, verdict, worths
+from planner.study import Effort, Operation, Space, Study, trials
+from planner.study.compare import choices, study_page, verdict
 from planner.study.figures import GOALS, behind, values_of, with_checkpoints
 from planner.study.trials import DIED, FAILED, Trials
 from planner.support.processes import WorkerPool
@@ -126,9 +126,11 @@ def test_the_recommended_setup_is_the_best_or_ties_with_it(every: Study) -> None
 
 
 def test_the_worth_of_a_choice_is_what_was_found_with_it(every: Study) -> None:
-    for knob, rows in worths(every).items():
-        assert sum(row.searched for row in rows) == len(every.results), knob
-        assert min(row.loss_ratio for row in rows if row.loss_ratio is not None) <= 1e-3
+    rows = choices(every).rows
+    for knob in every.space.varying:
+        own = [(searched, loss) for name, _, searched, loss, _ in rows if name == knob]
+        assert sum(searched for searched, _ in own) == len(every.results), knob
+        assert min(loss for _, loss in own if loss is not None) <= 1e-3
     assert [verdict(every, r) for r in every.results].count("recommended") == 1
 
 
@@ -136,7 +138,7 @@ def test_the_page_shows_every_setup_and_loads_nothing(every: Study) -> None:
     page = study_page(every, "<b>model</b>")
     assert "&lt;b&gt;model" in page
     assert page.index("Recommended: ") < page.index('<svg class="plot')
-    assert page.count("<tr") == 1 + len(every.results)
+    assert page.count("<tr") == 2 + len(every.results) + len(choices(every).rows)
     assert page.count("<circle") == len(every.results)
     assert page.count('<tr class="front">') == len(every.front)
     assert "http:" not in page
@@ -192,16 +194,16 @@ def test_a_process_that_dies_fails_its_setup_alone(every: Study) -> None:
 # ------------------------------------------------------------------ going on
 
 
-def uneven(study: Study, at: int = 0) -> None:
+@pytest.fixture
+def uneven(large: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one setup is searched for long."""
-    task = study._task
+    honest = trials.search
 
-    def made(setup: Any) -> Any:
-        found = task(setup)
-        most = 60 if setup == study.space.setups[at] else 1
-        return replace(found, search=replace(found.search, max_evaluations=most))
+    def search(operation: Operation, settings: Any, asked: Any, **hooks: Any) -> Any:
+        most = 60 if asked[0] == large.setups[0] else 1
+        return honest(operation, replace(settings, max_evaluations=most), asked, **hooks)
 
-    study._task = made  # type: ignore[method-assign]
+    monkeypatch.setattr(trials, "search", search)
 
 
 @pytest.fixture(scope="module")
@@ -210,16 +212,15 @@ def large() -> Space:
     return space_of(*problems, more={"training.batch_size_per_rank": (8192,)})
 
 
+@pytest.mark.usefixtures("uneven")
 def test_a_study_goes_on_wherever_it_was_stopped(large: Space, tmp_path: Path) -> None:
     """Also with its last line cut off."""
     whole = Study(large, Effort(is_grid=True))
-    uneven(whole)
     whole.run()
     path = tmp_path / "study.journal"
     for _ in range(12):
         done: list[str] = []
         study = Study(large, Effort(is_grid=True), journal=path)
-        uneven(study)
         study.run(progress=done.append, should_stop=lambda d=done: len(d) >= 2)  # type: ignore[misc]
         path.write_bytes(path.read_bytes()[:-7])
         if not done:
@@ -283,7 +284,7 @@ def test_a_trial_has_the_setup_that_its_process_searches(space: Space, tmp_path:
         Trials(space, tmp_path / "study.journal", "tpe", seed=seed, num_goals=1) for seed in (0, 1)
     )
     first, second = space.setups[:2]
-    other._study.enqueue_trial(dict(second.picks))
+    other.study.enqueue_trial(dict(second.picks))
     trial = mine.begin(first)
     assert [tuple(pick) for pick in trial.user_attrs["setup"]] == list(first.picks)
     assert other.taken == {first}

@@ -1,4 +1,4 @@
-"""Cores that this process may use: by affinity, and by quotas of either kind of control group."""
+"""Cores that this process may use, and that they are counted in one place."""
 
 from __future__ import annotations
 
@@ -9,63 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.support.cores import usable_cores
-
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, 8),
-        ({"proc/self/cgroup": "0::/job/own\n", "sys/fs/cgroup/job/cpu.max": "150000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, 8),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "6400000 100000\n"}, 8),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
-                "sys/fs/cgroup/a/b/cpu.max": "500000 100000\n",
-            },
-            3,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:memory:/m\n2:cpu,cpuacct:/docker/x\n0::/\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        (
-            {
-                "proc/self/cgroup": "1:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            8,
-        ),
-        ({"proc/self/cgroup": "nonsense\n0::/\n", "sys/fs/cgroup/cpu.max": "no number\n"}, 8),
-    ],
-)
-@pytest.mark.usefixtures("eight")
-def test_quotas_are_rounded_up_and_the_tightest_counts(
-    files: dict[str, str], cores: int, tmp_path: Path
-) -> None:
-    assert usable_cores(write(tmp_path, files)) == cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
@@ -90,7 +34,6 @@ def test_cores_are_counted_in_one_place() -> None:
         if any(word in path.read_text() for word in words)
     }
     assert found == {
-        "planner/support/cores.py",
         "planner/integrations/measure/calibrate.py",
         "planner/integrations/measure/gloo_ranks.py",
     }

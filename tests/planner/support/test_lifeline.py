@@ -20,7 +20,6 @@ PATIENCE_S = 300.0
 STUCK = """
 import ctypes, sys, time
 from planner.support.processes import end_with
-{watched}
 end_with(int(sys.argv[1]))
 print("up", flush=True)
 {busy}
@@ -28,8 +27,6 @@ print("up", flush=True)
 
 HOLDS_THE_INTERPRETER = "ctypes.PyDLL(None).sleep(600)"
 """A call into C that keeps the interpreter lock: no Python thread of the child runs meanwhile."""
-
-WITHOUT_PRCTL = "ctypes.CDLL = lambda _: None"
 
 PARENT = """
 import os, subprocess, sys, time
@@ -70,15 +67,8 @@ def python(code: str, *args: object) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(
-    ("watched", "busy"),
-    [
-        ("", HOLDS_THE_INTERPRETER),
-        pytest.param(WITHOUT_PRCTL, "time.sleep(600)", id="a system without prctl"),
-    ],
-)
-def test_a_child_ends_with_its_parent(number: int, watched: str, busy: str) -> None:
-    with python(PARENT, STUCK.format(watched=watched, busy=busy)) as parent:
+def test_a_child_ends_with_its_parent(number: int) -> None:
+    with python(PARENT, STUCK.format(busy=HOLDS_THE_INTERPRETER)) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "up\n"
         (child,) = children_of(parent.pid)
@@ -141,7 +131,7 @@ def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
 
 def test_a_thread_that_ends_takes_its_children_along() -> None:
     """Known and meant: see the module. Whoever needs a child for longer must start it elsewhere."""
-    code = STUCK.format(watched="", busy="time.sleep(600)")
+    code = STUCK.format(busy="time.sleep(600)")
     started: list[subprocess.Popen[str]] = []
 
     def work() -> None:

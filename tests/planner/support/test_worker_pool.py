@@ -48,18 +48,18 @@ def sleepy(seconds: float) -> float:
 
 def test_every_item_has_its_result() -> None:
     with WorkerPool(2) as pool:
-        found = {f.index: f for f in pool.run(square, [*range(9), 10])}
-        assert [found[i].value for i in range(9)] == [i * i for i in range(9)]
+        found = dict(pool.run(square, [*range(9), 10]))
+        assert [found[i].result() for i in range(9)] == [i * i for i in range(9)]
         with pytest.raises(InvalidInputError, match="ten") as caught:
-            _ = found[9].value
+            found[9].result()
         assert "in square" in "".join(caught.value.__notes__), "where it was raised"
-        assert [f.value for f in pool.run(square, [])] == []
+        assert list(pool.run(square, [])) == []
 
 
 def test_processes_are_used_again_and_no_more_than_wanted() -> None:
     with WorkerPool(2) as pool:
-        first = {f.value for f in pool.run(own_pid, range(20))}
-        second = {f.value for f in pool.run(own_pid, range(20))}
+        first = {f.result() for _, f in pool.run(own_pid, range(20))}
+        second = {f.result() for _, f in pool.run(own_pid, range(20))}
     assert len(first | second) <= 2
     assert os.getpid() not in first
     for pid in first | second:
@@ -69,13 +69,13 @@ def test_processes_are_used_again_and_no_more_than_wanted() -> None:
 def test_one_that_dies_takes_no_other_along() -> None:
     """Nor does an error that cannot be sent, or a result larger than a pipe holds."""
     with WorkerPool(2) as pool:
-        found = {f.index: f for f in pool.run(picky, [10**7, 0, 1, 2, 0, 10**7])}
+        found = dict(pool.run(picky, [10**7, 0, 1, 2, 0, 10**7]))
     for index in (1, 4):
         with pytest.raises(ProcessDiedError):
-            _ = found[index].value
+            found[index].result()
     with pytest.raises(RuntimeError, match="InfeasibleError: too large"):
-        _ = found[2].value
-    assert [len(found[i].value) for i in (0, 3, 5)] == [10**7, 2, 10**7]
+        found[2].result()
+    assert [len(found[i].result()) for i in (0, 3, 5)] == [10**7, 2, 10**7]
 
 
 def test_stopping_ends_running_calls() -> None:
@@ -83,7 +83,7 @@ def test_stopping_ends_running_calls() -> None:
     with WorkerPool(2) as pool:
         found = list(pool.run(sleepy, [0.0, 1e6, 1e6], should_stop=lambda: bool(asked())))
         assert not multiprocessing.active_children()
-    assert [f.value for f in found] in ([], [0.0])
+    assert [f.result() for _, f in found] in ([], [0.0])
 
 
 _ASKED = [0]

@@ -62,9 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     def validate_tasks(topology: object, **options: object) -> list[object]:
         seen.update(options, topology=topology)
         coded = [outcome(0, 0.02, 0.02, "fp32"), outcome(0, 0.01, 0.011, "fp16")]
-        found = coded if options["what"] == "fp16" else list(RUNS)
-        options["progress"](found)  # type: ignore[operator]
-        return found
+        return [coded if options["what"] == "fp16" else list(RUNS)]
 
     fakes = {
         "calibrate": {
@@ -105,49 +103,6 @@ def test_calibrate_prints_json(run: Run, asked: dict[str, object], tmp_path: Pat
     assert (asked["effort"], asked["world_size"]) == (QUICK, 4)
 
 
-def test_calibrate_measures_the_ranks_of_a_launcher(
-    run: Run, asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in JOB.items():
-        monkeypatch.setenv(name, value)
-    done = run("calibrate", "-o", tmp_path / "here.yaml")
-    assert (done.code, asked["world_size"], asked["fitted_ranks"]) == (0, 4, 4), done.err
-    assert asked["launch"].rank == 0  # type: ignore[attr-defined]
-    assert (tmp_path / "here.yaml").exists()
-    monkeypatch.setenv("RANK", "3")
-    other = run("calibrate", "-o", tmp_path / "other.yaml")
-    assert (other.code, other.out, other.err) == (0, "", "")
-    assert not (tmp_path / "other.yaml").exists()
-
-
-@pytest.mark.parametrize(
-    ("changed", "ranks", "said"),
-    [
-        ({}, "2", "--ranks is 2, but the launcher has started 4"),
-        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "", "need at least 2 ranks"),
-        ({"LOCAL_WORLD_SIZE": "2"}, "", "must be on one host"),
-        ({"RANK": "first"}, "", "RANK must be a whole number; it is 'first'"),
-        ({"RANK": "4"}, "", "RANK must be at least 0 and below WORLD_SIZE (4); it is 4"),
-        ({"MASTER_PORT": ""}, "", "RANK and WORLD_SIZE are set, but not MASTER_PORT"),
-    ],
-)
-def test_calibrate_refuses_a_job_that_it_cannot_measure(
-    run: Run,
-    asked: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, str],
-    ranks: str,
-    said: str,
-) -> None:
-    for name, value in {**JOB, **changed}.items():
-        monkeypatch.setenv(name, value)
-    options = ("--ranks", ranks) if ranks else ()
-    refused = run("calibrate", "-o", tmp_path / "here.yaml", *options)
-    assert (refused.code, said in refused.err) == (2, True), refused.err
-    assert "effort" not in asked, "nothing is measured"
-
-
 def test_calibrate_refuses_an_output_before_it_measures(
     run: Run, asked: dict[str, object], tmp_path: Path
 ) -> None:
@@ -161,14 +116,15 @@ def test_calibrate_refuses_an_output_before_it_measures(
     assert "effort" not in asked, "nothing is measured"
 
 
-def test_validate_starts_its_own_ranks_only(
-    run: Run, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
+def test_both_commands_start_their_own_ranks_only(
+    run: Run, asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
-    refused = run("validate", "torchrec")
-    assert (refused.code, "a launcher has started it 4 times" in refused.err) == (2, True)
-    assert "topology" not in asked
+    for command in (("validate", "torchrec"), ("calibrate", "-o", tmp_path / "here.yaml")):
+        refused = run(*command)
+        assert (refused.code, "a launcher has started it 4 times" in refused.err) == (2, True)
+    assert not {"topology", "effort"} & set(asked)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     assert run("validate", "torchrec", "--tasks", "1").code == 0
@@ -281,7 +237,7 @@ def test_calls_of_the_host_are_printed_and_written(
         asked["kind"] = kind
         return HostCalls(eager_call_s=2e-5, eager_pass_s=3e-4, machine="some host")
 
-    module = types.ModuleType("planner.integrations.host_calls")
+    module = types.ModuleType("planner.integrations.measure.device_rows")
     assert find_spec(module.__name__), "a stand-in for nothing would let the real one run"
     monkeypatch.setattr(module, "measure_host", measure_host, raising=False)
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from planner.cli.run import run as run_command_line
-from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ProfileOptions
 from tests.planner.cli.command_line import SYSTEM_TEXT, Run
 from tests.planner.profiling.samples import write_npy, zipf_ids
 

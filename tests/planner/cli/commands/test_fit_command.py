@@ -240,4 +240,4 @@ def test_a_damaged_trace_is_one_error(run: Run, tmp_path: Path, h200: H200) -> N
     for asked in (("fit", model, f"--run={path}={cut}"), ("validate", "trace", model, path, cut)):
         done = run(*asked, *on)
         assert (done.code, done.out) == (2, "")
-        assert " ".join(done.err.split()).count("ends too early") == 1
+        assert " ".join(done.err.split()).count("ended before") == 1

@@ -43,7 +43,7 @@ def test_a_grid_prints_and_writes_every_setup(
         ("4", "256"), ("4", "512"), ("8", "256"), ("8", "512"),
     ]  # fmt: skip
     page = (folder / "study.html").read_text()
-    assert page.count("<tr") == 5
+    assert page.count("<tr") == 5 + 5, "setups, and values of the two knobs"
     assert page.count("<circle") == 4
     assert "http:" not in page
     assert "https:" not in page

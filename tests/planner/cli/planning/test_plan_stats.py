@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.profiler import profile_files
+from planner.profiling.statistics import ProfileOptions
 from tests.planner.cli.command_line import Run
 from tests.planner.profiling.samples import write_npy, zipf_ids
 

@@ -154,7 +154,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("dlrm_main.py --embeding_dim 64", "did you mean --embedding_dim"),
+        ("dlrm_main.py --embeding_dim 64", "did you mean '--embedding_dim'"),
         ("dlrm_main.py --embedding_dim", "needs a value"),
         ("dlrm_main.py --embedding_dim x", "--embedding_dim: value 'x'"),
         ("dlrm_main.py --embedding_dim 128", "must end with the embedding dimension, 128"),
