@@ -87,14 +87,14 @@ def _counts(plan: Plan) -> dict[ShardingType, int]:
     return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
 
 
-PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
-    (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
-    (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
-    (Column("exposed", Kind.TIME, optional=True), lambda p: p.estimate.exposed_communication_s),
-    (Column("fullest GiB", Kind.GIB, optional=True), lambda p: p.memory.fullest.used_bytes),
-    (Column("worst/mean", Kind.FACTOR, optional=True), lambda p: p.estimate.imbalance_ratio),
-    (Column("sharding"), lambda p: ", ".join(sharding_kinds(p.plan))),
-)
+PLAN_CELLS: Final[dict[Column, Callable[[Candidate], Cell]]] = {
+    Column("iteration", Kind.TIME): lambda p: p.estimate.time.time_s,
+    Column("samples", Kind.RATE): lambda p: p.estimate.samples_per_s,
+    Column("exposed", Kind.TIME, optional=True): lambda p: p.estimate.exposed_communication_s,
+    Column("fullest GiB", Kind.GIB, optional=True): lambda p: p.memory.fullest.used_bytes,
+    Column("worst/mean", Kind.FACTOR, optional=True): lambda p: p.estimate.imbalance_ratio,
+    Column("sharding"): lambda p: ", ".join(sharding_kinds(p.plan)),
+}
 """What tables of plans say of each plan, after its name."""
 
 

@@ -116,7 +116,7 @@ def _blocks() -> object:
 
 def plain_body(section: Section) -> Markup:
     """Facts, table and notes of a section."""
-    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts]
+    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts if fact.parts]
     table = grid(section.columns, section.rows) if section.rows else ""
     return block("plain", pairs=pairs, table=table, notes=section.notes)
 

@@ -10,7 +10,7 @@ from typing import Final
 from markupsafe import Markup
 
 from costmodels import units
-from planner.report.base import Cell, Column, Kind, Section, laid_out
+from planner.report.base import Cell, Column, Kind, Section
 from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, fill, grid, render_page
 from planner.study import space as design
@@ -65,37 +65,29 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         every_s = f.checkpoint_interval_s
         return None if every_s is None else units.format_long_time(every_s)
 
-    cells: list[tuple[Column, Callable[[SetupResult], Cell]]] = [
-        (Column("setup"), named),
-        (Column("iteration", Kind.TIME), of(lambda f: f.time_s)),
-        (Column("samples", Kind.RATE), of(lambda f: f.samples_per_s)),
-        (Column("gap", Kind.GAP, optional=True, hint=_GAP), study.gap_ratio),
-        (Column("free", Kind.BYTES, optional=True), of(lambda f: f.free_bytes)),
-        (Column("per 1e9 samples", Kind.USD), of(lambda f: f.usd_per_billion_samples)),
-        (Column("checkpoint every"), of(every)),
-        (
-            Column("against the recommended"),
-            lambda r: (everything and r.reason) or verdict(study, r),
-        ),
-    ]
+    cells: dict[Column, Callable[[SetupResult], Cell]] = {
+        Column("setup"): named,
+        Column("iteration", Kind.TIME): of(lambda f: f.time_s),
+        Column("samples", Kind.RATE): of(lambda f: f.samples_per_s),
+        Column("gap", Kind.GAP, optional=True, hint=_GAP): study.gap_ratio,
+        Column("free", Kind.BYTES, optional=True): of(lambda f: f.free_bytes),
+        Column("per 1e9 samples", Kind.USD): of(lambda f: f.usd_per_billion_samples),
+        Column("checkpoint every"): of(every),
+        Column("against the recommended"): lambda r: (everything and r.reason) or verdict(study, r),
+    }
     if everything:
-        cells += [
-            (Column("low", Kind.TIME), of(lambda f: f.low_s)),
-            (Column("high", Kind.TIME), of(lambda f: f.high_s)),
-            (Column("per hour", Kind.USD), of(lambda f: f.usd_per_hour)),
-            (
-                Column("training", Kind.SHARE),
-                of(lambda f: f.availability_ratio if f.checkpoint_interval_s else None),
+        cells |= {
+            Column("low", Kind.TIME): of(lambda f: f.low_s),
+            Column("high", Kind.TIME): of(lambda f: f.high_s),
+            Column("per hour", Kind.USD): of(lambda f: f.usd_per_hour),
+            Column("training", Kind.SHARE): of(
+                lambda f: f.availability_ratio if f.checkpoint_interval_s else None
             ),
-            (Column("waits for most"), lambda r: r.waits_for),
-        ]
-    columns, rows = laid_out(listed, cells)
-    kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
-    return Section(
-        title="Setups" + (" (* no other equals or beats it in all objectives)" if several else ""),
-        columns=tuple(columns[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in rows),
-    )
+            Column("waits for most"): lambda r: r.waits_for,
+        }
+    kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
+    title = "Setups" + (" (* no other equals or beats it in all objectives)" if several else "")
+    return Section.of(title, listed, kept)
 
 
 def verdict(study: Study, result: SetupResult) -> str:

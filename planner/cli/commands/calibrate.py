@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, report_written, say
-from planner.cli.printing.show import print_items, print_rows
-from planner.cli.types import File, System, Text
+from planner.cli import types as kinds
+from planner.cli.console import Settings, remark, report_written, say, shown_paths
+from planner.cli.printing.show import tell
+from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
@@ -33,30 +34,29 @@ _MOST_TOLD: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags(spec.Flags):
-    """The flags of the command, as given."""
+    """The flags of the command, as given.
 
-    output: File = spec.option(
-        "System file to write (YAML); with --host, one that exists, whose calls are replaced.",
-        "-o --output",
-    )
-    host: bool = spec.switch(
-        "Measure the host's calls only, in seconds, and print their lines of a system file."
-    )
-    rows: File = spec.option(
-        "Write the raw rows of this device here.  [default on GPUs: beside the system file]"
-    )
-    stored: File = spec.option("Fit stored rows of a GPU, and measure nothing.", "--from")
-    system: System = spec.option("System of the GPU, whose numbers stay where nothing is measured.")
-    device: Text = spec.option(
-        "What to measure.  [default: cuda if torch sees a GPU, else cpu]",
-        type=click.Choice(["cpu", "cuda"]),
-    )
-    quick: bool = spec.switch("Measure fewer points; constants are rougher.")
-    ranks: int | None = spec.option(
-        "Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]",
-        type=click.IntRange(1, 64),
-    )
-    seed: int = spec.option("Of the random points to measure.", default=0, type=click.INT)
+    Attributes:
+        output: System file to write (YAML); with --host, one that exists, whose calls are replaced.
+        host: Measure the host's calls only, in seconds, and print their lines of a system file.
+        rows: Write the raw rows of this device here.  [default on GPUs: beside the system file]
+        stored: Fit stored rows of a GPU, and measure nothing.
+        system: System of the GPU, whose numbers stay where nothing is measured.
+        device: What to measure.  [default: cuda if torch sees a GPU, else cpu]
+        quick: Measure fewer points; constants are rougher.
+        ranks: Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]
+        seed: Of the random points to measure.
+    """
+
+    output: kinds.Output = None
+    host: bool = False
+    rows: kinds.File = None
+    stored: Annotated[kinds.File, "--from"] = None
+    system: kinds.System = None
+    device: Annotated[str | None, click.Choice(["cpu", "cuda"])] = None
+    quick: bool = False
+    ranks: Annotated[int | None, click.IntRange(1, 64)] = None
+    seed: Annotated[int, click.INT] = 0
 
     def check(self) -> None:
         """Refuse flags that contradict each other.
@@ -206,10 +206,12 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
         lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
+    sections: Iterable[Section] = ()
     if flags is None or flags.output is None:
         told["rows"] = len(measured.rows)
-        if not settings.json:
-            say(f"{len(measured.rows)} points measured on {measured.machine()}")
+        sections = (
+            Section("", notes=(f"{len(measured.rows)} points measured on {measured.machine()}",)),
+        )
     else:
         result = fit_and_write(flags.output, flags.system or "", measured)
         written = list(result.written)
@@ -226,20 +228,30 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         lines += [f"from the base: {line}" for line in result.kept]
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
-        if not settings.json:
-            _print_fit(measured.machine(), result)
-    for line in () if settings.json else lines:
-        remark(settings, line)
-    report_written(settings, *written, **told)
+        sections = _fit_sections(measured.machine(), result)
+    _report(settings, written, told, sections, lines)
     return 0
 
 
-def _print_fit(machine: str, result: Written) -> None:
+def _report(
+    settings: Settings,
+    written: Sequence[Path],
+    told: dict[str, Any],
+    sections: Iterable[Section],
+    lines: Sequence[str] = (),
+) -> None:
+    """Print what was measured, and name the files, as JSON or as remarks."""
+    tell(settings, {"written": [str(path) for path in written], **told}, sections)
+    if not settings.json:
+        remark(settings, "\n".join((*lines, f"wrote {shown_paths(written)}")))
+
+
+def _fit_sections(machine: str, result: Written) -> Iterator[Section]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-    print_rows(f"Measured on {machine}", ("key", "base", "measured"), numbers)
+    yield Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured"))
     if result.lookup_errors:
-        print_items(
+        yield Section.of(
             "Lookups that the fit has not seen, ten groups in turn",
             result.lookup_errors.items(),
             {
@@ -250,7 +262,7 @@ def _print_fit(machine: str, result: Written) -> None:
             },
         )
     if result.errors:
-        _print(machine, result.errors)
+        yield _errors(machine, result.errors)
 
 
 def _calibrate_ranks(
@@ -275,9 +287,8 @@ def _calibrate_ranks(
         fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
     written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
-    if not settings.json:
-        _print(machine, fitted.errors)
-    report_written(settings, *written, machine=machine, fit=[asdict(e) for e in fitted.errors])
+    told = {"machine": machine, "fit": [asdict(e) for e in fitted.errors]}
+    _report(settings, written, told, (_errors(machine, fitted.errors),))
 
 
 def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:
@@ -300,8 +311,8 @@ def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:
     return found
 
 
-def _print(machine: str, errors: Sequence[FitError]) -> None:
-    print_items(
+def _errors(machine: str, errors: Sequence[FitError]) -> Section:
+    return Section.of(
         f"Fit on {machine}",
         errors,
         {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, say, stdout_console, warn, write_json
-from planner.cli.printing.show import print_assumed
-from planner.cli.types import Text
+from planner.cli.console import Settings, stdout_console, write_json
+from planner.cli.printing.show import assumed_section, tell
 from planner.errors import InvalidInputError, refuse
+from planner.report.base import Section
 from planner.support.text import counted, printable
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ _MARKS = {
 def command(
     settings: Settings,
     file: Path | None = None,
-    schema: Text = spec.option(
-        "Print the JSON schema of this kind of file instead.", type=click.Choice(KINDS)
-    ),
+    schema: Annotated[str | None, click.Choice(KINDS)] = None,
 ) -> int:
     """Read a workload, system, constraint or plan file and list every error with its line.
 
@@ -44,6 +42,9 @@ def command(
     Without FILE, check the environment from package metadata, also where torch cannot be imported;
     every line that is not ok says how to repair it, and exit code 1 says that a check failed.
     fbgemm-gpu 1.X fits torch 2.(X+5) alone: torchrec 1.8 needs torch 2.13, torchrec 1.9 torch 2.14.
+
+    Args:
+        schema: Print the JSON schema of this kind of file instead.
 
     Examples:
       shardplan check                          Python, packages, torch and fbgemm, the machine
@@ -71,14 +72,9 @@ def _check(settings: Settings, file: Path) -> int:
             raise
         write_json({"ok": False, "file": str(file), "problems": error.problems})
         return 2
-    if settings.json:
-        told = {"ok": True, "file": str(file), "kind": kind, "summary": summary}
-        write_json({**told, "warnings": list(warnings), "assumed": [asdict(a) for a in assumed]})
-    else:
-        say(f"OK  {file}: {kind}: {summary}")
-        if assumed:
-            print_assumed(assumed, None)
-        warn(settings, warnings)
+    told = {"ok": True, "file": str(file), "kind": kind, "summary": summary, "assumed": assumed}
+    found = Section("", notes=(f"OK  {file}: {kind}: {summary}",))
+    tell(settings, told, (found, assumed_section(assumed, None)), warnings)
     return 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, shown_paths, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths
 from planner.cli.days import DayFile, all_readers, day_file
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
@@ -24,27 +24,33 @@ EXIT_DRIFTED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFlags(spec.Flags):
-    """What the flags say about the data, the alarm and the plan that is looked for."""
+    """What the flags say about the data, the alarm and the plan that is looked for.
 
-    days: tuple[DayFile, ...] = spec.many(
-        "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
-        "--stats",
-        type=kinds.Parsed("day=file", day_file),
-        metavar="[DAY=]FILE",
-        required=True,
-    )
-    before: kinds.File = spec.option(
-        "Statistics that the plan was made with.  [default: the laws in the workload]"
-    )
-    threshold: kinds.Percent = spec.option(
-        "Exit code 1 if a new plan makes the iteration shorter by more than this.", default="5%"
-    )
-    constraints: kinds.File = spec.option(spec.CONSTRAINTS)
-    max_moved_bytes: kinds.Bytes = spec.option(spec.MOVED_BYTES)
-    max_moved_tables: kinds.Tables = spec.option(spec.MOVED_TABLES)
-    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
-    time_limit: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}")
-    output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
+    Attributes:
+        days: Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.
+        before: Statistics that the plan was made with.  [default: the laws in the workload]
+        threshold: Exit code 1 if a new plan makes the iteration shorter by more than
+            this.  [default: 5%]
+        constraints: YAML file of constraints, in addition to those of the workload.
+        max_moved_bytes: Maximum bytes to move, such as '200 GiB'.
+        max_moved_tables: Maximum number of tables to move.
+        evaluations: Budget of each search: N priced plans.  [default: by the size of the problem]
+        time_limit: For each search, a safety by the clock.  [default: none; the budget of work ends
+            a search]
+        output: Write the new plan, as plan.json.
+    """
+
+    days: Annotated[
+        tuple[DayFile, ...], kinds.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"
+    ]
+    before: kinds.File = None
+    threshold: kinds.Percent = 0.05
+    constraints: kinds.File = None
+    max_moved_bytes: kinds.Bytes = None
+    max_moved_tables: kinds.Tables = None
+    evaluations: kinds.Evaluations = None
+    time_limit: kinds.TimeLimit = None
+    output: kinds.Output = None
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")
@@ -69,17 +75,14 @@ def command(
     """
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show
+    from planner.cli.printing.show import tell
 
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
-    if settings.json:
-        write_json({**show.as_json(drift), "warnings": tuple(dict.fromkeys(warnings))})
-    else:
-        show.print_drift(settings, drift)
-    warn(settings, tuple(warnings))
+    tell(settings, show.as_json(drift), show.drift_sections(settings, drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         from planner import io
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import Batch, File, Number, Parsed, Tables, Text, count, quantity
+from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
 from planner.errors import refuse
 from planner.support.text import counted
 
@@ -24,29 +24,38 @@ COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags(spec.Flags):
-    """The flags of every import of a workload; None for flags that were not given."""
+    """The flags of every import of a workload; None for flags that were not given.
 
-    output: File = spec.option("File to write.  [default: stdout]", "-o --output")
-    name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: Batch = spec.option("Samples per rank.", "--batch-size --batch")
+    Attributes:
+        output: File to write.  [default: stdout]
+        name: Name of the workload.  [default: the file's]
+        batch_size: Samples per rank.
+    """
+
+    output: Output = None
+    name: Annotated[Text, "NAME"] = None
+    batch_size: Annotated[Batch, "--batch-size --batch"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags(spec.Flags):
-    """What the flags say about the ranks that a log of collectives comes from."""
+    """What the flags say about the ranks that a log of collectives comes from.
 
-    collective: Text = spec.option(
-        "Which collective was timed.  [default: as the log says]", type=click.Choice(COLLECTIVES)
-    )
-    nodes: Number = spec.option("Number of hosts.  [default: as the log says]")
-    gpus_per_node: Number = spec.option("Ranks per host.  [default: as the log says]")
-    domain_gpus: Number = spec.option("Ranks in a scale-up domain.  [default: one host's]")
-    network_bytes_per_s: float | None = spec.option(
-        "Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
-        "--nic",
-        type=quantity("bytes_per_s", positive=True),
-        metavar="RATE",
-    )
+    Attributes:
+        collective: Which collective was timed.  [default: as the log says]
+        nodes: Number of hosts.  [default: as the log says]
+        gpus_per_node: Ranks per host.  [default: as the log says]
+        domain_gpus: Ranks in a scale-up domain.  [default: one host's]
+        network_bytes_per_s: Nominal rate of the network per GPU and direction, such as '50 GB/s'.
+    """
+
+    collective: Annotated[str | None, click.Choice(COLLECTIVES)] = None
+    nodes: Number = None
+    gpus_per_node: Number = None
+    domain_gpus: Number = None
+    network_bytes_per_s: Annotated[
+        float | None, quantity("bytes_per_s", positive=True), "RATE", "--nic"
+    ] = None
 
 
 def _shape(value: str) -> tuple[str, tuple[int, int]]:
@@ -79,13 +88,9 @@ def command() -> None:
 def tables(
     settings: console.Settings,
     path: Path = spec.argument(default="workload.yaml"),
-    listed: File = spec.option(
-        "Take the tables from a list: name, rows, dim, pooling, ...", "--list"
-    ),
-    dim: int | None = spec.option(
-        "Embedding dimension where the list has none.", type=count(16_384)
-    ),
-    num_tables: Tables = spec.option("Make up N tables, to overwrite.", "--tables"),
+    listed: Annotated[File, "--list"] = None,
+    dim: Annotated[int | None, count(16_384)] = None,
+    num_tables: Annotated[Tables, "--tables"] = None,
 ) -> int:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -98,6 +103,11 @@ def tables(
     usual names. FuxiCTR's feature_map.json, NVIDIA's feature_spec.yaml and TorchEasyRec's
     configurations are read, too. What a list cannot say, such as batch size and dense layers, is
     assumed, and the file marks each such line.
+
+    Args:
+        listed: Take the tables from a list: name, rows, dim, pooling, ...
+        dim: Embedding dimension where the list has none.
+        num_tables: Make up N tables, to overwrite.
     """
     spec.refuse(listed and num_tables, "--list and --tables exclude each other; give one")
     spec.refuse(dim and not listed, "--dim is for the tables of --list; give both")
@@ -138,13 +148,17 @@ def collectives(
     settings: console.Settings,
     ranks: LogFlags,
     logs: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
-    output: File = spec.option("File to write.  [default: stdout]", "-o --output"),
-    name: str = spec.option("Name of the set of curves.", default="imported"),
+    output: Output = None,
+    name: Annotated[str, click.STRING] = "imported",
 ) -> int:
     """Write measured curves of collectives from benchmark logs as CSV.
 
     To predict with the curves, name the file under collective_curves in a system file. Host names
     and environment variables in a log are not kept.
+
+    Args:
+        output: File to write.  [default: stdout]
+        name: Name of the set of curves.
     """
     from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
@@ -167,18 +181,21 @@ def torchrec(
     settings: console.Settings,
     plan: Path,
     flags: ImportFlags,
-    shapes: tuple[tuple[str, tuple[int, int]], ...] = spec.many(
-        "Shape of a table for which the plan lists no shards; repeatable.",
+    shapes: Annotated[
+        tuple[tuple[str, tuple[int, int]], ...],
+        Parsed("shape", _shape),
+        "NAME=ROWSxCOLS",
         "--shape",
-        type=Parsed("shape", _shape),
-        metavar="NAME=ROWSxCOLS",
-    ),
+    ] = (),
 ) -> int:
     """Write a workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
     Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
     and the dense part do not: they are assumed, and the file says so beside each. A model,
     PKG:FUNC, is read by 'import module'.
+
+    Args:
+        shapes: Shape of a table for which the plan lists no shards; repeatable.
     """
     from planner.io.importers.base import import_torchrec_plan
 
@@ -192,20 +209,9 @@ def module(
     settings: console.Settings,
     flags: ImportFlags,
     factory: str = spec.argument(type=click.STRING, metavar="PKG:FUNC"),
-    device: str = spec.option(
-        "Device of the job; it decides which sharding types are possible.",
-        default="cuda",
-        type=click.Choice(("cuda", "cpu")),
-    ),
-    inputs: Text = spec.option(
-        "Function that returns the arguments of the model's forward for a batch size, to trace the "
-        "dense part.",
-        metavar="PKG:FUNC",
-    ),
-    autocast: Text = spec.option(
-        "Type of torch.autocast while the dense part is traced.  [default: none]",
-        type=click.Choice(("bf16", "fp16")),
-    ),
+    device: Annotated[str, click.Choice(("cuda", "cpu"))] = "cuda",
+    inputs: Annotated[Text, "PKG:FUNC"] = None,
+    autocast: Annotated[str | None, click.Choice(("bf16", "fp16"))] = None,
 ) -> int:
     """Write a workload with the tables of a model that a Python function builds.
 
@@ -215,6 +221,12 @@ def module(
 
     With --inputs, forward and backward pass of the dense part are traced on fake tensors, and the
     file lists its operators; repeated blocks are listed once. Such a model may have no tables.
+
+    Args:
+        device: Device of the job; it decides which sharding types are possible.
+        inputs: Function that returns the arguments of the model's forward for a batch size, to
+            trace the dense part.
+        autocast: Type of torch.autocast while the dense part is traced.  [default: none]
     """
     from planner.io.importers.base import DEFAULT_BATCH
 
@@ -239,13 +251,16 @@ def dlrm(
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
     ),
-    gpus: Number = spec.option("Number of ranks that share a global batch."),
+    gpus: Number = None,
 ) -> int:
     """Write the workload that a command line of DLRM trains.
 
     The command is dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py. Paste it after '--', whole or
     only its flags. The batch of dlrm_s_pytorch.py is global: a launcher in the command, or --gpus,
     says how many ranks share it.
+
+    Args:
+        gpus: Number of ranks that share a global batch.
     """
     from planner.io.importers.dlrm import import_dlrm
 
@@ -257,9 +272,9 @@ def hugectr(
     settings: console.Settings,
     file: Path,
     flags: ImportFlags,
-    plan: File = spec.option("File for the plan."),
-    workload: File = spec.option("The tables of a plan file, in the order of its numbers."),
-    gpus_per_host: Number = spec.option("GPUs per host, for a plan file.  [default: 8, or all]"),
+    plan: File = None,
+    workload: File = None,
+    gpus_per_host: Number = None,
 ) -> int:
     """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 
@@ -267,6 +282,11 @@ def hugectr(
     on GPUs in turn, distributed slots are cut by rows. FILE may also be the plan file of an
     embedding collection. It names tables by number only, so it needs --workload, and --plan for the
     result.
+
+    Args:
+        plan: File for the plan.
+        workload: The tables of a plan file, in the order of its numbers.
+        gpus_per_host: GPUs per host, for a plan file.  [default: 8, or all]
     """
     from planner import io
     from planner.io.documents import read_json

@@ -6,13 +6,13 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from costmodels import units
 from planner.cli import flags as spec
-from planner.cli.console import Settings, complain, remark, shown_paths, write_json
+from planner.cli.console import Settings, complain, remark, shown_paths
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.printing.show import print_result
+from planner.cli.printing.show import result_sections, tell
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import STATUS_WORDS, Status
@@ -42,30 +42,31 @@ HEADINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags(spec.ScenarioFlags):
-    """Further flags: data, constraints, a plan in use, failures, output."""
+    """Further flags: data, constraints, a plan in use, failures, output.
 
-    stats: File = spec.option("Statistics from 'shardplan profile', for all tables or some.")
-    constraints: File = spec.option(spec.CONSTRAINTS)
-    plan_in_use: File = spec.option(
-        "The plan in use: the search starts from it, and moves are counted from it.",
-        "--from",
-        metavar="PLAN",
-    )
-    max_moved_bytes: Bytes = spec.option(spec.MOVED_BYTES)
-    max_moved_tables: Tables = spec.option(spec.MOVED_TABLES)
-    curve: bool = spec.switch(
-        "Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks."
-    )
-    mtbf_s: Duration = spec.option(
-        "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
-    )
-    require_gap: MaybePercent = spec.option(
-        "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
-    )
-    output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
-    force: bool = spec.switch(
-        "Write into a folder even if it holds other files, or a plan of another model."
-    )
+    Attributes:
+        stats: Statistics from 'shardplan profile', for all tables or some.
+        constraints: YAML file of constraints, in addition to those of the workload.
+        plan_in_use: The plan in use: the search starts from it, and moves are counted from it.
+        max_moved_bytes: Maximum bytes to move, such as '200 GiB'.
+        max_moved_tables: Maximum number of tables to move.
+        curve: Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks.
+        mtbf_s: Mean time between failures of one host: says how often to write checkpoints.
+        require_gap: Exit code 1 unless the plan is proven to be this close to the best, such as 5%.
+        output: Write plan, reports and traces.
+        force: Write into a folder even if it holds other files, or a plan of another model.
+    """
+
+    stats: File = None
+    constraints: File = None
+    plan_in_use: Annotated[File, "PLAN", "--from"] = None
+    max_moved_bytes: Bytes = None
+    max_moved_tables: Tables = None
+    curve: bool = False
+    mtbf_s: Annotated[Duration, "--mtbf"] = None
+    require_gap: MaybePercent = None
+    output: Folder = None
+    force: bool = False
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -239,6 +240,7 @@ def _deliver(
     settings: Settings, result: PlanningResult, output: Path | None, limit_s: float | None
 ) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
+    from planner.io.plan.result_json import result_to_json
     from planner.report.run_files import write_run
 
     written: tuple[Path, ...] = ()
@@ -248,14 +250,10 @@ def _deliver(
             written = write_run(output, result)
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
-    if settings.json:
-        from planner import io
-
-        write_json(io.result_to_json(result))
-        if written:
-            remark(settings, f"wrote {shown_paths(written)}")
-    else:
-        print_result(settings, result, written=written)
+    data = result_to_json(result) if settings.json else {}
+    tell(settings, data, result_sections(settings, result, written=written))
+    if settings.json and written:
+        remark(settings, f"wrote {shown_paths(written)}")
     if problem is not None:
         raise problem
     if limit_s is not None and result.solver.status is Status.TIME_LIMIT:

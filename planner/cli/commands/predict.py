@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, warn, write_or_print
 from planner.cli.output import check_output
-from planner.cli.types import SYSTEM, File
+from planner.cli.types import SYSTEM, Output
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -38,15 +38,15 @@ def command() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFlags(spec.Flags):
-    """The system, and where to write."""
+    """The system, and where to write.
 
-    system: str = spec.option(
-        "System, by name or file; see 'shardplan systems'.",
-        type=SYSTEM,
-        metavar="NAME|FILE",
-        required=True,
-    )
-    output: File = spec.option("Write the CSV to this file.  [default: stdout]", "-o --output")
+    Attributes:
+        system: System, by name or file; see 'shardplan systems'.
+        output: Write the CSV to this file.  [default: stdout]
+    """
+
+    system: Annotated[str, SYSTEM, "NAME|FILE"]
+    output: Output = None
 
 
 @spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)

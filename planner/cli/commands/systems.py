@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, write_json, write_or_print
-from planner.cli.printing.show import print_items
+from planner.cli.console import Settings, write_or_print
+from planner.cli.printing.show import tell
 from planner.cli.types import SYSTEM
+from planner.report.base import Section
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -72,22 +73,19 @@ def _list(settings: Settings) -> int:
     from planner import io
 
     systems = {name: io.load_system(name) for name in io.names("systems")}
-    if settings.json:
-        data = {
-            name: {
-                "hbm_capacity_bytes": t.device.hbm_capacity_bytes,
-                "hbm_bandwidth_bytes_per_s": t.device.hbm_bandwidth_bytes_per_s,
-                "gpus_per_host": t.local_world_size,
-                "host_link_bytes_per_s": t.host_link.bandwidth_bytes_per_s,
-                "network_link_bytes_per_s": t.network_link.bandwidth_bytes_per_s,
-                "price_usd_per_hour": t.price_per_device_usd_per_hour,
-                "weakest_source": t.weakest_source(),
-            }
-            for name, t in systems.items()
+    data = {
+        name: {
+            "hbm_capacity_bytes": t.device.hbm_capacity_bytes,
+            "hbm_bandwidth_bytes_per_s": t.device.hbm_bandwidth_bytes_per_s,
+            "gpus_per_host": t.local_world_size,
+            "host_link_bytes_per_s": t.host_link.bandwidth_bytes_per_s,
+            "network_link_bytes_per_s": t.network_link.bandwidth_bytes_per_s,
+            "price_usd_per_hour": t.price_per_device_usd_per_hour,
+            "weakest_source": t.weakest_source(),
         }
-        write_json(data)
-        return 0
-    print_items(
+        for name, t in systems.items()
+    }
+    shown = Section.of(
         "Systems",
         systems.items(),
         {
@@ -103,4 +101,5 @@ def _list(settings: Settings) -> int:
             "measured?": lambda item: _measured(item[1]),
         },
     )
+    tell(settings, data, (shown,))
     return 0

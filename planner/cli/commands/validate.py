@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, shown_paths, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import File, Folder, Text
+from planner.cli.printing.show import tell
+from planner.cli.types import File, Folder
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -58,14 +60,7 @@ def command() -> None:
 
 @spec.command("Systems measured and published by others.", command)
 def published(
-    settings: Settings,
-    what: str = spec.option(
-        "Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and their "
-        "device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
-        "transformers; or kernels of HSTU's attention.",
-        default="systems",
-        type=click.Choice(tuple(KINDS)),
-    ),
+    settings: Settings, what: Annotated[str, click.Choice(tuple(KINDS))] = "systems"
 ) -> int:
     """Predict what others measured and print the errors.
 
@@ -99,13 +94,25 @@ def published(
 
     The measurements, their sources and the constants fitted without them are in configs/published.
     -v prints every case.
+
+    Args:
+        what: Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and
+            their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of
+            transformers; or kernels of HSTU's attention.
     """
-    from planner.cli.printing.validate_show import show_kind, show_memory
+    from planner.cli.printing import validate_show as show
+    from planner.validation.steps import memory_errors, memory_of_steps
 
     if KINDS[what]:
-        show_kind(settings, KINDS[what])
+        module, name = KINDS[what].split(".")
+        parts = getattr(importlib.import_module(f"planner.validation.{module}"), name)()
+        data: dict[str, Any] = {part.name: show.part_json(part) for part in parts}
+        tell(settings, data, show.kind_sections(parts, everything=settings.verbose))
     else:
-        show_memory(settings)
+        found = memory_of_steps()
+        errors = memory_errors(found)
+        data = {"steps": found.to_dict("records"), "errors": errors.to_dict("index")}
+        tell(settings, data, show.memory_sections(found, errors))
     return 0
 
 
@@ -117,37 +124,39 @@ def intervals(settings: Settings) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_show import show_intervals
+    from planner.cli.printing.validate_show import interval_sections
+    from planner.validation.intervals import coverages, published_pairs
 
-    show_intervals(settings)
+    found, pairs = coverages(), published_pairs()
+    families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
+    told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
+    tell(settings, {"families": families, "pairs": told}, interval_sections(found, pairs))
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags(spec.Flags):
-    """Which models are trained, and what of them is compared."""
+    """Which models are trained, and what of them is compared.
 
-    system: File = spec.option(
-        "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
-    )
-    tasks: int = spec.option("Number of random models.", default=10, type=click.IntRange(1, 1000))
-    plans: int = spec.option(
-        "Number of plans for each model.", default=8, type=click.IntRange(2, 64)
-    )
-    ranks: int = spec.option("Number of gloo ranks.", default=2, type=click.IntRange(2, 16))
-    seed: int = spec.option(
-        "Of the random models and plans.", default=1000, type=click.IntRange(min=0)
-    )
-    models: str = spec.option(
-        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-        default="dlrm",
-        type=click.Choice(["dlrm", "transformer", "sequence"]),
-    )
-    codec: Text = spec.option(
-        "Run each plan with exchanges in fp32, then in this format.",
-        type=click.Choice(["fp16", "bf16"]),
-    )
-    output: Folder = spec.option("Write every run as CSV.", "-o --output")
+    Attributes:
+        system: A system from 'shardplan calibrate'.  [default: calibrate quickly first]
+        tasks: Number of random models.
+        plans: Number of plans for each model.
+        ranks: Number of gloo ranks.
+        seed: Of the random models and plans.
+        models: DLRMs; or with transformer blocks between pooled vectors, or along sequences.
+        codec: Run each plan with exchanges in fp32, then in this format.
+        output: Write every run as CSV.
+    """
+
+    system: File = None
+    tasks: Annotated[int, click.IntRange(1, 1000)] = 10
+    plans: Annotated[int, click.IntRange(2, 64)] = 8
+    ranks: Annotated[int, click.IntRange(2, 16)] = 2
+    seed: Annotated[int, click.IntRange(min=0)] = 1000
+    models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
+    codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
+    output: Folder = None
 
     @property
     def what(self) -> str:
@@ -199,14 +208,13 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
         remark(settings, note)
     found = {} if flags.title else show.rankings(outcomes)
-    if settings.json:
-        scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-        write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
-    elif flags.title:
-        show.print_pairs(outcomes, flags.title)
-    else:
-        show.print_scores(found)
-        show.print_inside(outcomes)
+    scores = {name: show.as_row(ranking) for name, ranking in found.items()}
+    made = (
+        show.pairs_section(outcomes, flags.title)
+        if flags.title
+        else show.scores_section(found, outcomes)
+    )
+    tell(settings, {"models": scores, "runs": [asdict(o) for o in outcomes]}, (made,))
     if flags.output is not None:
         for path in show.write_files(flags.output, outcomes, found):
             remark(settings, f"wrote {shown_paths((path,))}")
@@ -273,15 +281,11 @@ def trace(
     pipeline = pipeline_of(inputs.problem)
     measured = [read_trace(path) for path in traces]
     rows = compare_traces(pipeline, inputs.plans[0], measured)
-    if settings.json:
-        write_json(show.traces_json(measured, rows))
-    else:
-        show.print_traces(measured, rows)
     told = list(inputs.warnings)
     if inputs.problem.topology.device.name == "cpu":
         told.append(
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
             "and those of exchanges also the time that a rank waits for others"
         )
-    warn(settings, tuple(told))
+    tell(settings, show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
     return 0

@@ -2,66 +2,64 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Settings, stdout_console
+from planner.cli.console import Settings, stdout_console, warn, write_json
+from planner.report.base import Fact, Section
 
 if TYPE_CHECKING:
-    from planner.report.base import Column
     from planner.result import Assumed, PlanningResult
 
-Item = TypeVar("Item")
-_NUMBER = re.compile(
-    r"[-+<>~]?\d[\d,._]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/[A-Za-z]+)?))?"
-    r"( (\.\.|of) \d[\d,._]*( ?[%A-Za-z/]+)?)?"
-)
-"""A number with its unit, an interval, or a share such as ``3 of 8``."""
+
+def tell(
+    settings: Settings,
+    data: Mapping[str, Any],
+    sections: Iterable[Section],
+    warnings: Sequence[str] | None = None,
+) -> None:
+    """Print data as one JSON document, or sections; warnings are in the data too."""
+    from planner.report.terminal import print_sections
+
+    if settings.json:
+        told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
+        write_json({**data, **told})
+    else:
+        print_sections(stdout_console(), sections)
+    warn(settings, tuple(warnings or ()))
 
 
-def print_result(
+def result_sections(
     settings: Settings,
     result: PlanningResult,
     *,
     leave_out: tuple[str, ...] = (),
     written: tuple[Path, ...] = (),
-) -> None:
+) -> list[Section]:
     """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
 
     ``written`` are the files of the run; the last line says what to do next.
     """
-    from planner.report import terminal
-    from planner.report.base import Fact
     from planner.report.sections.base import build_sections
 
-    console = stdout_console()
-    (summary,) = build_sections(result, ("summary",))
+    names = None if settings.verbose else ("summary", "moves")
+    summary, *others = build_sections(result, names)
     facts = [fact for fact in summary.facts if fact.label not in leave_out]
     if not settings.verbose:
-        facts = [fact.first for fact in facts if fact.first.parts]
-    if written:
-        facts.append(Fact(label="Wrote", parts=tuple(map(str, written))))
+        facts = [fact.first for fact in facts]
+    facts.append(Fact("Wrote", tuple(map(str, written))))
     if not settings.quiet and "Next" not in leave_out:
-        facts.append(Fact(label="Next", parts=_next_steps(settings, result, written)))
-    terminal.print_facts(console, tuple(facts))
-    terminal.print_notes(console, summary.notes)
-    if settings.verbose:
-        terminal.print_sections(console, build_sections(result)[1:])
-    else:
-        names = ("moves",) if result.curve else ()
-        terminal.print_sections(console, build_sections(result, names))
+        facts.append(Fact("Next", _next_steps(settings, result, written)))
+    return [replace(summary, title="", facts=tuple(facts)), *others]
 
 
-def print_assumed(assumed: Sequence[Assumed], ours_s: float | None) -> None:
+def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section:
     """One line on what the workload file left open, in the words of ``plan``."""
-    from planner.report.base import Fact
     from planner.report.sections.summary import assumed_words
-    from planner.report.terminal import print_facts
 
-    if words := assumed_words(assumed, ours_s):
-        print_facts(stdout_console(), (Fact("Assumed", words),))
+    return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
 
 
 def _next_steps(
@@ -79,45 +77,3 @@ def _next_steps(
     if not settings.verbose:
         steps.append("-v prints everything")
     return tuple(steps)
-
-
-def print_rows(
-    title: str,
-    columns: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    notes: tuple[str, ...] = (),
-) -> None:
-    """A table of texts under a heading; columns of numbers are set flush right and never wrap.
-
-    The title of a column that a narrow terminal may leave out ends in ``?``, which is not shown.
-    """
-    from planner.report.base import Section
-    from planner.report.terminal import print_sections
-
-    section = Section(
-        title=title,
-        columns=tuple(_column(c, [row[i] for row in rows]) for i, c in enumerate(columns)),
-        rows=tuple(rows),
-        notes=notes,
-    )
-    print_sections(stdout_console(), (section,))
-
-
-def print_items(
-    title: str,
-    items: Iterable[Item],
-    cells: Mapping[str, Callable[[Item], str]],
-    notes: tuple[str, ...] = (),
-) -> None:
-    """A table with a row for each item; under each title stands what makes its cell."""
-    rows = [tuple(cell(item) for cell in cells.values()) for item in items]
-    print_rows(title, tuple(cells), rows, notes)
-
-
-def _column(title: str, texts: Sequence[str]) -> Column:
-    from planner.report.base import Column, Kind
-
-    numbers = [text for text in texts if _NUMBER.fullmatch(text)]
-    words = [text for text in texts if any(c.isdigit() for c in text)]
-    kind = Kind.COUNT if numbers and len(numbers) == len(words) else Kind.TEXT
-    return Column(title=title.removesuffix("?"), kind=kind, optional=title.endswith("?"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from operator import attrgetter
 from typing import final
 
 import numpy as np
@@ -15,7 +16,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
 from planner.models import pipeline_of
 from planner.report import base, charts, figures
-from planner.report.base import Cell, Column, Fact, Kind, Section, laid_out
+from planner.report.base import Cell, Column, Fact, Kind, Section
 from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
@@ -56,13 +57,13 @@ class TimelineSection(
         return Section.of(
             "Critical path",
             estimate.critical_path,
-            (
-                (Column("rank", Kind.COUNT), lambda step: step.rank),
-                (Column("stage"), lambda step: step.stage),
-                (Column("start", Kind.TIME), lambda step: step.start_s),
-                (Column("time", Kind.TIME), lambda step: step.duration_s),
-                (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
-            ),
+            {
+                Column("rank", Kind.COUNT): lambda step: step.rank,
+                Column("stage"): lambda step: step.stage,
+                Column("start", Kind.TIME): lambda step: step.start_s,
+                Column("time", Kind.TIME): lambda step: step.duration_s,
+                Column("share", Kind.SHARE): lambda step: step.duration_s / total,
+            },
             facts=facts,
         )
 
@@ -154,18 +155,17 @@ class StagesSection(
         return Section.of(
             "Balance of ranks",
             sorted(stages, key=lambda stage: min(stage.start_s)),
-            (
-                (Column("stage"), lambda s: s.name),
-                (Column("stream", optional=True), lambda s: s.stream),
-                (Column("rank", Kind.COUNT), _slowest_rank),
-                (Column("slowest", Kind.TIME), lambda s: max(s.duration_s)),
-                (Column("median", Kind.TIME), lambda s: statistics.median(s.duration_s)),
-                (Column("fastest", Kind.TIME), lambda s: min(s.duration_s)),
-                (
-                    Column("worst/mean", Kind.FACTOR, optional=True),
-                    lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
+            {
+                Column("stage"): lambda s: s.name,
+                Column("stream", optional=True): lambda s: s.stream,
+                Column("rank", Kind.COUNT): _slowest_rank,
+                Column("slowest", Kind.TIME): lambda s: max(s.duration_s),
+                Column("median", Kind.TIME): lambda s: statistics.median(s.duration_s),
+                Column("fastest", Kind.TIME): lambda s: min(s.duration_s),
+                Column("worst/mean", Kind.FACTOR, optional=True): lambda s: (
+                    max(s.duration_s) / statistics.fmean(s.duration_s)
                 ),
-            ),
+            },
             notes=(note,),
         )
 
@@ -238,38 +238,36 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         for rank in _fullest_first(ledger):
             sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
             groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
-        used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
-        columns, rows = laid_out(
-            groups.values(),
-            (
-                (Column("ranks"), lambda ranks: figures.rank_ranges([r.rank for r in ranks])),
-                (Column("used GiB", Kind.GIB), lambda ranks: ranks[0].used_bytes),
-                (Column("capacity", Kind.GIB), lambda ranks: ranks[0].capacity_bytes),
-                (
-                    Column("share", Kind.SHARE),
-                    lambda ranks: ranks[0].used_bytes / ranks[0].capacity_bytes,
-                ),
-                *(
-                    (
-                        Column(PURPOSES[p].split()[0], Kind.GIB, optional=True),
-                        lambda ranks, p=p: purposes_bytes(ranks[0])[p],
-                    )
-                    for p in used
-                ),
-            ),
-        )
+        used = {
+            p: w for p, w in PURPOSES.items() if any(purposes_bytes(r)[p] for r in ledger.ranks)
+        }
+        names = {own[0].rank: figures.rank_ranges([r.rank for r in own]) for own in groups.values()}
+        shown = [own[0] for own in groups.values()]
         notes: tuple[str, ...] = ()
-        if len(rows) > _MEMORY_MOST_ROWS:
-            left_out = len(rows) - 2 * _SHOWN_AT_ENDS
-            rows = rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:]
-            told = f"{left_out} groups of ranks between them left out"
+        if len(shown) > _MEMORY_MOST_ROWS:
+            told = f"{len(shown) - 2 * _SHOWN_AT_ENDS} groups of ranks between them left out"
+            shown = shown[:_SHOWN_AT_ENDS] + shown[-_SHOWN_AT_ENDS:]
             notes = (f"Fullest and emptiest shown; {told}.",)
-        facts = [Fact(label="Hosts", parts=figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
+        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
             facts.insert(0, _reserve(ledger.fullest))
-        facts = [fact for fact in facts if fact.parts]
-        return Section(
-            title=self.title, facts=tuple(facts), columns=columns, rows=rows, notes=notes
+        return Section.of(
+            self.title,
+            shown,
+            {
+                Column("ranks"): lambda r: names[r.rank],
+                Column("used GiB", Kind.GIB): lambda r: r.used_bytes,
+                Column("capacity", Kind.GIB): lambda r: r.capacity_bytes,
+                Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
+                **{
+                    Column(PURPOSES[p].split()[0], Kind.GIB, optional=True): attrgetter(
+                        f"{p}_bytes"
+                    )
+                    for p in used
+                },
+            },
+            facts=tuple(fact for fact in facts if fact.parts),
+            notes=notes,
         )
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:

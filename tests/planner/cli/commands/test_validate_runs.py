@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from costmodels.cpu.exchange import STAGES
-from planner.cli.console import Settings
+from planner.cli.console import Settings, stdout_console
 from planner.cli.environment import require_torchrec
 from planner.cli.printing import validate_show as show
 from planner.cli.progress import status_line
 from planner.errors import InvalidInputError
+from planner.report.terminal import print_sections
 from planner.validation.tasks import Outcome
 
 
@@ -56,7 +57,7 @@ def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) 
     assert found["shardplan"].kendall_tau_ratio == 1.0
     assert found["bytes"].kendall_tau_ratio == -1.0
     assert found["shardplan"].mean_regret_ratio == 0.0
-    show.print_scores(found)
+    print_sections(stdout_console(), (show.scores_section(found, RUNS),))
     out = capsys.readouterr().out
     assert "Predicted against trained" in out
     assert "shardplan" in out
@@ -68,7 +69,7 @@ def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert name == "random TRD"
     assert measured == pytest.approx(0.55)
     assert predicted == pytest.approx(0.5)
-    show.print_pairs(runs, "Ratios")
+    print_sections(stdout_console(), (show.pairs_section(runs, "Ratios"),))
     assert "0.550" in capsys.readouterr().out
 
 
@@ -116,6 +117,6 @@ def test_nobody_watches_a_quiet_status_line() -> None:
 
 
 def test_intervals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_inside(RUNS)
-    out = capsys.readouterr().out
+    print_sections(stdout_console(), (show.scores_section({}, RUNS),))
+    out = " ".join(capsys.readouterr().out.split())
     assert "hold 75.0 % of the plans' times and 75.0 % of all iterations" in out
