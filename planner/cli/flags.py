@@ -112,16 +112,17 @@ def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:
     base, (kind, *words) = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", (None,))
     names = [word for word in words if word.startswith("-")] or [f"--{name.replace('_', '-')}"]
     shown = [None, *(word for word in words if not word.startswith("-"))]
+    is_required = default is inspect.Parameter.empty
+    given = {"required": True} if is_required else {"default": default}
     return click.Option(
         [*names[-1].split(), name],
         type=kind,
         metavar=shown[-1],
         help=text,
-        required=default is inspect.Parameter.empty,
-        default=None if default is inspect.Parameter.empty else default,
         is_flag=base is bool,
         multiple=get_origin(base) is tuple and not isinstance(kind, kinds.Several),
         show_default=base is not bool and isinstance(default, int | str),
+        **given,
     )
 
 
