@@ -105,13 +105,12 @@ def format_cell(kind: Kind, value: Cell) -> str:
 class Column:
     """One column of a section's table.
 
-    An ``optional`` one is left out on a narrow terminal; ``hint`` explains it under a pointer.
+    An ``optional`` one is left out on a narrow terminal.
     """
 
     title: str
     kind: Kind = Kind.TEXT
     optional: bool = False
-    hint: str = ""
 
     @property
     def is_number(self) -> bool:

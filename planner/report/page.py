@@ -144,7 +144,7 @@ def grid(
         css = "wide"
     return block(
         "grid",
-        heads=[(c.title.removesuffix(" GiB"), c.hint, c.is_number) for c in columns],
+        heads=[(c.title.removesuffix(" GiB"), c.is_number) for c in columns],
         rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
         css=css,
         ident=ident,

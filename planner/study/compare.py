@@ -21,7 +21,7 @@ from planner.support.text import significant
 
 _ALLOWED_RATIO: Final = 0.03
 """Losses of more GPUs up to this share are not spoken of: gaps of searches are as wide."""
-_GAP: Final = "by what share a plan of the same setup can be faster than the one that was found"
+_GAP: Final = "gap: by what share another plan of the same setup can be faster than the one found"
 _LEAST_PERCENT: Final = 0.01
 """The least percentage that is printed for a proof; smaller values are only rounding."""
 
@@ -69,7 +69,7 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         Column("setup"): named,
         Column("iteration", Kind.TIME): of(lambda f: f.time_s),
         Column("samples", Kind.RATE): of(lambda f: f.samples_per_s),
-        Column("gap", Kind.GAP, optional=True, hint=_GAP): study.gap_ratio,
+        Column("gap", Kind.GAP, optional=True): study.gap_ratio,
         Column("free", Kind.BYTES, optional=True): of(lambda f: f.free_bytes),
         Column("per 1e9 samples", Kind.USD): of(lambda f: f.usd_per_billion_samples),
         Column("checkpoint every"): of(every),
@@ -87,7 +87,7 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         }
     kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
     title = "Setups" + (" (* no other equals or beats it in all objectives)" if several else "")
-    return Section.of(title, listed, kept)
+    return Section.of(title, listed, kept, notes=(f"{_GAP}.",) if kept else ())
 
 
 def verdict(study: Study, result: SetupResult) -> str:
@@ -361,7 +361,8 @@ def study_page(study: Study, name: str) -> str:
         ]
     table = setups_table(study, everything=True)
     if table.rows:
-        body = grid(table.columns, table.rows, marked=len(study.front))
+        listed = grid(table.columns, table.rows, marked=len(study.front))
+        body = fill("{{ listed }}<p>{{ note }}.</p>", listed=listed, note=_GAP)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
     return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 

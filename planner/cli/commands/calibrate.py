@@ -119,7 +119,7 @@ def command(settings: Settings, flags: _Flags) -> int:
     from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:
-        check_file(flags.rows)
+        check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
             read_rows(flags.rows)  # what it replaces must be rows, not a file named by mistake
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")

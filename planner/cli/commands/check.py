@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, stdout_console, write_json
 from planner.cli.printing.show import assumed_section, tell
@@ -58,7 +59,6 @@ def command(
         return _check(settings, file)
     if schema is None:
         return _check_environment(settings)
-    from planner import io
 
     write_json(getattr(io, f"{schema}_json_schema")())
     return 0
@@ -85,7 +85,6 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
         InvalidInputError: the file breaks rules; the message lists all of them.
     """
     from costmodels import units
-    from planner import io
     from planner.io.constraints import check_constraints
     from planner.io.library import locate
     from planner.options.torchrec_rules import width_remarks

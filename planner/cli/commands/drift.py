@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths
@@ -84,8 +85,6 @@ def command(
     warnings += drift.warnings
     tell(settings, show.as_json(drift), show.drift_sections(settings, drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
-        from planner import io
-
         io.save_plan(asked.output, drift.latest.result)
         remark(settings, f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
@@ -111,7 +112,6 @@ def tables(
     """
     spec.refuse(listed and num_tables, "--list and --tables exclude each other; give one")
     spec.refuse(dim and not listed, "--dim is for the tables of --list; give both")
-    from planner import io
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
     from planner.options.torchrec_rules import width_remarks
@@ -288,7 +288,6 @@ def hugectr(
         workload: The tables of a plan file, in the order of its numbers.
         gpus_per_host: GPUs per host, for a plan file.  [default: 8, or all]
     """
-    from planner import io
     from planner.io.documents import read_json
     from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 

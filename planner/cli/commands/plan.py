@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from costmodels import units
+from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
@@ -128,7 +129,6 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
-    from planner import io
     from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_notes
     from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.problem import MoveLimit

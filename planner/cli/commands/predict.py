@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, warn, write_or_print
 from planner.cli.output import check_output
@@ -56,7 +57,6 @@ def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
-    from planner import io
     from planner.predict.rows import collective_remarks, predict_collectives
 
     def sized(gpus: int, per_host: int) -> Topology:
@@ -84,7 +84,6 @@ def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
     update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
     do.
     """
-    from planner import io
     from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
 
     table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
@@ -100,7 +99,6 @@ def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
     bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
     devices.
     """
-    from planner import io
     from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
 
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn
@@ -267,7 +268,6 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, Sequence[Any]], tu
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    from planner import io
     from planner.cli.inputs import override_pairs
     from planner.study.files import checked_knobs, values_of_text
     from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
@@ -335,7 +335,6 @@ def _tried(
 def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     from costmodels.dense.base import unrated_remark
-    from planner import io
     from planner.cli.inputs import left_open
 
     file = load.file(())
@@ -369,7 +368,6 @@ def _deliver(
     assumed: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Print and write what was found; returns the exit code."""
-    from planner import io
     from planner.solving.assumed import priced_assumptions
     from planner.study.compare import remarks
 
@@ -399,7 +397,6 @@ def _deliver(
 
 def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
     """Write the plan, the setups and the page; returns their paths."""
-    from planner import io
     from planner.study.compare import study_page
     from planner.support.files import csv_text, write_texts_atomic
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, write_or_print
 from planner.cli.printing.show import tell
@@ -47,7 +48,6 @@ def show(
     name: str = spec.argument(type=SYSTEM),
 ) -> int:
     """Print the file of a system: every number with its unit and its source."""
-    from planner import io
     from planner.io.documents import read_text
     from planner.io.library import locate
 
@@ -70,7 +70,6 @@ def _measured(topology: Topology) -> str:
 
 def _list(settings: Settings) -> int:
     from costmodels import units
-    from planner import io
 
     systems = {name: io.load_system(name) for name in io.names("systems")}
     data = {

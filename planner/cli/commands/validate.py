@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
@@ -229,7 +230,6 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     """Train random models; ``finished`` gets the outcomes of each as soon as it is done."""
     from tempfile import TemporaryDirectory
 
-    from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 

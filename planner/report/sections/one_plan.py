@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from operator import attrgetter
 from typing import final
 
@@ -14,9 +15,10 @@ from costmodels.estimates import IterationEstimate, MemoryLedger, RankMemory, St
 from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
+from costmodels.workload import Table
 from planner.models import pipeline_of
 from planner.report import base, charts, figures
-from planner.report.base import Cell, Column, Fact, Kind, Section
+from planner.report.base import Column, Fact, Kind, Section
 from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
@@ -394,23 +396,10 @@ _TOP, _FOLDED = 20, 30
 """With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
 list."""
 
-_COLUMNS = (
-    Column("table"),
-    Column("cost", Kind.SHARE, hint="share of the time that all tables cause"),
-    Column("lookup", Kind.TIME, optional=True, hint="mean per rank, forward and backward"),
-    Column("exchange", Kind.TIME, optional=True, hint="mean per rank, all collectives"),
-    Column("type", hint="TorchRec's abbreviations, explained above"),
-    Column("kernel", optional=True),
-    Column("ranks"),
-    Column("rows", Kind.COUNT),
-    Column("dim", Kind.COUNT),
-    Column("size", Kind.BYTES),
-    Column("pooling", Kind.NUMBER, optional=True, hint="indices per sample, all features"),
-    Column("hot rows", Kind.SHARE, optional=True, hint="accesses on the hottest 1 % of rows"),
-)
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
-    "them on each rank. Hot rows: share of accesses on the hottest 1 % of rows."
+    "them on each rank; lookup (forward and backward) and exchange are means per rank. Pooling: "
+    "indices per sample of all features. Hot rows: share of accesses on the hottest 1 % of rows."
 )
 
 
@@ -424,46 +413,50 @@ class TablesSection(AbstractReportSection, order=60, title="Tables"):
 
     def build(self, result: PlanningResult) -> Section:
         """The tables that cost most; the rest are in plan.json."""
-        rows = _rows(result)
-        hidden = len(rows) - _TABLES_MOST_ROWS
-        left_out = [f"{hidden} cheaper tables left out; plan.json has them all."]
-        return Section(
-            title=self.title,
-            facts=(Fact(label="Sharding", parts=figures.kinds_in_words(result.plan)),),
-            columns=_COLUMNS,
-            rows=rows[:_TABLES_MOST_ROWS],
+        listed = _listed(result)
+        hidden = len(listed.rows) - _TABLES_MOST_ROWS
+        left_out = (f"{hidden} cheaper tables left out; plan.json has them all.",)
+        return replace(
+            listed,
+            facts=(Fact("Sharding", figures.kinds_in_words(result.plan)),),
+            rows=listed.rows[:_TABLES_MOST_ROWS],
             notes=(_NOTE, *(left_out if hidden > 0 else ())),
         )
 
     def draw(self, result: PlanningResult) -> Markup:
         """The list of the chosen plan."""
-        rows = _rows(result)
-        top = grid(_COLUMNS, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
+        listed = _listed(result)
+        columns, rows = listed.columns, listed.rows
+        top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
-        box = grid(_COLUMNS, rows, css="list", ident="tablelist")
+        box = grid(columns, rows, css="list", ident="tablelist")
         return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
 
 
-def _rows(result: PlanningResult) -> tuple[tuple[Cell, ...], ...]:
+def _listed(result: PlanningResult) -> Section:
     """A row for each table, in the order of their costs."""
     tables = {t.name: t for t in result.problem.workload.tables}
     costs = figures.table_costs(result.best, pipeline_of(result.problem))
     total_s = sum(map(sum, costs.values())) or 1.0
-    in_order = sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table))
-    return tuple(
-        (
-            table.name,
-            sum(costs[table.name]) / total_s,
-            *costs[table.name],
-            figures.short_name(placement),
-            figures.kernel_name(placement),
-            figures.where(placement),
-            table.num_embeddings,
-            table.embedding_dim,
-            table.weight_bytes,
-            table.pooling_factor,
-            table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings)),
-        )
-        for placement in in_order
-        for table in (tables[placement.table],)
+    return Section.of(
+        TablesSection.title,
+        sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table)),
+        {
+            Column("table"): lambda p: p.table,
+            Column("cost", Kind.SHARE): lambda p: sum(costs[p.table]) / total_s,
+            Column("lookup", Kind.TIME, optional=True): lambda p: costs[p.table][0],
+            Column("exchange", Kind.TIME, optional=True): lambda p: costs[p.table][1],
+            Column("type"): figures.short_name,
+            Column("kernel", optional=True): figures.kernel_name,
+            Column("ranks"): figures.where,
+            Column("rows", Kind.COUNT): lambda p: tables[p.table].num_embeddings,
+            Column("dim", Kind.COUNT): lambda p: tables[p.table].embedding_dim,
+            Column("size", Kind.BYTES): lambda p: tables[p.table].weight_bytes,
+            Column("pooling", Kind.NUMBER, optional=True): lambda p: tables[p.table].pooling_factor,
+            Column("hot rows", Kind.SHARE, optional=True): lambda p: _hot_ratio(tables[p.table]),
+        },
     )
+
+
+def _hot_ratio(table: Table) -> float:
+    return table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings))
