@@ -93,16 +93,6 @@ def write_or_print(
         remark(settings, f"{what} written to {shown_paths((output,))}")
 
 
-def say(text: str) -> None:
-    """Print words as a result on stdout; long lines are wrapped on a terminal, not in a pipe."""
-    from planner.report.terminal import wrap
-
-    lines = printable_lines(text).splitlines() or [""]
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
-        lines = [part for line in lines for part in wrap(line, _width())]
-    _echo("\n".join(lines) + "\n")
-
-
 def complain(text: str) -> None:
     """Print lines on stderr, after the results that were printed before them."""
     flush_failure(sys.stdout)  # an error comes again, and is reported, when the command ends
@@ -126,14 +116,6 @@ def typed(path: Path) -> str:
     if printable(text) != text:
         return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
     return shlex.quote(text)
-
-
-def report_written(settings: Settings, *paths: Path, **more: object) -> None:
-    """Name the files that a command without other results has written, as JSON or as a remark."""
-    if settings.json:
-        write_json({"written": [str(path) for path in paths], **more})
-    else:
-        remark(settings, f"wrote {shown_paths(paths)}")
 
 
 def warn(settings: Settings, warnings: tuple[str, ...]) -> None:

@@ -10,12 +10,12 @@ import click
 
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, report_written, say, shown_paths
-from planner.cli.printing.show import tell
+from planner.cli.console import Settings, remark, write_data
+from planner.cli.printing.show import tell_written
 from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
@@ -184,13 +184,12 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
     spec.refuse(kind == "cuda" and not sees_gpus(), none)
     calls = measure_host(kind)
-    written = [] if flags.output is None else [flags.output]
-    for path in written:
-        write_host_calls(path, calls)
+    if flags.output is not None:
+        write_host_calls(flags.output, calls)
     if not settings.json:
-        say("\n  ".join(("host:", *calls.lines())))
-    if settings.json or written:
-        report_written(settings, *written, **asdict(calls))
+        write_data("\n  ".join(("host:", *calls.lines())) + "\n")
+    if settings.json or flags.output is not None:
+        tell_written(settings, [flags.output] if flags.output else [], asdict(calls))
     return 0
 
 
@@ -201,68 +200,51 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)
-    written = [rows]
-    told: dict[str, Any] = {"machine": measured.machine(), "failed": list(measured.failed)}
+    told: dict[str, Any] = {"machine": measured.machine(), "failed": measured.failed}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
         lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
-    sections: Iterable[Section] = ()
     if flags is None or flags.output is None:
-        told["rows"] = len(measured.rows)
-        sections = (
-            Section("", notes=(f"{len(measured.rows)} points measured on {measured.machine()}",)),
-        )
+        words = f"{len(measured.rows)} points measured on {measured.machine()}"
+        shown = (Section("", notes=(words,)),)
+        tell_written(settings, [rows], {**told, "rows": len(measured.rows)}, shown, lines)
     else:
         result = fit_and_write(flags.output, flags.system or "", measured)
-        written = list(result.written)
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
-            "fit": [asdict(e) for e in result.errors],
+            "fit": result.errors,
             "lookups": [
                 {"block": block, "direction": way, **told_errors(error)}
                 for (block, way), error in result.lookup_errors.items()
             ],
-            "kept": list(result.kept),
+            "kept": result.kept,
             "other_card": result.other_card,
         }
         lines += [f"from the base: {line}" for line in result.kept]
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
-        sections = _fit_sections(measured.machine(), result)
-    _report(settings, written, told, sections, lines)
+        shown = _fit_sections(measured.machine(), result)
+        tell_written(settings, result.written, told, shown, lines)
     return 0
 
 
-def _report(
-    settings: Settings,
-    written: Sequence[Path],
-    told: dict[str, Any],
-    sections: Iterable[Section],
-    lines: Sequence[str] = (),
-) -> None:
-    """Print what was measured, and name the files, as JSON or as remarks."""
-    tell(settings, {"written": [str(path) for path in written], **told}, sections)
-    if not settings.json:
-        remark(settings, "\n".join((*lines, f"wrote {shown_paths(written)}")))
-
-
-def _fit_sections(machine: str, result: Written) -> Iterator[Section]:
+def _fit_sections(machine: str, result: Written) -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-    yield Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured"))
-    if result.lookup_errors:
-        yield Section.of(
-            "Lookups that the fit has not seen, ten groups in turn",
-            result.lookup_errors.items(),
-            {
-                "lookups": lambda item: " ".join(item[0]),
-                "points": lambda item: str(item[1].count),
-                "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
-                "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
-            },
-        )
-    if result.errors:
-        yield _errors(machine, result.errors)
+    lookups = Section.of(
+        "Lookups that the fit has not seen, ten groups in turn",
+        result.lookup_errors.items(),
+        {
+            "lookups": lambda item: " ".join(item[0]),
+            "points": lambda item: str(item[1].count),
+            "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
+            "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
+        },
+    )
+    return (
+        Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured")),
+        *(s for s in (lookups, _errors(machine, result.errors)) if s.rows),
+    )
 
 
 def _calibrate_ranks(
@@ -287,8 +269,8 @@ def _calibrate_ranks(
         fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
     written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
-    told = {"machine": machine, "fit": [asdict(e) for e in fitted.errors]}
-    _report(settings, written, told, (_errors(machine, fitted.errors),))
+    told = {"machine": machine, "fit": fitted.errors}
+    tell_written(settings, written, told, (_errors(machine, fitted.errors),))
 
 
 def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:

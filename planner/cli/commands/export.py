@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
+from planner.cli.console import Settings, write_data
+from planner.cli.printing.show import tell_written
 from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
@@ -59,10 +60,7 @@ def trace(
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
-    if settings.json:
-        report_written(settings, *(output / name for name in files))
-    else:
-        remark(settings, f"wrote {len(files)} traces to {shown_paths((output,))}")
+    tell_written(settings, [output / name for name in files], {})
     return 0
 
 
@@ -147,7 +145,7 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
             more["command"] = f"{variable} {program}"
             if not settings.json:
                 write_data(f"{variable} \\\n  {program}\n")
-        report_written(settings, output, **more)
+        tell_written(settings, [output], more)
         return 0
 
     written.__name__, written.__doc__ = text_of.__name__, f"{text_of.__doc__}{_OUTPUT}"

@@ -135,7 +135,7 @@ def tables(
         told = {"warnings": list(warnings)} if warnings else {}
         console.write_json({"written": str(path), **told})
         return 0
-    console.say(f"Wrote {console.shown_paths((path,))}")
+    console.write_data(f"Wrote {console.shown_paths((path,))}\n")
     console.warn(settings, warnings)
     console.remark(
         settings, f"next: shardplan plan {console.typed(path)} --system h100_sxm --gpus 8 -o run1"

@@ -7,7 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Settings, stdout_console, warn, write_json
+from planner.cli.console import (
+    Settings,
+    remark,
+    shown_paths,
+    stdout_console,
+    warn,
+    write_json,
+)
 from planner.report.base import Fact, Section
 
 if TYPE_CHECKING:
@@ -29,6 +36,19 @@ def tell(
     else:
         print_sections(stdout_console(), sections)
     warn(settings, tuple(warnings or ()))
+
+
+def tell_written(
+    settings: Settings,
+    written: Sequence[Path],
+    data: Mapping[str, Any],
+    sections: Iterable[Section] = (),
+    remarks: Sequence[str] = (),
+) -> None:
+    """Name the files that were written, in the data or in the last of the remarks."""
+    tell(settings, {"written": [str(path) for path in written], **data}, sections)
+    if not settings.json:
+        remark(settings, "\n".join((*remarks, f"wrote {shown_paths(written)}")))
 
 
 def result_sections(
