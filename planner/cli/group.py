@@ -35,11 +35,12 @@ class LazyGroup(click.Group):
 
     def _named(self) -> dict[str, list[str]]:
         """The names of the commands that there are, under their headings."""
-        there = _files()
-        known = {name for names in self.sections.values() for name in names}
-        others = tuple(name for name in there if name not in known)
-        headed = {**self.sections, "Others": others}
-        return {heading: [n for n in names if n in there] for heading, names in headed.items()}
+        left = _files()
+        found = {
+            heading: [name for name in names if left.pop(name, None)]
+            for heading, names in self.sections.items()
+        }
+        return {**found, "Others": list(left)}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""

@@ -64,7 +64,7 @@ def _inputs(
     batch = flags.batch_size or flags.global_batch_size
     given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
     assumed = {key: names for key, names in file.assumed.items() if given.get(key) is None}
-    warnings = left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
+    warnings = left_open(file, reserve=flags.reserve is not None)
     return Inputs(problem=problem, made_for=made_for, warnings=warnings, assumed=assumed)
 
 
@@ -215,11 +215,9 @@ def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | No
     return chosen_models(topology, dict(named))
 
 
-def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
-    """Warnings on what a file leaves open, without reserve and batch size if flags give them."""
-    settled = {"memory.reserve": reserve, "batch size": batch}
-    words = [word for word, is_settled in settled.items() if is_settled]
-    return tuple(text for text in file.warnings if not any(word in text for word in words))
+def left_open(file: io.WorkloadFile, *, reserve: bool) -> tuple[str, ...]:
+    """Warnings on what a file leaves open, without that on the reserve if a flag gives it."""
+    return tuple(text for text in file.warnings if not (reserve and "memory.reserve" in text))
 
 
 def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:

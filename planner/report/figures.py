@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Final, TypeVar
 
 import numpy as np
@@ -222,13 +223,9 @@ def cluster(topology: Topology) -> str:
 
 def rank_ranges(ranks: list[int]) -> str:
     """Sorted ranks as ranges: ``0-3, 8``."""
-    parts: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1] = (parts[-1][0], rank)
-        else:
-            parts.append((rank, rank))
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    numbered = enumerate(sorted(set(ranks)))
+    runs = [[r for _, r in own] for _, own in groupby(numbered, lambda item: item[1] - item[0])]
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 _MOST_RANGES = 6

@@ -338,8 +338,7 @@ def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple
     from planner.cli.inputs import left_open
 
     file = load.file(())
-    batch = bool(flags.batch_sizes or flags.global_batch_sizes)
-    found = left_open(file, reserve="memory.reserve" in knobs, batch=batch)
+    found = left_open(file, reserve="memory.reserve" in knobs)
     systems = [io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems]
     told = [
         unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration)) for t in systems

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from abc import ABC
 from typing import ClassVar
@@ -94,12 +93,8 @@ def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
 def parts() -> list[AbstractReportSection]:
     """All parts, in their order."""
     package = importlib.import_module(_PACKAGE)
-    found: list[AbstractReportSection] = []
     for file in discovery.names(package):
         discovery.load(package, file, AbstractReportSection)
-        own = vars(importlib.import_module(f"{_PACKAGE}.{file}")).values()
-        kinds = (
-            kind for kind in own if inspect.isclass(kind) and kind is not AbstractReportSection
-        )
-        found += [kind() for kind in kinds if issubclass(kind, AbstractReportSection)]
-    return sorted(found, key=lambda part: part.order)
+    kinds = AbstractReportSection.__subclasses__()
+    own = [kind() for kind in kinds if kind.__module__.startswith(_PACKAGE)]
+    return sorted(own, key=lambda part: part.order)
