@@ -1,4 +1,4 @@
-"""Prints results to stdout, and everything else to stderr.
+"""Prints results to stdout, and everything else to stderr: remarks, and progress on a terminal.
 
 No other file of the command line prints. Names from files reach a terminal only through
 :mod:`planner.support.text`, here and in the renderer of reports.
@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from planner.report.base import Fact, Section
 from planner.support.files import write_text_atomic
 from planner.support.text import printable, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import Console
+
+    from planner.result import Assumed, PlanningResult
+    from planner.search.base import SearchProgress
 
 MAX_WIDTH = 100
 
@@ -183,3 +188,129 @@ def _to_nowhere(number: int) -> None:
     if sink != number:
         os.dup2(sink, number)
         os.close(sink)
+
+
+# ------------------------------------------------------------------ results
+
+
+def tell(
+    settings: Settings,
+    data: Mapping[str, Any],
+    sections: Iterable[Section],
+    warnings: Sequence[str] | None = None,
+) -> None:
+    """Print data as one JSON document, or sections; warnings are in the data too."""
+    from planner.report.terminal import print_sections
+
+    if settings.json:
+        told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
+        write_json({**data, **told})
+    else:
+        print_sections(stdout_console(), sections)
+    warn(settings, tuple(warnings or ()))
+
+
+def tell_written(
+    settings: Settings,
+    written: Sequence[Path],
+    data: Mapping[str, Any],
+    sections: Iterable[Section] = (),
+    remarks: Sequence[str] = (),
+) -> None:
+    """Name the files that were written, in the data or in the last of the remarks."""
+    tell(settings, {"written": [str(path) for path in written], **data}, sections)
+    if not settings.json:
+        remark(settings, "\n".join((*remarks, f"wrote {shown_paths(written)}")))
+
+
+def result_sections(
+    settings: Settings,
+    result: PlanningResult,
+    *,
+    leave_out: tuple[str, ...] = (),
+    written: tuple[Path, ...] = (),
+) -> list[Section]:
+    """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
+
+    ``written`` are the files of the run; the last line says what to do next.
+    """
+    from planner.report.sections.base import build_sections
+
+    names = None if settings.verbose else ("summary", "moves")
+    summary, *others = build_sections(result, names)
+    facts = [fact for fact in summary.facts if fact.label not in leave_out]
+    if not settings.verbose:
+        facts = [fact.first for fact in facts]
+    facts.append(Fact("Wrote", tuple(map(str, written))))
+    if not settings.quiet and "Next" not in leave_out:
+        facts.append(Fact("Next", _next_steps(settings, result, written)))
+    return [replace(summary, title="", facts=tuple(facts)), *others]
+
+
+def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section:
+    """One line on what the workload file left open, in the words of ``plan``."""
+    from planner.report.sections.summary import assumed_words
+
+    return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
+
+
+def _next_steps(
+    settings: Settings, result: PlanningResult, written: Sequence[Path]
+) -> tuple[str, ...]:
+    """What to do with a result."""
+    from costmodels.uncertainty import host_is_assumed
+
+    page = next((path for path in written if path.suffix == ".html"), None)
+    steps = ["-o DIR writes plan and report" if page is None else f"open {page}"]
+    topology = result.problem.topology
+    if topology.fitted is None:
+        own = "calibrate --host" if host_is_assumed(topology) else "fit"
+        steps.append(f"'shardplan {own}' narrows the interval")
+    if not settings.verbose:
+        steps.append("-v prints everything")
+    return tuple(steps)
+
+
+# ------------------------------------------------------------------ progress
+
+Report = Callable[["SearchProgress"], None]
+
+
+@contextmanager
+def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
+    """A callback that changes one line on stderr."""
+    if not settings.shows_progress:
+        yield lambda _: None
+        return
+    from rich.text import Text
+
+    with stderr_console().status(text, spinner="line") as status:
+        yield lambda now: status.update(Text(printable(f"{text}: {now}")))
+
+
+@contextmanager
+def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
+    """A callback that tells how a search goes, or None when progress is not shown."""
+    from planner.objectives import objective_class
+
+    in_seconds = objective_class(objective).unit == "s"
+    with status_line(settings, "search") as show:
+        if settings.shows_progress:
+            yield lambda progress: show(progress.line(in_seconds=in_seconds))
+        else:
+            yield None
+
+
+@contextmanager
+def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
+    """A callback that takes the name of some work, what is done of it, and the whole."""
+    with status_line(settings, "working") as show:
+        yield lambda what, done, total: show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
+
+
+@contextmanager
+def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress over at least ``total`` items; call it with the name of each finished item."""
+    done = itertools.count(1)
+    with status_line(settings, what) as show:
+        yield lambda name: show(f"{next(done)} of {total}, {name}")

@@ -10,8 +10,7 @@ import click
 
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, write_data
-from planner.cli.printing.show import tell_written
+from planner.cli.console import Settings, remark, status_line, tell_written, write_data
 from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
@@ -151,7 +150,6 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
             for the system of a GPU.
     """
     from costmodels.calibration import device as designs
-    from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import write_rows
 
     spec.refuse(
@@ -253,7 +251,6 @@ def _calibrate_ranks(
     """Measure CPU ranks; the first one fits their constants and writes their system file."""
     from costmodels.calibration.points import FULL, QUICK
     from planner.cli.environment import require_torchrec
-    from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 

@@ -10,8 +10,7 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.printing.show import assumed_section, tell
+from planner.cli.console import Settings, assumed_section, stdout_console, tell, write_json
 from planner.errors import InvalidInputError, refuse
 from planner.report.base import Section
 from planner.support.text import counted, printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark
+from planner.cli.console import Settings, assumed_section, remark, tell
 from planner.cli.types import Folder, MaybePercent
 
 EXIT_REGRESSION = 1
@@ -44,7 +44,6 @@ def command(
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem.limited
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli.printing.show import assumed_section, tell
     from planner.solving.assumed import priced_assumptions
 
     named = dict(zip(plan_names(plans), inputs.plans, strict=True))

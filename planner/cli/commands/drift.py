@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, shown_paths
+from planner.cli.console import Settings, remark, shown_paths, tell
 from planner.cli.days import DayFile, all_readers, day_file
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
@@ -76,7 +76,6 @@ def command(
     """
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show
-    from planner.cli.printing.show import tell
 
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings
-from planner.cli.printing.show import result_sections, tell
+from planner.cli.console import Settings, result_sections, tell
 from planner.cli.types import OBJECTIVE
 from planner.report.base import Fact, Section, format_cell
 

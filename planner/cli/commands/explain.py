@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings
+from planner.cli.console import Settings, assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import File, Texts, TimeLimit
 from planner.support.text import counted
@@ -84,8 +84,6 @@ def command(
     """
     from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
-    from planner.cli.printing.show import assumed_section, tell
-    from planner.cli.progress import bar
     from planner.solving.assumed import priced_assumptions
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, write_data
-from planner.cli.printing.show import tell_written
+from planner.cli.console import Settings, tell_written, write_data
 from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 

@@ -10,8 +10,8 @@ from costmodels import units
 from costmodels.errors import UnitError, require
 from planner.cli import console
 from planner.cli import flags as spec
+from planner.cli.console import tell
 from planner.cli.output import check_output, files_of
-from planner.cli.printing.show import tell
 from planner.cli.types import Output, Parsed
 from planner.report.base import Fact, Section, format_share
 

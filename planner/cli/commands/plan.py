@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 from costmodels import units
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, complain, remark, shown_paths
+from planner.cli.console import (
+    Settings,
+    complain,
+    live_progress,
+    remark,
+    result_sections,
+    shown_paths,
+    tell,
+)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.printing.show import result_sections, tell
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import STATUS_WORDS, Status
@@ -170,7 +177,6 @@ def _searched(
     ``start_s`` is when the command began, by ``time.perf_counter``: a time limit counts from there.
     """
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli.progress import live_progress
     from planner.drift.changes import with_curve
     from planner.scenarios import ScenarioRule
     from planner.solving.assumed import priced_assumptions

@@ -12,10 +12,9 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
+from planner.cli.console import bars, tell
 from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.printing.show import tell
-from planner.cli.progress import bars
 from planner.cli.types import FILE, Batches, Texts, count, quantity
 from planner.report.base import Fact, Kind, Section, format_cell
 from planner.support.cores import usable_cores

@@ -16,10 +16,18 @@ import click
 from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, complain, remark, shown_paths, warn
+from planner.cli.console import (
+    Settings,
+    bar,
+    complain,
+    remark,
+    result_sections,
+    shown_paths,
+    tell,
+    warn,
+)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_set
-from planner.cli.printing.show import result_sections, tell
 from planner.errors import refuse
 from planner.report.base import Fact, Section, by_place
 from planner.support.cores import usable_cores
@@ -189,7 +197,6 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
     for text in left_out:
         remark(settings, text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
-    from planner.cli.progress import bar
 
     journal = _journal(output)
     with StopOnInterrupt() as stop:

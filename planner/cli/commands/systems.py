@@ -8,8 +8,7 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, write_or_print
-from planner.cli.printing.show import tell
+from planner.cli.console import Settings, tell, write_or_print
 from planner.cli.types import SYSTEM
 from planner.report.base import Section
 

@@ -12,9 +12,8 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, shown_paths
+from planner.cli.console import Settings, remark, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.printing.show import tell
 from planner.cli.types import File, Folder
 
 if TYPE_CHECKING:
@@ -191,7 +190,6 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     """
     from planner.cli.environment import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_show as show
-    from planner.cli.progress import status_line
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")

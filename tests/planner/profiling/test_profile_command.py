@@ -15,9 +15,8 @@ import pytest
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.cli.console import Settings
+from planner.cli.console import Settings, bars
 from planner.cli.interrupt import signals_interrupt
-from planner.cli.progress import bars
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from costmodels.cpu.exchange import STAGES
-from planner.cli.console import Settings, stdout_console
+from planner.cli.console import Settings, status_line, stdout_console
 from planner.cli.environment import require_torchrec
 from planner.cli.printing import validate_show as show
-from planner.cli.progress import status_line
 from planner.errors import InvalidInputError
 from planner.report.terminal import print_sections
 from planner.validation.tasks import Outcome

@@ -16,7 +16,7 @@ import pytest
 
 from planner.__main__ import run_guarded
 from planner.cli import console
-from planner.cli.console import Settings
+from planner.cli.console import Settings, live_progress
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -24,7 +24,6 @@ from planner.cli.interrupt import (
     interrupt_in,
     signals_interrupt,
 )
-from planner.cli.progress import live_progress
 from planner.cli.run import run as run_command_line
 from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
