@@ -10,7 +10,6 @@ from costmodels import units
 from costmodels.errors import UnitError, require
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.console import tell
 from planner.cli.output import check_output, files_of
 from planner.cli.types import Output, Parsed
 from planner.report.base import Fact, Section, format_share
@@ -112,7 +111,7 @@ def command(
         shown = run.traces if settings.verbose else (busiest,)
         sections += trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
-    tell(settings, _as_json(found, traced, compared), sections, warnings)
+    console.tell(settings, _as_json(found, traced, compared), sections, warnings)
     return 0
 
 

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from costmodels import units
 from planner import io
+from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.console import (
-    Settings,
-    complain,
-    live_progress,
-    remark,
-    result_sections,
-    shown_paths,
-    tell,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
@@ -90,7 +82,7 @@ class PlanFlags(spec.ScenarioFlags):
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
-    settings: Settings,
+    settings: console.Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     search: spec.SearchFlags,
@@ -122,10 +114,10 @@ def command(
         _deliver(settings, result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
-            complain(f"shardplan: {missed}")
+            console.complain(f"shardplan: {missed}")
         if stop():
             words = f"stopped by {stop.stopped_by}: this is the best plan so far"
-            remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+            console.remark(settings, f"{words} (exit code {EXIT_STOPPED})")
             return EXIT_STOPPED
         return 0 if missed is None else EXIT_GAP
 
@@ -165,7 +157,7 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
 
 
 def _searched(
-    settings: Settings,
+    settings: console.Settings,
     asked: Inputs,
     search: spec.SearchFlags,
     more: PlanFlags,
@@ -189,7 +181,7 @@ def _searched(
     steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
     until_s = start_s + (search.time_limit_s or math.inf)
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    with live_progress(settings, search.objective) as progress:
+    with console.live_progress(settings, search.objective) as progress:
         result = api.solve(
             asked.problem,
             search=steered,
@@ -211,7 +203,7 @@ def _searched(
 
 
 def _deliver(
-    settings: Settings, result: PlanningResult, output: Path | None, limit_s: float | None
+    settings: console.Settings, result: PlanningResult, output: Path | None, limit_s: float | None
 ) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
     from planner.io.plan.result_json import result_to_json
@@ -225,14 +217,16 @@ def _deliver(
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
     data = result_to_json(result) if settings.json else {}
-    tell(settings, data, result_sections(settings, result, written=written))
+    console.tell(settings, data, console.result_sections(settings, result, written=written))
     if settings.json and written:
-        remark(settings, f"wrote {shown_paths(written)}")
+        console.remark(settings, f"wrote {console.shown_paths(written)}")
     if problem is not None:
         raise problem
     if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
         cut = f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work"
-        remark(settings, f"{cut} was spent: a faster or idler machine may find another plan")
+        console.remark(
+            settings, f"{cut} was spent: a faster or idler machine may find another plan"
+        )
 
 
 _WORTH_TELLING: Final = 0.1

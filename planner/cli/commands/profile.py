@@ -12,7 +12,6 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.console import bars, tell
 from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import FILE, Batches, Texts, count, quantity
@@ -113,7 +112,10 @@ def command(
     options, output = flags.options(), flags.output
     check_file(output)
     readers = all_readers(empty_is_zero=flags.empty != "skip")
-    with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
+    with (
+        StopOnInterrupt(keeps=False, lost="nothing was written"),
+        console.bars(settings) as progress,
+    ):
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
@@ -126,7 +128,7 @@ def command(
     if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(settings, tuple(told))
-    tell(settings, json.loads(statistics.stats_text(stats)), _sections(stats, output))
+    console.tell(settings, json.loads(statistics.stats_text(stats)), _sections(stats, output))
     if settings.json:
         console.remark(settings, f"wrote {console.shown_paths((output,))}")
     return 0

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from planner import io
+from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import (
-    Settings,
-    bar,
-    complain,
-    remark,
-    result_sections,
-    shown_paths,
-    tell,
-    warn,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_set
 from planner.errors import refuse
@@ -160,7 +151,7 @@ class StudyFlags(spec.Flags):
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")
-def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
+def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
@@ -195,7 +186,7 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
     with_usual = not flags.is_grid and flags.smallest_for is None
     space = Space(knobs, load, with_usual=with_usual)
     for text in left_out:
-        remark(settings, text)
+        console.remark(settings, text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
 
     journal = _journal(output)
@@ -210,7 +201,7 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
                 journal=journal,
                 place=place,
             )
-            with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
+            with console.bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
         given = {
             *space.knobs,
@@ -366,7 +357,7 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
 
 
 def _deliver(
-    settings: Settings,
+    settings: console.Settings,
     study: Study,
     stop: StopOnInterrupt,
     output: Path | None,
@@ -380,7 +371,7 @@ def _deliver(
     has_plan = study.recommended is not None or study.unfinished is not None
     if stop() and not has_plan and not study.results:
         message = "no setup had a plan before that, so nothing is written"
-        complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
+        console.complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
         return EXIT_STOPPED
     result = None
     if has_plan or not (study.effort.is_grid or study.smallest_for):
@@ -389,13 +380,15 @@ def _deliver(
         result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
     told = io.result_to_json(result) if settings.json and result is not None else None
-    tell(settings, _as_json(study, told), _sections(settings, study, result))
+    console.tell(settings, _as_json(study, told), _sections(settings, study, result))
     if result is None or settings.json:
-        warn(settings, warnings)
-    for text in (*remarks(study), *(f"wrote {shown_paths((path,))}" for path in written)):
-        remark(settings, text)
+        console.warn(settings, warnings)
+    for text in (*remarks(study), *(f"wrote {console.shown_paths((path,))}" for path in written)):
+        console.remark(settings, text)
     if stop():
-        remark(settings, f"stopped by {stop.stopped_by} after {len(study.results)} searches")
+        console.remark(
+            settings, f"stopped by {stop.stopped_by} after {len(study.results)} searches"
+        )
         return EXIT_STOPPED
     answered = study.smallest_for is None or any(a.found is not None for a in study.answers)
     return 0 if answered else 1
@@ -474,7 +467,9 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _sections(settings: Settings, study: Study, result: PlanningResult | None) -> Iterator[Section]:
+def _sections(
+    settings: console.Settings, study: Study, result: PlanningResult | None
+) -> Iterator[Section]:
     from planner.study.compare import recommendation, setups_table, space_parts
 
     if study.smallest_for is not None:
@@ -487,7 +482,7 @@ def _sections(settings: Settings, study: Study, result: PlanningResult | None) -
     if failed:
         yield Section.of("", failed, by_place("failed", "why"))
     if result is not None:
-        yield from result_sections(settings, result, leave_out=("Next",))
+        yield from console.result_sections(settings, result, leave_out=("Next",))
     facts = (
         Fact("Recommended", recommendation(study) or ("nothing was found",)),
         Fact("Objective", (", ".join(study.goals),)),
