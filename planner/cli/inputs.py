@@ -19,6 +19,7 @@ from planner.io.constraints import merged
 from planner.options.cuts import rank_batch
 from planner.options.table_limits import broken_constraints
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.profiling.readers import AbstractReader
 from planner.profiling.stats import load_stats, with_stats
 
 
@@ -345,3 +346,16 @@ def load_scenarios(
         s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
         for i, s in enumerate(found, 1)
     ), warnings
+
+
+def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
+    """A reader for each format; the one that needs torch imports it only when it meets a file.
+
+    Args:
+        empty_is_zero: whether an empty category of Criteo's files is id 0, or is left out.
+    """
+    from planner.integrations.measure.torch_indices import TorchReader
+    from planner.profiling.readers import READERS, CriteoTsvReader
+
+    others = (reader for reader in READERS if not isinstance(reader, CriteoTsvReader))
+    return (TorchReader(), CriteoTsvReader(empty_is_zero=empty_is_zero), *others)

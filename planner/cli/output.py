@@ -6,14 +6,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.errors import refuse
 from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
-    from planner.cli.flags import ProblemFlags
 
 _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
@@ -120,18 +119,18 @@ def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
         check_file(path)
 
 
-def files_of(flags: ProblemFlags, workload: Path) -> tuple[Path, ...]:
-    """The values of shared flags that can be files, ``--set`` among them."""
-    named = (flags.system, *(text.partition("=")[2] for text in flags.models))
-    return (*(Path(name) for name in named if name), *files_set(flags.overrides, workload))
+def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
+    """The values of flags on the problem, or of a study, that can be files, ``--set`` among them.
 
-
-def files_set(overrides: Iterable[str], workload: Path) -> tuple[Path, ...]:
-    """The values of ``--set`` as files, which are looked for beside the workload."""
+    The values of ``--set`` are looked for beside the workload.
+    """
     from planner.io.documents import texts_of_yaml
 
-    values = (text.partition("=")[2] for text in overrides)
-    return tuple(workload.parent / name for value in values for name in texts_of_yaml(value))
+    named = (*getattr(flags, "systems", ()), getattr(flags, "system", None))
+    models = (text.partition("=")[2] for text in flags.models)
+    values = (text.partition("=")[2] for text in flags.overrides)
+    given = (workload.parent / name for value in values for name in texts_of_yaml(value))
+    return (*(Path(name) for name in (*named, *models) if name), *given)
 
 
 def check_file(path: Path, flag: str = "--output") -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+from costmodels.errors import require
 from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths, tell
-from planner.cli.days import DayFile, all_readers, day_file
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
 
@@ -21,6 +22,64 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats
 
 EXIT_DRIFTED = 1
+_MOST_DAYS: Final = 1e9
+"""Days are counted from any origin, but none is millions of years away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFile:
+    """A file or folder with data, and their day.
+
+    The day counts from any origin; None if it is not given. ``is_date`` says that it was written as
+    a date, so that its origin is that of the calendar.
+    """
+
+    path: Path
+    day: float | None = None
+    is_date: bool = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all of the folder."""
+        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
+
+
+def day_file(text: str) -> DayFile:
+    """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    before, equals, after = text.partition("=")
+    before, day, is_date = before.strip(), None, True
+    try:
+        day = float(date.fromisoformat(before).toordinal())
+    except ValueError:
+        is_date = False
+        if before.isascii() and before.isdecimal() and float(before) < _MOST_DAYS:
+            day = float(before)
+    named = bool(equals) and day is not None
+    path = Path(after if named else text)
+    hint = "; DAY is a number or a date such as 2026-11-20" if equals and not named else ""
+    require(path.exists(), f"{str(path)!r} does not exist{hint}")
+    return DayFile(path=path, day=day, is_date=is_date) if named else DayFile(path=path)
+
+
+def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
+    """The files sorted by day.
+
+    Raises:
+        UsageError: there are several files, of which one has no day, two have the same day,
+            or some have dates and others numbers.
+    """
+    for file in files if len(files) > 1 else ():
+        needs = f"--stats {file.path}: several statistics need their days, such as --stats 1=FILE"
+        spec.refuse(file.day is None, needs)
+    mixed = "--stats: some days are dates and others numbers; give all days in one way"
+    spec.refuse(len({f.is_date for f in files}) > 1, mixed)
+    twice = "--stats: two files are of the same day; give every day once"
+    spec.refuse(len({f.day for f in files}) < len(files), twice)
+    return tuple(sorted(files, key=lambda f: f.day or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +152,6 @@ def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.days import ordered
     from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
     from planner.cli.printing import drift_show as show
 
@@ -134,6 +192,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
+    from planner.cli.inputs import all_readers
     from planner.errors import refuse
     from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
     from planner.profiling.stats import load_stats, some_names

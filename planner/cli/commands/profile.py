@@ -12,7 +12,6 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import FILE, Batches, Texts, count, quantity
 from planner.report.base import Fact, Kind, Section, format_cell
@@ -103,6 +102,7 @@ def command(
       shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
+    from planner.cli.inputs import all_readers
     from planner.cli.output import check_file
     from planner.profiling import profiler
     from planner.profiling import stats as statistics

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_folder, files_set
+from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
 from planner.report.base import Fact, Section, by_place
 from planner.support.cores import usable_cores
@@ -110,12 +110,6 @@ class StudyFlags(spec.Flags):
     dask: Annotated[kinds.Text, "ADDRESS"] = None
     output: kinds.Folder = None
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The values of flags that can be files."""
-        named = (*self.systems, *(text.partition("=")[2] for text in self.models))
-        return tuple(Path(name) for name in named if name)
-
     def effort(self) -> Effort:
         """How much the study shall do."""
         from planner.study import Effort
@@ -177,10 +171,11 @@ def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> in
     from planner.study.figures import Operation
     from planner.study.space import Space
     from planner.study.study import Study
+    from planner.support.processes import WorkerPool, dask_client
 
     output = flags.output
     if output is not None:
-        _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
+        _check_output(output, (workload, *files_of(flags, workload)))
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
     with_usual = not flags.is_grid and flags.smallest_for is None
@@ -188,10 +183,18 @@ def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> in
     for text in left_out:
         console.remark(settings, text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
-
-    journal = _journal(output)
+    journal = None
+    if output is not None:
+        journal = output / JOURNAL_FILE
+        with writing(output):
+            behind_links(output).mkdir(parents=True, exist_ok=True)
+    where: AbstractContextManager[Any] = nullcontext()
+    if flags.dask is not None:
+        where = dask_client(flags.dask)
+    elif processes > 1:
+        where = WorkerPool(processes)
     with StopOnInterrupt() as stop:
-        with _place(flags.dask, processes) as place, writing(journal or Path("the study")):
+        with where as place, writing(journal or Path("the study")):
             found = Study(
                 space,
                 flags.effort(),
@@ -203,36 +206,9 @@ def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> in
             )
             with console.bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        given = {
-            *space.knobs,
-            *(["training.batch_size_per_rank"] if flags.global_batch_sizes else []),
-        }
+        given = {*space.knobs, "training.batch_size_per_rank" if flags.global_batch_sizes else ""}
         assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
         return _deliver(settings, found, stop, output, _warnings(load, flags, space.knobs), assumed)
-
-
-def _journal(output: Path | None) -> Path | None:
-    """The journal in the output folder, which is made; None if there is no such folder."""
-    if output is None:
-        return None
-    with writing(output):
-        behind_links(output).mkdir(parents=True, exist_ok=True)
-    return output / JOURNAL_FILE
-
-
-@contextmanager
-def _place(dask: str | None, processes: int) -> Iterator[Any]:
-    """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.processes import WorkerPool, dask_client
-
-    if dask is not None:
-        with dask_client(dask) as client:
-            yield client
-    elif processes == 1:
-        yield None
-    else:
-        with WorkerPool(processes) as pool:
-            yield pool
 
 
 def _files(workload: Path, flags: StudyFlags) -> Files:
@@ -338,10 +314,10 @@ def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple
     file = load.file(())
     found = left_open(file, reserve="memory.reserve" in knobs)
     systems = [io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems]
-    told = [
+    told = (
         unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration)) for t in systems
-    ]
-    return (*found, *(text for text in told if text))
+    )
+    return (*found, *filter(None, told))
 
 
 def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:

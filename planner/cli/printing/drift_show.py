@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels import units
+from planner.cli.commands.drift import DayFile
 from planner.cli.console import Settings
-from planner.cli.days import DayFile
 from planner.drift.changes import Assessment, IndexFigures, TableChange, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.status import Status
