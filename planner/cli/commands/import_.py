@@ -14,6 +14,7 @@ from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
 from planner.errors import refuse
+from planner.report.base import Section
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -131,15 +132,11 @@ def tables(
         text = io.read_template()
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
-    if settings.json:
-        told = {"warnings": list(warnings)} if warnings else {}
-        console.write_json({"written": str(path), **told})
-        return 0
-    console.write_data(f"Wrote {console.shown_paths((path,))}\n")
-    console.warn(settings, warnings)
-    console.remark(
-        settings, f"next: shardplan plan {console.typed(path)} --system h100_sxm --gpus 8 -o run1"
-    )
+    wrote = Section("", notes=(f"Wrote {path}",))
+    console.tell(settings, {"written": str(path)}, (wrote,), warnings or None)
+    if not settings.json:
+        then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
+        console.remark(settings, f"next: shardplan plan {then}")
     return 0
 
 
@@ -364,29 +361,28 @@ def finish(
         refuse(f"{plan}: is named for both the workload and the plan; name two files")
     if output is not None:
         texts[output] = text
-    elif not settings.json and not only_plan:
-        console.write_data(text)
     write_texts_atomic(texts)
     if settings.json:
-        console.write_json(
-            {
-                "source": imported.source,
-                "files": [str(path) for path in texts],
-                "tables": len(workload.tables),
-                "weight_bytes": workload.weight_bytes,
-                "batch_size_per_rank": workload.batch_size_per_rank,
-                "world_size": imported.world_size,
-                "assumed": assumed,
-                "left_out": list(imported.unsaid),
-            }
-        )
+        told = {
+            "source": imported.source,
+            "files": [str(path) for path in texts],
+            "tables": len(workload.tables),
+            "weight_bytes": workload.weight_bytes,
+            "batch_size_per_rank": workload.batch_size_per_rank,
+            "world_size": imported.world_size,
+            "assumed": assumed,
+            "left_out": imported.unsaid,
+        }
+        console.write_json(told)
+    elif output is None and not only_plan:
+        console.write_data(text)
     where = f"; written to {console.shown_paths(texts)}" if texts else ""
-    lines = [
+    lines = (
         f"{counted(len(workload.tables), 'table')}, {format_bytes(workload.weight_bytes)}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, from "
-        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}"
-    ]
-    lines += [f"  {key}: {what}" for key, what in assumed.items()]
-    lines += [f"  left out: {what}" for what in imported.unsaid]
+        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}",
+        *(f"  {key}: {what}" for key, what in assumed.items()),
+        *(f"  left out: {what}" for what in imported.unsaid),
+    )
     console.remark(settings, "\n".join(lines))
     return 0
