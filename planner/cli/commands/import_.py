@@ -144,7 +144,7 @@ def tables(
 def collectives(
     settings: console.Settings,
     ranks: LogFlags,
-    logs: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
+    logs: tuple[Path, ...],
     output: Output = None,
     name: Annotated[str, click.STRING] = "imported",
 ) -> int:

@@ -83,11 +83,7 @@ class ProfileFlags(spec.Flags):
 
 
 @spec.command("Measure index statistics per table from raw indices.")
-def command(
-    settings: console.Settings,
-    flags: ProfileFlags,
-    data: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
-) -> int:
+def command(settings: console.Settings, flags: ProfileFlags, data: tuple[Path, ...]) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -112,10 +108,8 @@ def command(
     options, output = flags.options(), flags.output
     check_file(output)
     readers = all_readers(empty_is_zero=flags.empty != "skip")
-    with (
-        StopOnInterrupt(keeps=False, lost="nothing was written"),
-        console.bars(settings) as progress,
-    ):
+    stop = StopOnInterrupt(keeps=False, lost="nothing was written")
+    with stop, console.bars(settings) as progress:
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]

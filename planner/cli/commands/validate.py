@@ -158,16 +158,6 @@ class RunFlags(spec.Flags):
     codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
     output: Folder = None
 
-    @property
-    def what(self) -> str:
-        """What is compared."""
-        return self.codec or self.models
-
-    @property
-    def title(self) -> str:
-        """The title of what compares two runs of each plan; empty for single runs."""
-        return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
-
     def check(self) -> None:
         """Refuse more than one comparison."""
         spec.refuse(
@@ -206,14 +196,13 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
     for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
         remark(settings, note)
-    found = {} if flags.title else show.rankings(outcomes)
+    found = {} if flags.codec else show.rankings(outcomes)
+    made = show.scores_section(found, outcomes)
+    if flags.codec:
+        title = f"Time with {flags.codec} exchanges over time with fp32"
+        made = show.pairs_section(outcomes, title)
     scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-    made = (
-        show.pairs_section(outcomes, flags.title)
-        if flags.title
-        else show.scores_section(found, outcomes)
-    )
-    tell(settings, {"models": scores, "runs": [asdict(o) for o in outcomes]}, (made,))
+    tell(settings, {"models": scores, "runs": outcomes}, (made,))
     if flags.output is not None:
         for path in show.write_files(flags.output, outcomes, found):
             remark(settings, f"wrote {shown_paths((path,))}")
@@ -231,24 +220,22 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    ranks = flags.ranks
-
     def report(found: Sequence[Outcome]) -> None:
         finished.extend(found)
         progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
-            topology = calibrated_topology(Path(folder), ranks, progress)
+            topology = calibrated_topology(Path(folder), flags.ranks, progress)
         else:
-            topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
+            topology = io.load_system(flags.system, gpus=flags.ranks, gpus_per_host=flags.ranks)
         validate_tasks(
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
-            what=flags.what,
+            what=flags.codec or flags.models,
             progress=report,
         )
 
@@ -259,7 +246,7 @@ def trace(
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
-    traces: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
+    traces: tuple[Path, ...],
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
@@ -279,11 +266,11 @@ def trace(
     pipeline = pipeline_of(inputs.problem)
     measured = [read_trace(path) for path in traces]
     rows = compare_traces(pipeline, inputs.plans[0], measured)
-    told = list(inputs.warnings)
+    told = inputs.warnings
     if inputs.problem.topology.device.name == "cpu":
-        told.append(
+        told += (
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
-            "and those of exchanges also the time that a rank waits for others"
+            "and those of exchanges also the time that a rank waits for others",
         )
     tell(settings, show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
     return 0
