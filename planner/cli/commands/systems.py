@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from costmodels import units
+from costmodels.units import format_bytes, format_rate
 from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import Settings, tell, write_or_print
@@ -75,21 +75,11 @@ def _price(usd: float | None) -> str:
 
 
 _NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
-    ("memory", "hbm_capacity_bytes", "device.hbm_capacity_bytes", units.format_bytes),
-    (
-        "bandwidth",
-        "hbm_bandwidth_bytes_per_s",
-        "device.hbm_bandwidth_bytes_per_s",
-        units.format_rate,
-    ),
+    ("memory", "hbm_capacity_bytes", "device.hbm_capacity_bytes", format_bytes),
+    ("bandwidth", "hbm_bandwidth_bytes_per_s", "device.hbm_bandwidth_bytes_per_s", format_rate),
     ("per host", "gpus_per_host", "local_world_size", str),
-    ("in host", "host_link_bytes_per_s", "host_link.bandwidth_bytes_per_s", units.format_rate),
-    (
-        "network",
-        "network_link_bytes_per_s",
-        "network_link.bandwidth_bytes_per_s",
-        units.format_rate,
-    ),
+    ("in host", "host_link_bytes_per_s", "host_link.bandwidth_bytes_per_s", format_rate),
+    ("network", "network_link_bytes_per_s", "network_link.bandwidth_bytes_per_s", format_rate),
     ("USD/h", "price_usd_per_hour", "price_per_device_usd_per_hour", _price),
 )
 """Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
@@ -102,9 +92,8 @@ def _list(settings: Settings) -> int:
         system = io.load_system(name)
         found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
         data[name] = {**found, "weakest_source": system.weakest_source()}
-        rows.append(
-            (name, *(write(found[key]) for _, key, _, write in _NUMBERS), _measured(system))
-        )
+        told = (write(found[key]) for _, key, _, write in _NUMBERS)
+        rows.append((name, *told, _measured(system)))
     titles = (title for title, *_ in _NUMBERS)
     tell(settings, data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
     return 0
