@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -359,3 +360,38 @@ def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
 
     others = (reader for reader in READERS if not isinstance(reader, CriteoTsvReader))
     return (TorchReader(), CriteoTsvReader(empty_is_zero=empty_is_zero), *others)
+
+
+# ------------------------------------------------------------------ commands that train here
+
+
+def require_torchrec(
+    command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
+) -> None:
+    """Refuse to go on without torch and torchrec, or those of them in ``names``.
+
+    Raises:
+        InvalidInputError: one is missing; the message says how to install it.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        errors.refuse(
+            f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
+            "'shardplan check' checks the versions"
+        )
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run under a launcher, because the command starts its own ranks.
+
+    Raises:
+        InvalidInputError: a launcher has started this process as one of several.
+    """
+    from planner.integrations.measure.gloo_ranks import launch_of
+
+    launch = launch_of()
+    if launch is not None and launch.world_size > 1:
+        errors.refuse(
+            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
+            f"{launch.world_size} times: run it by itself, without torchrun"
+        )

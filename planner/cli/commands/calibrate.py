@@ -110,7 +110,7 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
       shardplan plan dlrm.yaml --system my.yaml
     """
-    from planner.cli.environment import require_torchrec
+    from planner.cli.inputs import require_torchrec
     from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
@@ -250,7 +250,7 @@ def _calibrate_ranks(
 ) -> None:
     """Measure CPU ranks; the first one fits their constants and writes their system file."""
     from costmodels.calibration.points import FULL, QUICK
-    from planner.cli.environment import require_torchrec
+    from planner.cli.inputs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 

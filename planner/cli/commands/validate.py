@@ -178,7 +178,7 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
-    from planner.cli.environment import refuse_launcher, require_torchrec
+    from planner.cli.inputs import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_show as show
 
     require_torchrec("validate torchrec")

@@ -11,7 +11,7 @@ import pytest
 
 from costmodels.cpu.exchange import STAGES
 from planner.cli.console import Settings, status_line, stdout_console
-from planner.cli.environment import require_torchrec
+from planner.cli.inputs import require_torchrec
 from planner.cli.printing import validate_show as show
 from planner.errors import InvalidInputError
 from planner.report.terminal import print_sections
@@ -105,7 +105,7 @@ def test_what_a_slower_machine_adds_to_the_errors_is_told() -> None:
 
 
 def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.cli.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.cli.inputs.find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match="pip install 'shardplan\\[torchrec\\]'"):
         require_torchrec("calibrate")
 
