@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from planner.report.base import Fact, Section
 from planner.support.files import write_text_atomic
 from planner.support.text import printable, printable_lines
@@ -46,6 +48,12 @@ class Settings:
     def shows_progress(self) -> bool:
         """Whether progress may be shown: on a terminal, and without ``--quiet``."""
         return not self.json and not self.quiet and sys.stderr.isatty()
+
+
+def settings() -> Settings:
+    """The output flags of the command line that runs."""
+    context = click.get_current_context(silent=True)
+    return Settings() if context is None else context.find_root().obj
 
 
 def stdout_console() -> Console:
@@ -84,18 +92,16 @@ def write_data(text: str) -> None:
     _echo(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def write_or_print(
-    settings: Settings, text: str, data: object, output: Path | None = None, what: str = ""
-) -> None:
+def write_or_print(text: str, data: object, output: Path | None = None, what: str = "") -> None:
     """Write the text of a file, and tell of ``what``; or print it; or print its data as JSON."""
     if output is not None:
         write_text_atomic(output, text)
-    if settings.json:
+    if settings().json:
         write_json(data)
     elif output is None:
         write_data(text)
     if output is not None:
-        remark(settings, f"{what} written to {shown_paths((output,))}")
+        remark(f"{what} written to {shown_paths((output,))}")
 
 
 def complain(text: str) -> None:
@@ -104,9 +110,9 @@ def complain(text: str) -> None:
     say_on_stderr(printable_lines(text))
 
 
-def remark(settings: Settings, text: str) -> None:
+def remark(text: str) -> None:
     """Print lines on stderr, unless ``--quiet`` is set."""
-    if not settings.quiet:
+    if not settings().quiet:
         complain(text)
 
 
@@ -123,10 +129,10 @@ def typed(path: Path) -> str:
     return shlex.quote(text)
 
 
-def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
+def warn(warnings: tuple[str, ...]) -> None:
     """Print warnings as remarks, each once."""
     for text in dict.fromkeys(warnings):
-        remark(settings, f"warning: {text}")
+        remark(f"warning: {text}")
 
 
 def _width() -> int:
@@ -194,7 +200,6 @@ def _to_nowhere(number: int) -> None:
 
 
 def tell(
-    settings: Settings,
     data: Mapping[str, Any],
     sections: Iterable[Section],
     warnings: Sequence[str] | None = None,
@@ -202,29 +207,27 @@ def tell(
     """Print data as one JSON document, or sections; warnings are in the data too."""
     from planner.report.terminal import print_sections
 
-    if settings.json:
+    if settings().json:
         told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
         write_json({**data, **told})
     else:
         print_sections(stdout_console(), sections)
-    warn(settings, tuple(warnings or ()))
+    warn(tuple(warnings or ()))
 
 
 def tell_written(
-    settings: Settings,
     written: Sequence[Path],
     data: Mapping[str, Any],
     sections: Iterable[Section] = (),
     remarks: Sequence[str] = (),
 ) -> None:
     """Name the files that were written, in the data or in the last of the remarks."""
-    tell(settings, {"written": [str(path) for path in written], **data}, sections)
-    if not settings.json:
-        remark(settings, "\n".join((*remarks, f"wrote {shown_paths(written)}")))
+    tell({"written": [str(path) for path in written], **data}, sections)
+    if not settings().json:
+        remark("\n".join((*remarks, f"wrote {shown_paths(written)}")))
 
 
 def result_sections(
-    settings: Settings,
     result: PlanningResult,
     *,
     leave_out: tuple[str, ...] = (),
@@ -236,14 +239,14 @@ def result_sections(
     """
     from planner.report.sections.base import build_sections
 
-    names = None if settings.verbose else ("summary", "moves")
+    names = None if settings().verbose else ("summary", "moves")
     summary, *others = build_sections(result, names)
     facts = [fact for fact in summary.facts if fact.label not in leave_out]
-    if not settings.verbose:
+    if not settings().verbose:
         facts = [fact.first for fact in facts]
     facts.append(Fact("Wrote", tuple(map(str, written))))
-    if not settings.quiet and "Next" not in leave_out:
-        facts.append(Fact("Next", _next_steps(settings, result, written)))
+    if not settings().quiet and "Next" not in leave_out:
+        facts.append(Fact("Next", _next_steps(result, written)))
     return [replace(summary, title="", facts=tuple(facts)), *others]
 
 
@@ -254,9 +257,7 @@ def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section
     return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
 
 
-def _next_steps(
-    settings: Settings, result: PlanningResult, written: Sequence[Path]
-) -> tuple[str, ...]:
+def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, ...]:
     """What to do with a result."""
     from costmodels.uncertainty import host_is_assumed
 
@@ -266,7 +267,7 @@ def _next_steps(
     if topology.fitted is None:
         own = "calibrate --host" if host_is_assumed(topology) else "fit"
         steps.append(f"'shardplan {own}' narrows the interval")
-    if not settings.verbose:
+    if not settings().verbose:
         steps.append("-v prints everything")
     return tuple(steps)
 
@@ -277,9 +278,9 @@ Report = Callable[["SearchProgress"], None]
 
 
 @contextmanager
-def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
     """A callback that changes one line on stderr."""
-    if not settings.shows_progress:
+    if not settings().shows_progress:
         yield lambda _: None
         return
     from rich.text import Text
@@ -289,28 +290,28 @@ def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]
 
 
 @contextmanager
-def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
+def live_progress(objective: str) -> Iterator[Report | None]:
     """A callback that tells how a search goes, or None when progress is not shown."""
     from planner.objectives import objective_class
 
     in_seconds = objective_class(objective).unit == "s"
-    with status_line(settings, "search") as show:
-        if settings.shows_progress:
+    with status_line("search") as show:
+        if settings().shows_progress:
             yield lambda progress: show(progress.line(in_seconds=in_seconds))
         else:
             yield None
 
 
 @contextmanager
-def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
+def bars() -> Iterator[Callable[[str, float, float], None]]:
     """A callback that takes the name of some work, what is done of it, and the whole."""
-    with status_line(settings, "working") as show:
+    with status_line("working") as show:
         yield lambda what, done, total: show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
 
 
 @contextmanager
-def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
+def bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
     """Progress over at least ``total`` items; call it with the name of each finished item."""
     done = itertools.count(1)
-    with status_line(settings, what) as show:
+    with status_line(what) as show:
         yield lambda name: show(f"{next(done)} of {total}, {name}")

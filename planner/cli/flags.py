@@ -43,10 +43,10 @@ def command(
     group: click.Group | None = None,
     headings: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., int]], StrictCommand]:
-    """Make a command of a function, whose first parameter gets the output flags.
+    """Make a command of a function.
 
-    Every other parameter is a dataclass of flags; or a flag, if its type is annotated; or an
-    argument, which is a file unless :func:`argument` says otherwise.
+    Each parameter is a dataclass of flags; or a flag, if its type is annotated; or an argument,
+    which is a file unless :func:`argument` says otherwise.
 
     Args:
         short_help: a line about the command.
@@ -62,7 +62,7 @@ def command(
             for name, cls in taken.items():
                 values[name] = cls(**{n: values.pop(n) for n in inspect.signature(cls).parameters})
                 values[name].check()
-            return function(click.get_current_context().obj, **values)
+            return function(**values)
 
         found = StrictCommand(
             function.__name__.replace("_", "-"),
@@ -99,7 +99,7 @@ def _parameters(made: Any) -> Iterator[click.Parameter]:
             yield _option(name, hint, given.default, told[name])
         elif isinstance(given.default, dict):
             yield click.Argument([name], **{"type": kinds.FILE, **given.default})
-        elif name != "settings":
+        else:
             nargs, is_required = (
                 -1 if get_origin(hint) is tuple else 1,
                 given.default is given.empty,
@@ -328,4 +328,4 @@ OUTPUT: Final = tuple(
         "--debug": "Show the traceback of an error.",
     }.items()
 )
-"""The flags on how much is printed, which change the first argument of a command."""
+"""The flags on how much is printed, which :func:`planner.cli.console.settings` tells."""

@@ -87,7 +87,8 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         }
     kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
     title = "Setups" + (" (* no other equals or beats it in all objectives)" if several else "")
-    return Section.of(title, listed, kept, notes=(f"{_GAP}.",) if kept else ())
+    has_gap = any(column.title == "gap" for column in kept)
+    return Section.of(title, listed, kept, notes=(f"{_GAP}.",) if has_gap else ())
 
 
 def verdict(study: Study, result: SetupResult) -> str:
@@ -362,7 +363,7 @@ def study_page(study: Study, name: str) -> str:
     table = setups_table(study, everything=True)
     if table.rows:
         listed = grid(table.columns, table.rows, marked=len(study.front))
-        body = fill("{{ listed }}<p>{{ note }}.</p>", listed=listed, note=_GAP)
+        body = fill("{{ listed }}<p>{{ notes|join }}</p>", listed=listed, notes=table.notes)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
     return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 

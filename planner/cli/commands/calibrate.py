@@ -10,7 +10,7 @@ import click
 
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, status_line, tell_written, write_data
+from planner.cli.console import remark, settings, status_line, tell_written, write_data
 from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
 
 
 @spec.command("Measure this machine and write a system file.")
-def command(settings: Settings, flags: _Flags) -> int:
+def command(flags: _Flags) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
@@ -124,25 +124,25 @@ def command(settings: Settings, flags: _Flags) -> int:
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
-        return _tell_rows(settings, flags.stored, flags)
+        return _tell_rows(flags.stored, flags)
     require_torchrec("calibrate", ("torch",))
     launch = launch_of()
-    settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
+    settings().quiet = settings().quiet or (launch is not None and launch.rank > 0)
     kind = flags.device
     if kind is None:
         count = sees_gpus()
         kind = "cuda" if count else "cpu"
         why = f"cuda, torch sees {count} GPUs" if count else "cpu, because torch sees no GPU"
-        remark(settings, f"device: {why}")
+        remark(f"device: {why}")
     if flags.host:
-        return _measure_host(settings, flags, kind)
+        return _measure_host(flags, kind)
     if kind == "cuda" and flags.output is not None:
         spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
         locate(flags.system or "", "systems")
-    return _measure(settings, flags, launch, kind)
+    return _measure(flags, launch, kind)
 
 
-def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str) -> int:
+def _measure(flags: _Flags, launch: Launch | None, kind: str) -> int:
     """Measure GPUs or CPU cores; the first rank fits, writes and prints.
 
     Raises:
@@ -158,7 +158,7 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
         "--device cuda",
     )
     if kind == "cpu" and flags.output is not None:
-        _calibrate_ranks(settings, flags, flags.output, launch)
+        _calibrate_ranks(flags, flags.output, launch)
         if flags.rows is None:
             return 0
     rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
@@ -166,14 +166,14 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
     effort = designs.on_a_core(effort) if kind == "cpu" else effort
     job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
-    with status_line(settings, f"{world_size} ranks on {kind}") as progress:
+    with status_line(f"{world_size} ranks on {kind}") as progress:
         write_rows(job, world_size=world_size, launch=launch, progress=progress)
     if launch is not None and launch.rank > 0:
         return 0
-    return _tell_rows(settings, rows, flags if kind == "cuda" else None)
+    return _tell_rows(rows, flags if kind == "cuda" else None)
 
 
-def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
+def _measure_host(flags: _Flags, kind: str) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
     from planner.integrations.host_calls import measure_host
     from planner.integrations.measure.calibrate import sees_gpus
@@ -184,14 +184,14 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     calls = measure_host(kind)
     if flags.output is not None:
         write_host_calls(flags.output, calls)
-    if not settings.json:
+    if not settings().json:
         write_data("\n  ".join(("host:", *calls.lines())) + "\n")
-    if settings.json or flags.output is not None:
-        tell_written(settings, [flags.output] if flags.output else [], asdict(calls))
+    if settings().json or flags.output is not None:
+        tell_written([flags.output] if flags.output else [], asdict(calls))
     return 0
 
 
-def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
+def _tell_rows(rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
     from planner.cli.printing.validate_show import told_errors
     from planner.io.system.measured_rows import read_rows
@@ -204,8 +204,8 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
     if flags is None or flags.output is None:
         words = f"{len(measured.rows)} points measured on {measured.machine()}"
-        shown = (Section("", notes=(words,)),)
-        tell_written(settings, [rows], {**told, "rows": len(measured.rows)}, shown, lines)
+        told |= {"rows": len(measured.rows)}
+        tell_written([rows], told, (Section("", notes=(words,)),), lines)
     else:
         result = fit_and_write(flags.output, flags.system or "", measured)
         told |= {
@@ -222,7 +222,7 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
         shown = _fit_sections(measured.machine(), result)
-        tell_written(settings, result.written, told, shown, lines)
+        tell_written(result.written, told, shown, lines)
     return 0
 
 
@@ -245,9 +245,7 @@ def _fit_sections(machine: str, result: Written) -> tuple[Section, ...]:
     )
 
 
-def _calibrate_ranks(
-    settings: Settings, flags: _Flags, output: Path, launch: Launch | None
-) -> None:
+def _calibrate_ranks(flags: _Flags, output: Path, launch: Launch | None) -> None:
     """Measure CPU ranks; the first one fits their constants and writes their system file."""
     from costmodels.calibration.points import FULL, QUICK
     from planner.cli.inputs import require_torchrec
@@ -257,7 +255,7 @@ def _calibrate_ranks(
     require_torchrec("calibrate")
     world_size = _world_size(flags.ranks, launch, least=_LEAST_CORES)
     effort, words = (QUICK, "quick") if flags.quick else (FULL, "full")
-    with status_line(settings, f"{world_size} ranks") as progress:
+    with status_line(f"{world_size} ranks") as progress:
         progress("measuring")
         points = measure_machine(effort, world_size=world_size, seed=flags.seed, launch=launch)
         if launch is not None and launch.rank > 0:
@@ -267,7 +265,7 @@ def _calibrate_ranks(
     written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
     told = {"machine": machine, "fit": fitted.errors}
-    tell_written(settings, written, told, (_errors(machine, fitted.errors),))
+    tell_written(written, told, (_errors(machine, fitted.errors),))
 
 
 def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:

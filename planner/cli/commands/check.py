@@ -15,7 +15,13 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, assumed_section, stdout_console, tell, write_json
+from planner.cli.console import (
+    assumed_section,
+    settings,
+    stdout_console,
+    tell,
+    write_json,
+)
 from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
 from planner.report.base import Section
@@ -37,7 +43,6 @@ _MARKS = {
 
 @spec.command("List the errors of an input file; without one, check the environment.")
 def command(
-    settings: Settings,
     file: Path | None = None,
     schema: Annotated[str | None, click.Choice(KINDS)] = None,
 ) -> int:
@@ -62,25 +67,25 @@ def command(
     both = file is not None and schema is not None
     spec.refuse(both, "give either FILE or --schema KIND")
     if file is not None:
-        return _check(settings, file)
+        return _check(file)
     if schema is None:
-        return _check_environment(settings)
+        return _check_environment()
 
     write_json(getattr(io, f"{schema}_json_schema")())
     return 0
 
 
-def _check(settings: Settings, file: Path) -> int:
+def _check(file: Path) -> int:
     try:
         kind, summary, warnings, assumed = _told(file)
     except InvalidInputError as error:
-        if not settings.json:
+        if not settings().json:
             raise
         write_json({"ok": False, "file": str(file), "problems": error.problems})
         return 2
     told = {"ok": True, "file": str(file), "kind": kind, "summary": summary, "assumed": assumed}
     found = Section("", notes=(f"OK  {file}: {kind}: {summary}",))
-    tell(settings, told, (found, assumed_section(assumed, None)), warnings)
+    tell(told, (found, assumed_section(assumed, None)), warnings)
     return 0
 
 
@@ -333,24 +338,24 @@ def _minor(version: str) -> str:
     return ".".join(map(str, _numbers(version)[:2])) or version
 
 
-def _check_environment(settings: Settings) -> int:
+def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
     from rich.text import Text
 
     checks = check_environment()
     failed = any(check.level is CheckLevel.FAIL for check in checks)
-    if settings.json:
+    if settings().json:
         write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
         return int(failed)
     console = stdout_console()
     styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if settings.quiet and check.level is CheckLevel.OK:
+        if settings().quiet and check.level is CheckLevel.OK:
             continue
         finding = printable(f"{check.subject:<22} {check.finding}")
         console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
         if check.fix:
             console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
-    if not settings.quiet or failed:
+    if not settings().quiet or failed:
         console.print("some checks failed" if failed else "all checks passed")
     return int(failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, assumed_section, remark, tell
+from planner.cli.console import assumed_section, remark, tell
 from planner.cli.types import Folder, MaybePercent
 
 EXIT_REGRESSION = 1
@@ -13,7 +13,6 @@ EXIT_REGRESSION = 1
 
 @spec.command("Compare plans: time per stage, memory, moved tables.")
 def command(
-    settings: Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     plans: tuple[Path, ...] = spec.argument(nargs=-1, metavar="PLAN PLAN..."),
@@ -59,7 +58,7 @@ def command(
     told = {"fail_over_ratio": fail_over, "failed": failed, "assumed": assumed}
     sections = difference.difference_sections(comparison)
     shown = (*sections, assumed_section(assumed, first.estimate.time.time_s))
-    tell(settings, {**difference.difference_data(comparison), **told}, shown, inputs.warnings)
+    tell({**difference.difference_data(comparison), **told}, shown, inputs.warnings)
     if failed:
-        remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
+        remark(f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
     return EXIT_REGRESSION if failed else 0

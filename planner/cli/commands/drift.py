@@ -12,7 +12,7 @@ from costmodels.errors import require
 from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, shown_paths, tell
+from planner.cli.console import remark, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
 
@@ -114,9 +114,7 @@ class DriftFlags(spec.Flags):
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")
-def command(
-    settings: Settings, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
-) -> int:
+def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags) -> int:
     """Compare the data that a plan was made for with those of today.
 
     Prints what changed in each table, the iteration time of the plan then and now, the time of a
@@ -141,10 +139,10 @@ def command(
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
-    tell(settings, show.as_json(drift), show.drift_sections(settings, drift), warnings)
+    tell(show.as_json(drift), show.drift_sections(drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         io.save_plan(asked.output, drift.latest.result)
-        remark(settings, f"wrote {shown_paths((asked.output,))}")
+        remark(f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, result_sections, tell
+from planner.cli.console import result_sections, settings, tell
 from planner.cli.types import OBJECTIVE
 from planner.report.base import Fact, Section, format_cell
 
@@ -32,7 +32,6 @@ class EstimateFlags(spec.ScenarioFlags):
 
 @spec.command("Price an existing plan.")
 def command(
-    settings: Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     more: EstimateFlags,
@@ -78,9 +77,9 @@ def command(
         scenarios=times,
         assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
     )
-    sections = result_sections(settings, result, leave_out=("Solver", "Verdict"))
+    sections = result_sections(result, leave_out=("Solver", "Verdict"))
     sections.append(Section("", _facts(solver)))
-    tell(settings, result_to_json(result) if settings.json else {}, sections)
+    tell(result_to_json(result) if settings().json else {}, sections)
     return 0 if candidate.memory.fits else 1
 
 

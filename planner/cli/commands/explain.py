@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, assumed_section, bar, tell
+from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import File, Texts, TimeLimit
 from planner.support.text import counted
@@ -58,7 +58,6 @@ def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
 
 @spec.command("What a plan waits for, and which change would help.")
 def command(
-    settings: Settings,
     workload: Path,
     asked: ExplainFlags,
     flags: spec.ProblemFlags,
@@ -97,12 +96,12 @@ def command(
     costs: Sequence[ConstraintCost] = ()
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
-        with bar(settings, "tables", len(names)) as step:
+        with bar("tables", len(names)) as step:
             changes = explainer.changes(progress=step)
         sections += show.change_sections(explainer, changes)
     if asked.prices:
         total = len(relaxed(inputs.problem.constraints)) + 1
-        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+        with StopOnInterrupt(keeps=False) as stop, bar("constraints", total) as step:
             costs = constraint_costs(
                 inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
@@ -112,5 +111,5 @@ def command(
     sections.append(assumed_section(assumed, explainer.plan_time_s))
     data = show.as_json(explainer.plan_time_s, told, changes, costs)
     warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
-    tell(settings, {**data, "assumed": assumed}, sections, warnings)
+    tell({**data, "assumed": assumed}, sections, warnings)
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, tell_written, write_data
+from planner.cli.console import settings, tell_written, write_data
 from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
@@ -32,7 +32,6 @@ def command() -> None:
 
 @spec.command("Kineto traces, one per rank.", command)
 def trace(
-    settings: Settings,
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
@@ -59,7 +58,7 @@ def trace(
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
-    tell_written(settings, [output / name for name in files], {})
+    tell_written([output / name for name in files], {})
     return 0
 
 
@@ -129,7 +128,6 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
     """
 
     def written(
-        settings: Settings,
         workload: Path,
         plan: Path,
         flags: spec.ProblemFlags,
@@ -142,9 +140,9 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
         for program in programs:
             variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
             more["command"] = f"{variable} {program}"
-            if not settings.json:
+            if not settings().json:
                 write_data(f"{variable} \\\n  {program}\n")
-        tell_written(settings, [output], more)
+        tell_written([output], more)
         return 0
 
     written.__name__, written.__doc__ = text_of.__name__, f"{text_of.__doc__}{_OUTPUT}"

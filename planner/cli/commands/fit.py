@@ -59,7 +59,6 @@ def _given_run(text: str) -> GivenRun:
 
 @spec.command("Correct a system by your own measured runs.")
 def command(
-    settings: console.Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     runs: Annotated[
@@ -104,19 +103,18 @@ def command(
     traced = [run for run in measured if run.traces]
     compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
-        warnings += _write(settings, output, inputs, found, len(measured), flags)
+        warnings += _write(output, inputs, found, len(measured), flags)
     sections: list[Section] = []
     for run in traced:
         busiest = max(run.traces, key=lambda t: t.busy_s)
-        shown = run.traces if settings.verbose else (busiest,)
+        shown = run.traces if console.settings().verbose else (busiest,)
         sections += trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
-    console.tell(settings, _as_json(found, traced, compared), sections, warnings)
+    console.tell(_as_json(found, traced, compared), sections, warnings)
     return 0
 
 
 def _write(
-    settings: console.Settings,
     output: Path,
     inputs: Inputs,
     found: Fit,
@@ -136,7 +134,7 @@ def _write(
         num_runs=num_runs,
     )
     then = f"use it with --system {console.typed(output)}"
-    console.remark(settings, f"wrote {console.shown_paths(files)}; {then}")
+    console.remark(f"wrote {console.shown_paths(files)}; {then}")
     if not flags.models:
         return []
     again = " ".join(f"--model {text}" for text in flags.models)

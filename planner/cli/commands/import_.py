@@ -88,7 +88,6 @@ def command() -> None:
 
 @spec.command("A list of tables; or an example to edit.", command)
 def tables(
-    settings: console.Settings,
     path: Path = spec.argument(default="workload.yaml"),
     listed: Annotated[File, "--list"] = None,
     dim: Annotated[int | None, count(16_384)] = None,
@@ -133,16 +132,15 @@ def tables(
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
     wrote = Section("", notes=(f"Wrote {path}",))
-    console.tell(settings, {"written": str(path)}, (wrote,), warnings or None)
-    if not settings.json:
+    console.tell({"written": str(path)}, (wrote,), warnings or None)
+    if not console.settings().json:
         then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
-        console.remark(settings, f"next: shardplan plan {then}")
+        console.remark(f"next: shardplan plan {then}")
     return 0
 
 
 @spec.command("Logs of nccl-tests, rccl-tests and PARAM.", command)
 def collectives(
-    settings: console.Settings,
     ranks: LogFlags,
     logs: tuple[Path, ...],
     output: Output = None,
@@ -169,13 +167,12 @@ def collectives(
     records = read_logs(logs, LogShape(**said, set_name=name))
     data = [{"nodes": r.nodes, **asdict(r.curve)} for r in records]
     what = f"{len(records)} curves"
-    console.write_or_print(settings, curves_text(records), data, output, what)
+    console.write_or_print(curves_text(records), data, output, what)
     return 0
 
 
 @spec.command("A TorchRec plan.", command)
 def torchrec(
-    settings: console.Settings,
     plan: Path,
     flags: ImportFlags,
     shapes: Annotated[
@@ -198,12 +195,11 @@ def torchrec(
 
     if ":" in str(plan) and not plan.exists():
         refuse(f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC")
-    return finish(settings, import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
+    return finish(import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
 
 
 @spec.command("Tables of a TorchRec model, from its Python code.", command)
 def module(
-    settings: console.Settings,
     flags: ImportFlags,
     factory: str = spec.argument(type=click.STRING, metavar="PKG:FUNC"),
     device: Annotated[str, click.Choice(("cuda", "cpu"))] = "cuda",
@@ -238,12 +234,11 @@ def module(
         inputs=inputs,
         autocast=autocast,
     )
-    return finish(settings, imported, flags)
+    return finish(imported, flags)
 
 
 @spec.command("A command line of DLRM.", command)
 def dlrm(
-    settings: console.Settings,
     flags: ImportFlags,
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
@@ -261,12 +256,11 @@ def dlrm(
     """
     from planner.io.importers.dlrm import import_dlrm
 
-    return finish(settings, import_dlrm(words, world_size=gpus), flags)
+    return finish(import_dlrm(words, world_size=gpus), flags)
 
 
 @spec.command("A HugeCTR configuration or plan file.", command)
 def hugectr(
-    settings: console.Settings,
     file: Path,
     flags: ImportFlags,
     plan: File = None,
@@ -298,16 +292,16 @@ def hugectr(
         for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
             own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
             spec.refuse(given is not None, own)
-        return finish(settings, import_hugectr(file, value), flags, read=(file,), plan=plan)
+        return finish(import_hugectr(file, value), flags, read=(file,), plan=plan)
     if workload is None or plan is None:
         refuse(f"{file} is a plan: add --workload with its tables, and --plan for the result")
     tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
-    return finish(settings, imported, flags, read=(file, workload), plan=plan, only_plan=True)
+    return finish(imported, flags, read=(file, workload), plan=plan, only_plan=True)
 
 
 @spec.command("A TBE configuration of FBGEMM.", command)
-def fbgemm(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
+def fbgemm(file: Path, flags: ImportFlags) -> int:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
 
     The file has one configuration, a list of them, or an object of named ones. It gives tables,
@@ -315,22 +309,21 @@ def fbgemm(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
     """
     from planner.io.importers.fbgemm import import_fbgemm
 
-    return finish(settings, import_fbgemm(file), flags, read=(file,))
+    return finish(import_fbgemm(file), flags, read=(file,))
 
 
 @spec.command("A lookup benchmark of PARAM.", command)
-def param(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
+def param(file: Path, flags: ImportFlags) -> int:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
     from planner.io.importers.fbgemm import import_param
 
-    return finish(settings, import_param(file), flags, read=(file,))
+    return finish(import_param(file), flags, read=(file,))
 
 
 def finish(
-    settings: console.Settings,
     imported: Imported,
     flags: ImportFlags,
     *,
@@ -362,7 +355,7 @@ def finish(
     if output is not None:
         texts[output] = text
     write_texts_atomic(texts)
-    if settings.json:
+    if console.settings().json:
         told = {
             "source": imported.source,
             "files": [str(path) for path in texts],
@@ -384,5 +377,5 @@ def finish(
         *(f"  {key}: {what}" for key, what in assumed.items()),
         *(f"  left out: {what}" for what in imported.unsaid),
     )
-    console.remark(settings, "\n".join(lines))
+    console.remark("\n".join(lines))
     return 0

@@ -82,7 +82,6 @@ class PlanFlags(spec.ScenarioFlags):
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
-    settings: console.Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     search: spec.SearchFlags,
@@ -110,14 +109,14 @@ def command(
     start_s = time.perf_counter()
     with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
-        result = _searched(settings, asked, search, more, stop, start_s)
-        _deliver(settings, result, more.output, search.time_limit_s)
+        result = _searched(asked, search, more, stop, start_s)
+        _deliver(result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
             console.complain(f"shardplan: {missed}")
         if stop():
             words = f"stopped by {stop.stopped_by}: this is the best plan so far"
-            console.remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+            console.remark(f"{words} (exit code {EXIT_STOPPED})")
             return EXIT_STOPPED
         return 0 if missed is None else EXIT_GAP
 
@@ -157,7 +156,6 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
 
 
 def _searched(
-    settings: console.Settings,
     asked: Inputs,
     search: spec.SearchFlags,
     more: PlanFlags,
@@ -181,7 +179,7 @@ def _searched(
     steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
     until_s = start_s + (search.time_limit_s or math.inf)
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    with console.live_progress(settings, search.objective) as progress:
+    with console.live_progress(search.objective) as progress:
         result = api.solve(
             asked.problem,
             search=steered,
@@ -202,9 +200,7 @@ def _searched(
     return result
 
 
-def _deliver(
-    settings: console.Settings, result: PlanningResult, output: Path | None, limit_s: float | None
-) -> None:
+def _deliver(result: PlanningResult, output: Path | None, limit_s: float | None) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
     from planner.io.plan.result_json import result_to_json
     from planner.report.run_files import write_run
@@ -216,17 +212,15 @@ def _deliver(
             written = write_run(output, result)
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
-    data = result_to_json(result) if settings.json else {}
-    console.tell(settings, data, console.result_sections(settings, result, written=written))
-    if settings.json and written:
-        console.remark(settings, f"wrote {console.shown_paths(written)}")
+    data = result_to_json(result) if console.settings().json else {}
+    console.tell(data, console.result_sections(result, written=written))
+    if console.settings().json and written:
+        console.remark(f"wrote {console.shown_paths(written)}")
     if problem is not None:
         raise problem
     if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
         cut = f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work"
-        console.remark(
-            settings, f"{cut} was spent: a faster or idler machine may find another plan"
-        )
+        console.remark(f"{cut} was spent: a faster or idler machine may find another plan")
 
 
 _WORTH_TELLING: Final = 0.1

@@ -11,7 +11,7 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, warn, write_or_print
+from planner.cli.console import remark, warn, write_or_print
 from planner.cli.output import check_output
 from planner.cli.types import SYSTEM, Output
 
@@ -51,7 +51,7 @@ class TableFlags(spec.Flags):
 
 
 @spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)
-def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
+def collective(file: Path, flags: TableFlags) -> int:
     """Predict collectives of balanced messages.
 
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
@@ -63,13 +63,13 @@ def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
     table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
-    code = show(settings, table, predict_collectives(table, sized), flags.output)
-    warn(settings, collective_remarks(table, sized))
+    code = show(table, predict_collectives(table, sized), flags.output)
+    warn(collective_remarks(table, sized))
     return code
 
 
 @spec.command("Embedding lookups, forward and backward.", command)
-def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
+def lookup(file: Path, flags: TableFlags) -> int:
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
@@ -88,11 +88,11 @@ def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
 
     table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
     found = predict_lookups(table, io.load_smallest(flags.system))
-    return show(settings, table, found, flags.output)
+    return show(table, found, flags.output)
 
 
 @spec.command("Matrix products of the dense part.", command)
-def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
+def dense(file: Path, flags: TableFlags) -> int:
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,
@@ -103,9 +103,9 @@ def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
 
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
-        remark(settings, "there is no column dtype: every product is taken as fp32")
+        remark("there is no column dtype: every product is taken as fp32")
     found = predict_products(table, io.load_smallest(flags.system))
-    return show(settings, table, found, flags.output)
+    return show(table, found, flags.output)
 
 
 def _read(
@@ -118,7 +118,7 @@ def _read(
     return read_table(file, columns, optional)
 
 
-def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
+def show(table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import OWN_COLUMNS, Predicted, predicted_text
 
@@ -131,5 +131,5 @@ def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Pa
             data.append({**told, "source": p.basis.value})
         else:
             data.append({**told, "reason": p.reason})
-    write_or_print(settings, predicted_text(table, found), data, output, f"{len(found)} rows")
+    write_or_print(predicted_text(table, found), data, output, f"{len(found)} rows")
     return 0

@@ -83,7 +83,7 @@ class ProfileFlags(spec.Flags):
 
 
 @spec.command("Measure index statistics per table from raw indices.")
-def command(settings: console.Settings, flags: ProfileFlags, data: tuple[Path, ...]) -> int:
+def command(flags: ProfileFlags, data: tuple[Path, ...]) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -109,7 +109,7 @@ def command(settings: console.Settings, flags: ProfileFlags, data: tuple[Path, .
     check_file(output)
     readers = all_readers(empty_is_zero=flags.empty != "skip")
     stop = StopOnInterrupt(keeps=False, lost="nothing was written")
-    with stop, console.bars(settings) as progress:
+    with stop, console.bars() as progress:
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
@@ -121,10 +121,10 @@ def command(settings: console.Settings, flags: ProfileFlags, data: tuple[Path, .
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
     if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
-    console.warn(settings, tuple(told))
-    console.tell(settings, json.loads(statistics.stats_text(stats)), _sections(stats, output))
-    if settings.json:
-        console.remark(settings, f"wrote {console.shown_paths((output,))}")
+    console.warn(tuple(told))
+    console.tell(json.loads(statistics.stats_text(stats)), _sections(stats, output))
+    if console.settings().json:
+        console.remark(f"wrote {console.shown_paths((output,))}")
     return 0
 
 

@@ -145,7 +145,7 @@ class StudyFlags(spec.Flags):
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")
-def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> int:
+def command(workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
@@ -181,7 +181,7 @@ def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> in
     with_usual = not flags.is_grid and flags.smallest_for is None
     space = Space(knobs, load, with_usual=with_usual)
     for text in left_out:
-        console.remark(settings, text)
+        console.remark(text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
     journal = None
     if output is not None:
@@ -204,11 +204,11 @@ def command(settings: console.Settings, workload: Path, flags: StudyFlags) -> in
                 journal=journal,
                 place=place,
             )
-            with console.bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
+            with console.bar("searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
         given = {*space.knobs, "training.batch_size_per_rank" if flags.global_batch_sizes else ""}
         assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
-        return _deliver(settings, found, stop, output, _warnings(load, flags, space.knobs), assumed)
+        return _deliver(found, stop, output, _warnings(load, flags, space.knobs), assumed)
 
 
 def _files(workload: Path, flags: StudyFlags) -> Files:
@@ -333,7 +333,6 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
 
 
 def _deliver(
-    settings: console.Settings,
     study: Study,
     stop: StopOnInterrupt,
     output: Path | None,
@@ -355,16 +354,14 @@ def _deliver(
         priced = priced_assumptions(result.problem, result.plan, assumed)
         result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
-    told = io.result_to_json(result) if settings.json and result is not None else None
-    console.tell(settings, _as_json(study, told), _sections(settings, study, result))
-    if result is None or settings.json:
-        console.warn(settings, warnings)
+    told = io.result_to_json(result) if console.settings().json and result is not None else None
+    console.tell(_as_json(study, told), _sections(study, result))
+    if result is None or console.settings().json:
+        console.warn(warnings)
     for text in (*remarks(study), *(f"wrote {console.shown_paths((path,))}" for path in written)):
-        console.remark(settings, text)
+        console.remark(text)
     if stop():
-        console.remark(
-            settings, f"stopped by {stop.stopped_by} after {len(study.results)} searches"
-        )
+        console.remark(f"stopped by {stop.stopped_by} after {len(study.results)} searches")
         return EXIT_STOPPED
     answered = study.smallest_for is None or any(a.found is not None for a in study.answers)
     return 0 if answered else 1
@@ -443,9 +440,7 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _sections(
-    settings: console.Settings, study: Study, result: PlanningResult | None
-) -> Iterator[Section]:
+def _sections(study: Study, result: PlanningResult | None) -> Iterator[Section]:
     from planner.study.compare import recommendation, setups_table, space_parts
 
     if study.smallest_for is not None:
@@ -458,7 +453,7 @@ def _sections(
     if failed:
         yield Section.of("", failed, by_place("failed", "why"))
     if result is not None:
-        yield from console.result_sections(settings, result, leave_out=("Next",))
+        yield from console.result_sections(result, leave_out=("Next",))
     facts = (
         Fact("Recommended", recommendation(study) or ("nothing was found",)),
         Fact("Objective", (", ".join(study.goals),)),

@@ -11,7 +11,7 @@ import click
 from costmodels.units import format_bytes, format_rate
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, tell, write_or_print
+from planner.cli.console import tell, write_or_print
 from planner.cli.types import SYSTEM
 from planner.report.base import Section, by_place
 
@@ -41,12 +41,11 @@ def command(ctx: click.Context) -> int:
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    return _list(ctx.obj)
+    return _list()
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
 def show(
-    settings: Settings,
     name: str = spec.argument(type=SYSTEM),
 ) -> int:
     """Print the file of a system: every number with its unit and its source."""
@@ -57,7 +56,7 @@ def show(
     text = read_text(path)
     io.load_smallest(path)  # it is a system
     ended = text if text.endswith("\n") else f"{text}\n"
-    write_or_print(settings, ended, {"name": name, "text": text})
+    write_or_print(ended, {"name": name, "text": text})
     return 0
 
 
@@ -85,7 +84,7 @@ _NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
 """Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
 
 
-def _list(settings: Settings) -> int:
+def _list() -> int:
     data: dict[str, dict[str, Any]] = {}
     rows = []
     for name in io.names("systems"):
@@ -95,5 +94,5 @@ def _list(settings: Settings) -> int:
         told = (write(found[key]) for _, key, _, write in _NUMBERS)
         rows.append((name, *told, _measured(system)))
     titles = (title for title, *_ in _NUMBERS)
-    tell(settings, data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
+    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
     return 0

@@ -12,7 +12,7 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, shown_paths, status_line, tell
+from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.cli.types import File, Folder
 
@@ -59,9 +59,7 @@ def command() -> None:
 
 
 @spec.command("Systems measured and published by others.", command)
-def published(
-    settings: Settings, what: Annotated[str, click.Choice(tuple(KINDS))] = "systems"
-) -> int:
+def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -107,17 +105,17 @@ def published(
         module, name = KINDS[what].split(".")
         parts = getattr(importlib.import_module(f"planner.validation.{module}"), name)()
         data: dict[str, Any] = {part.name: show.part_json(part) for part in parts}
-        tell(settings, data, show.kind_sections(parts, everything=settings.verbose))
+        tell(data, show.kind_sections(parts, everything=settings().verbose))
     else:
         found = memory_of_steps()
         errors = memory_errors(found)
         data = {"steps": found.to_dict("records"), "errors": errors.to_dict("index")}
-        tell(settings, data, show.memory_sections(found, errors))
+        tell(data, show.memory_sections(found, errors))
     return 0
 
 
 @spec.command("How often 90 % intervals hold measurements.", command)
-def intervals(settings: Settings) -> int:
+def intervals() -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
@@ -130,7 +128,7 @@ def intervals(settings: Settings) -> int:
     found, pairs = coverages(), published_pairs()
     families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
     told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
-    tell(settings, {"families": families, "pairs": told}, interval_sections(found, pairs))
+    tell({"families": families, "pairs": told}, interval_sections(found, pairs))
     return 0
 
 
@@ -168,7 +166,7 @@ class RunFlags(spec.Flags):
 
 
 @spec.command("Train random models here and compare.", command)
-def torchrec(settings: Settings, flags: RunFlags) -> int:
+def torchrec(flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
@@ -183,7 +181,7 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
-    with status_line(settings, "training") as progress:
+    with status_line("training") as progress:
         finished: list[Outcome] = []
         stopped_by = ""
         try:
@@ -195,20 +193,20 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     kinds = list(dict.fromkeys(o.skew for o in finished))
     outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
     for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
-        remark(settings, note)
+        remark(note)
     found = {} if flags.codec else show.rankings(outcomes)
     made = show.scores_section(found, outcomes)
     if flags.codec:
         title = f"Time with {flags.codec} exchanges over time with fp32"
         made = show.pairs_section(outcomes, title)
     scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-    tell(settings, {"models": scores, "runs": outcomes}, (made,))
+    tell({"models": scores, "runs": outcomes}, (made,))
     if flags.output is not None:
         for path in show.write_files(flags.output, outcomes, found):
-            remark(settings, f"wrote {shown_paths((path,))}")
+            remark(f"wrote {shown_paths((path,))}")
     if stopped_by:
         done = outcomes[-1].task + 1
-        remark(settings, f"stopped by {stopped_by} after {done} of {flags.tasks} models")
+        remark(f"stopped by {stopped_by} after {done} of {flags.tasks} models")
         return EXIT_STOPPED
     return 0
 
@@ -242,7 +240,6 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
 
 @spec.command("A profiler's trace of your own run.", command)
 def trace(
-    settings: Settings,
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
@@ -272,5 +269,5 @@ def trace(
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
             "and those of exchanges also the time that a rank waits for others",
         )
-    tell(settings, show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
+    tell(show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
     return 0

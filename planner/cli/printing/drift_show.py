@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from costmodels import units
 from planner.cli.commands.drift import DayFile
-from planner.cli.console import Settings
+from planner.cli.console import settings
 from planner.drift.changes import Assessment, IndexFigures, TableChange, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.status import Status
@@ -91,12 +91,12 @@ def as_json(drift: Drift) -> dict[str, Any]:
     }
 
 
-def drift_sections(settings: Settings, drift: Drift) -> Iterator[Section]:
+def drift_sections(drift: Drift) -> Iterator[Section]:
     """The verdict and its figures, then what changed in each table."""
     yield Section("", _facts(drift))
     if len(drift.days) > 1:
         yield _days(drift)
-    tables = _tables(drift.latest, everything=settings.verbose)
+    tables = _tables(drift.latest, everything=settings().verbose)
     if tables.rows:
         yield tables
 

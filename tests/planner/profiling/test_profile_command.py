@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -245,10 +246,10 @@ def test_a_signal_ends_the_counting(
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with bars(Settings()) as show:
+    with bars() as show:
         show("reading", 1.0, 2.0)
         show("reading", 2.0, 2.0)
-    with bars(Settings(quiet=True)) as show:
+    with click.Context(click.Command(None), obj=Settings(quiet=True)), bars() as show:
         show("reading", 1.0, 2.0)
 
 

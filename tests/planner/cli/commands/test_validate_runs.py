@@ -7,6 +7,7 @@ import io
 from dataclasses import fields, replace
 from pathlib import Path
 
+import click
 import pytest
 
 from costmodels.cpu.exchange import STAGES
@@ -111,7 +112,8 @@ def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_watches_a_quiet_status_line() -> None:
-    with status_line(Settings(quiet=True), "working") as show_status:
+    quiet = click.Context(click.Command(None), obj=Settings(quiet=True))
+    with quiet, status_line("working") as show_status:
         show_status("on it")
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any
 
+import click
 import pytest
 
 from planner.__main__ import run_guarded
@@ -178,7 +179,7 @@ def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with live_progress(Settings(), "iteration") as report:
+    with live_progress("iteration") as report:
         assert report is not None
         report(LINE)
         time.sleep(0.2)
@@ -188,13 +189,13 @@ def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("settings", [Settings(json=True), Settings(quiet=True)])
 def test_progress_is_silent_when_asked(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with live_progress(settings, "iteration") as report:
+    with click.Context(click.Command(None), obj=settings), live_progress("iteration") as report:
         assert report is None
 
 
 def test_progress_is_silent_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with live_progress(Settings(), "iteration") as report:
+    with live_progress("iteration") as report:
         assert report is None
 
 
