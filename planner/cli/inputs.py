@@ -11,7 +11,7 @@ from typing import Final
 
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology
 from costmodels.workload import Workload
 from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
@@ -19,9 +19,10 @@ from planner.cli.types import Share
 from planner.io.constraints import merged
 from planner.options.cuts import rank_batch
 from planner.options.table_limits import broken_constraints
-from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.problem import NO_CONSTRAINTS, PlanningProblem
 from planner.profiling.readers import AbstractReader
 from planner.profiling.stats import load_stats, with_stats
+from planner.rules.group_rules import group_constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,8 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
     """
-    return _inputs(_file(source, flags), flags)
-
-
-def _file(source: Path, flags: ProblemFlags) -> io.WorkloadFile:
-    return io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    return _inputs(file, flags)
 
 
 def _inputs(
@@ -60,7 +58,7 @@ def _inputs(
     problem = PlanningProblem(
         workload=_with_flags(file.workload, topology, flags),
         topology=topology,
-        constraints=_in_group(file.constraints, topology),
+        constraints=group_constraints(file.constraints, topology),
         models=models_named(topology, flags.models),
     )
     batch = flags.batch_size or flags.global_batch_size
@@ -83,7 +81,7 @@ def load_plans(
         InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
             none is given and the workload has tables.
     """
-    file = _file(source, flags)
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     if not paths:
         refuse(
             file.workload.tables,
@@ -125,7 +123,7 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
         return inputs
     problem = inputs.problem
     read = io.load_constraints(path, [t.name for t in problem.workload.tables])
-    added = _in_group(read, problem.topology)
+    added = group_constraints(read, problem.topology)
     alone = replace(problem, constraints=added)
     broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
     warnings = inputs.warnings
@@ -171,8 +169,6 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     Raises:
         InvalidInputError: the job has no such groups.
     """
-    from costmodels.topology import group_topology
-
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()
     for between_hosts in layouts:
@@ -184,15 +180,6 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
         f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
     )
     raise errors.InvalidInputError(message)
-
-
-def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
-    """The constraints of a job as the plan of one of its groups has to keep them."""
-    if topology.whole is None:
-        return constraints
-    from planner.rules.group_rules import group_constraints
-
-    return group_constraints(constraints, topology)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
