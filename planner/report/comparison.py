@@ -154,7 +154,7 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
 def _overview(comparison: Comparison) -> Section:
     first, *others = comparison.plans
     facts = tuple(
-        Fact(label="Verdict", parts=verdict(first, other, sure))
+        Fact("Verdict", verdict(first, other, sure))
         for other, sure in zip(others, comparison.confidences, strict=True)
     )
     plans = comparison.plans

@@ -154,4 +154,4 @@ def _facts(solver: SolverReport) -> tuple[Fact, ...]:
     if not math.isfinite(solver.value):
         value = "has no value: the plan takes more host memory than TorchRec's planner allows"
     source = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
-    return (Fact(label="Objective", parts=(f"{solver.objective} {value}", *source)),)
+    return (Fact("Objective", (f"{solver.objective} {value}", *source)),)

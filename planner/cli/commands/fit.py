@@ -103,7 +103,7 @@ def command(
     traced = [run for run in measured if run.traces]
     compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
-        warnings += _write(output, inputs, found, len(measured), flags)
+        warnings += _write(output, inputs, found, flags)
     sections: list[Section] = []
     for run in traced:
         busiest = max(run.traces, key=lambda t: t.busy_s)
@@ -114,13 +114,7 @@ def command(
     return 0
 
 
-def _write(
-    output: Path,
-    inputs: Inputs,
-    found: Fit,
-    num_runs: int,
-    flags: spec.ProblemFlags,
-) -> list[str]:
+def _write(output: Path, inputs: Inputs, found: Fit, flags: spec.ProblemFlags) -> list[str]:
     """Write the system file; returns what it cannot hold."""
     from planner.io.system.system_writer import write_fitted_system
 
@@ -131,7 +125,7 @@ def _write(
         found.topology,
         found.factors,
         settled_ratio=found.settled_ratio,
-        num_runs=num_runs,
+        num_runs=len(found.errors),
     )
     then = f"use it with --system {console.typed(output)}"
     console.remark(f"wrote {console.shown_paths(files)}; {then}")

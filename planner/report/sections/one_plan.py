@@ -55,7 +55,7 @@ class TimelineSection(
             for stage, share in figures.path_shares(estimate)
             if share >= _SMALLEST_SHARE
         )
-        facts = (Fact(label="By stage", parts=shares or ("none",)),)
+        facts = (Fact("By stage", shares or ("none",)),)
         return Section.of(
             "Critical path",
             estimate.critical_path,
@@ -312,14 +312,12 @@ def _reserve(rank: RankMemory) -> Fact:
     """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
     least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
     more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
-    return Fact(
-        label="Reserve",
-        parts=(
-            f"{base.format_gib(rank.reserved_bytes)} GiB",
-            f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
-            f"here up to {more} GiB",
-        ),
+    parts = (
+        f"{base.format_gib(rank.reserved_bytes)} GiB",
+        f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
+        f"here up to {more} GiB",
     )
+    return Fact("Reserve", parts)
 
 
 def purposes_bytes(rank: RankMemory) -> dict[str, float]:
