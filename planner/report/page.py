@@ -22,8 +22,6 @@ from planner.support.text import printable
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-_TALL_ROWS = 24
-"""A table with more rows than this scrolls in a box of its own."""
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
 
@@ -148,7 +146,6 @@ def grid(
         rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
         css=css,
         ident=ident,
-        tall=len(rows) > _TALL_ROWS,
         marked=marked,
     )
 

@@ -340,10 +340,6 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
 
 # ------------------------------------------------------------------ traffic
 
-_MOST_WITH_TEXT = 16
-_STRONG = 0.85
-"""From this share of the highest value on, the ground is so dark that the text is light."""
-
 
 @final
 class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic"):
@@ -372,8 +368,6 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         return block(
             "traffic",
             unit="hosts" if names[0].startswith("host") else "ranks",
-            dense=len(groups) > _MOST_WITH_TEXT,
-            strong=_STRONG,
             heads=[name.rpartition(" ")[2] for name in names],
             rows=rows,
             received=[*received, _cell("all", matrix.sum())],
