@@ -18,16 +18,8 @@ _MOST_TICKS: Final = 7
 
 # ------------------------------------------------------------------ bars in lanes
 
-_WIDE: Final = 700
-"""A chart narrower than this many pixels scrolls in its box; labels fit at this width."""
-_NARROW: Final = 350
-"""The same for charts without labels in their bars: the width of a telephone."""
-_GUTTER: Final = 118
-"""Width of the lane labels at the left of the chart, in pixels."""
 _CHARACTER: Final = 6.2
 """Mean width of a character of a bar label in the widest font, in pixels."""
-_LANE, _GROUP, _AXIS = 22, 20, 24
-"""Heights of a lane, of a heading above one, and of the axis, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,26 +64,7 @@ def lanes_chart(
 
     Charts with values at the right end have no labels in their bars, and so may be narrow.
     """
-    min_width = _NARROW if value_width else _WIDE
-    room = min_width - _GUTTER - value_width
-    top, placed = 0, []
-    for lane in lanes:
-        top += _GROUP if lane.group else 0
-        placed.append((top, lane, [(bar, bar.label(room)) for bar in lane.bars]))
-        top += _LANE
-    return block(
-        "lanes",
-        c={
-            "label": label,
-            "lanes": placed,
-            "ticks": axis,
-            "height": top + _AXIS,
-            "line": _LANE,
-            "gutter": _GUTTER,
-            "value_width": value_width,
-            "min_width": min_width,
-        },
-    )
+    return block("lanes", label=label, lanes=lanes, ticks=axis, value_width=value_width)
 
 
 def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
