@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 import costmodels
+from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section, format_cell
-from planner.support.text import printable
+from planner.support.text import printable, significant
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -84,7 +85,7 @@ def block(name: str, **values: object) -> Markup:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("planner.report", "html/templates"),
         autoescape=True,
         finalize=_without_control_codes,
@@ -93,6 +94,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.filters["size"] = units.format_bytes
+    made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
+    return made
 
 
 def _without_control_codes(value: object) -> object:

@@ -24,7 +24,6 @@ from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.text import significant
 
 # ------------------------------------------------------------------ timeline
 
@@ -357,27 +356,13 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         names, starts = list(groups), [ranks.start for ranks in groups.values()]
         traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
         matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)
-        highest = float(matrix.max()) or 1.0
-        rows = []
-        for a, row in zip(names, matrix, strict=True):
-            cells = zip(names, row, strict=True)
-            shown = [(*_cell(f"{a} to {b}", value), value / highest) for b, value in cells]
-            rows.append((a, shown, _cell(f"{a} sends", row.sum())))
-        sums = zip(names, matrix.sum(axis=0), strict=True)
-        received = [_cell(f"{a} receives", value) for a, value in sums]
         return block(
             "traffic",
             unit="hosts" if names[0].startswith("host") else "ranks",
-            heads=[name.rpartition(" ")[2] for name in names],
-            rows=rows,
-            received=[*received, _cell("all", matrix.sum())],
+            names=names,
+            matrix=matrix,
             by_rank=len(groups) == world,
         )
-
-
-def _cell(entity: str, num_bytes: float) -> tuple[str, str]:
-    """MiB as text, and the text for a pointer on it."""
-    return significant(num_bytes / units.MIB), f"{entity}: {units.format_bytes(num_bytes)}"
 
 
 # ------------------------------------------------------------------ tables
