@@ -9,7 +9,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from markupsafe import Markup
 import costmodels
 from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section, format_cell
-from planner.support.text import printable, significant
+from planner.support.text import counted, printable, significant
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -94,8 +94,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["size"] = units.format_bytes
+    made.filters |= {kind.name.lower(): partial(format_cell, kind) for kind in Kind}
     made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
+    made.filters["counted"] = counted
     return made
 
 
