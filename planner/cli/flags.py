@@ -306,8 +306,7 @@ class ScenarioFlags(Flags):
 # ------------------------------------------------------------------ the output
 
 
-def _store(name: str, ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
+def _store(name: str, ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
         setattr(ctx.obj, name, True)
 

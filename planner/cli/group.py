@@ -28,9 +28,8 @@ class LazyGroup(click.Group):
     }
     """The headings of the help; commands that are not named here are under ``Others``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
-        del ctx
         return [name for names in self._named().values() for name in names]
 
     def _named(self) -> dict[str, list[str]]:
@@ -42,9 +41,8 @@ class LazyGroup(click.Group):
         }
         return {**found, "Others": list(left)}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""
-        del ctx
         files = _files()
         if cmd_name not in files:
             return None

@@ -56,10 +56,9 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
+        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin with what was typed; files if there are none."""
-        del ctx, param
         if self.names is None:
             return []
         return matching(self.names(), incomplete) or [CompletionItem(incomplete, type="file")]

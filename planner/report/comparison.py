@@ -298,8 +298,8 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         ),
         *(
             part.block(drawn, of=plan.name, number=f"-{i}")
-            for part in parts()
+            for part in parts(longest_s)
             for i, plan in enumerate(comparison.plans, 1)
-            if (drawn := part.draw_plan(plan, comparison.pipeline, longest_s))
+            if (drawn := part.draw_plan(plan, comparison.pipeline))
         ),
     )

@@ -45,22 +45,23 @@ class AbstractReportSection(ABC):  # each method has a default
         words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Section"))
         cls.name = "_".join(words).lower()
 
+    def __init__(self, scale_s: float = 0.0) -> None:
+        """Keep the least length of an axis of time, which pages of several plans share."""
+        self.scale_s = scale_s
+
     def build(self, result: PlanningResult) -> Section | None:
         """Facts and rows for one planning result; None for a part that only the page has."""
         del result
         return None
 
-    def draw_plan(
-        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
-    ) -> Markup | None:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup | None:
         """Charts of one plan, which pages of several plans show too; None if the part has none.
 
         Args:
             plan: the plan.
             pipeline: prices it.
-            scale_s: least length of an axis of time, which several plans share.
         """
-        del plan, pipeline, scale_s
+        del plan, pipeline
         return None
 
     def draw(self, result: PlanningResult) -> Markup | None:
@@ -90,11 +91,11 @@ def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
     return tuple(part.block(body) for part, body in drawn if body)
 
 
-def parts() -> list[AbstractReportSection]:
-    """All parts, in their order."""
+def parts(scale_s: float = 0.0) -> list[AbstractReportSection]:
+    """All parts, in their order, with the least length of an axis of time."""
     package = importlib.import_module(_PACKAGE)
     for file in discovery.names(package):
         discovery.load(package, file, AbstractReportSection)
     kinds = AbstractReportSection.__subclasses__()
-    own = [kind() for kind in kinds if kind.__module__.startswith(_PACKAGE)]
+    own = [kind(scale_s) for kind in kinds if kind.__module__.startswith(_PACKAGE)]
     return sorted(own, key=lambda part: part.order)

@@ -68,11 +68,10 @@ class TimelineSection(
             facts=facts,
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, _pipeline: CostPipeline) -> Markup:
         """The critical path, and a lane for each stream of the notable ranks."""
-        del pipeline
         estimate = plan.estimate
-        end_s = max(length_s(estimate), scale_s)
+        end_s = max(length_s(estimate), self.scale_s)
         ranks = figures.notable_ranks(estimate)
         path = tuple(
             _bar(
@@ -170,9 +169,8 @@ class StagesSection(
             notes=(note,),
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, _pipeline: CostPipeline) -> Markup:
         """A stacked bar for each rank, or for the busiest."""
-        del pipeline, scale_s
         families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
@@ -271,9 +269,8 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             notes=notes,
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup:
         """A bar for each rank, or for the fullest of each group of ranks."""
-        del scale_s
         groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
         fullest = {
             name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
@@ -344,11 +341,8 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
 class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic"):
     """A matrix of ranks, or of hosts if there are many ranks; only on the page."""
 
-    def draw_plan(
-        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
-    ) -> Markup | None:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup | None:
         """The matrix of one plan, unless there is a single rank."""
-        del scale_s
         world = pipeline.topology.world_size
         if world == 1:
             return None
