@@ -94,8 +94,10 @@ def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
 def parts(scale_s: float = 0.0) -> list[AbstractReportSection]:
     """All parts, in their order, with the least length of an axis of time."""
     package = importlib.import_module(_PACKAGE)
-    for file in discovery.names(package):
+    files = discovery.names(package)
+    for file in files:
         discovery.load(package, file, AbstractReportSection)
+    modules = {f"{_PACKAGE}.{file}" for file in files}
     kinds = AbstractReportSection.__subclasses__()
-    own = [kind(scale_s) for kind in kinds if kind.__module__.startswith(_PACKAGE)]
+    own = [kind(scale_s) for kind in kinds if kind.__module__ in modules]
     return sorted(own, key=lambda part: part.order)
