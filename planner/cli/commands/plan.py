@@ -64,12 +64,6 @@ class PlanFlags(spec.ScenarioFlags):
     output: Folder = None
     force: bool = False
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that the flags name."""
-        named = (self.stats, self.constraints, self.plan_in_use, *self.scenarios)
-        return tuple(path for path in named if path is not None)
-
     def check(self) -> None:
         """Refuse flags that have no effect without another one."""
         limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
@@ -133,8 +127,8 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     from planner.profiling.stats import load_stats, with_stats
 
     if more.output is not None:
-        named = (source, *more.files, *files_of(flags, source))
-        check_folder(more.output, named, force=more.force)
+        named = filter(None, (more.stats, more.constraints, more.plan_in_use, *more.scenarios))
+        check_folder(more.output, (source, *named, *files_of(flags, source)), force=more.force)
     loaded = load_problem(source, flags)
     inputs = with_constraints(loaded, more.constraints)
     problem, warnings = inputs.problem, inputs.warnings
