@@ -200,9 +200,7 @@ def _to_nowhere(number: int) -> None:
 
 
 def tell(
-    data: Mapping[str, Any],
-    sections: Iterable[Section],
-    warnings: Sequence[str] | None = None,
+    data: Mapping[str, Any], sections: Iterable[Section], warnings: Sequence[str] | None = None
 ) -> None:
     """Print data as one JSON document, or sections; warnings are in the data too."""
     from planner.report.terminal import print_sections
@@ -228,10 +226,7 @@ def tell_written(
 
 
 def result_sections(
-    result: PlanningResult,
-    *,
-    leave_out: tuple[str, ...] = (),
-    written: tuple[Path, ...] = (),
+    result: PlanningResult, *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
 ) -> list[Section]:
     """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
 

@@ -39,9 +39,7 @@ class Flags:
 
 
 def command(
-    short_help: str,
-    group: click.Group | None = None,
-    headings: Mapping[str, str] | None = None,
+    short_help: str, group: click.Group | None = None, headings: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., int]], StrictCommand]:
     """Make a command of a function.
 
@@ -96,7 +94,7 @@ def _parameters(made: Any) -> Iterator[click.Parameter]:
         if _is_flags(hint):
             yield from _parameters(hint)
         elif hint is bool or get_origin(hint) is Annotated:
-            yield _option(name, hint, given.default, told[name])
+            yield _option(name, hint, given.default, told.get(name, ""))
         elif isinstance(given.default, dict):
             yield click.Argument([name], **{"type": kinds.FILE, **given.default})
         else:

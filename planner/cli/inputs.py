@@ -249,11 +249,7 @@ _SAYS: Final = {
 
 
 def _made_otherwise(
-    path: Path,
-    plan: io.SavedPlan,
-    first: str | None,
-    problem: PlanningProblem,
-    flags: ProblemFlags,
+    path: Path, plan: io.SavedPlan, first: str | None, problem: PlanningProblem, flags: ProblemFlags
 ) -> list[str]:
     """That a plan was made for another system, batch or pipeline, where no flag asks for one.
 

@@ -15,13 +15,7 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import (
-    assumed_section,
-    settings,
-    stdout_console,
-    tell,
-    write_json,
-)
+from planner.cli.console import assumed_section, settings, stdout_console, tell, write_json
 from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
 from planner.report.base import Section
@@ -43,8 +37,7 @@ _MARKS = {
 
 @spec.command("List the errors of an input file; without one, check the environment.")
 def command(
-    file: Path | None = None,
-    schema: Annotated[str | None, click.Choice(KINDS)] = None,
+    file: Path | None = None, schema: Annotated[str | None, click.Choice(KINDS)] = None
 ) -> int:
     """Read a workload, system, constraint or plan file and list every error with its line.
 

@@ -32,10 +32,7 @@ class EstimateFlags(spec.ScenarioFlags):
 
 @spec.command("Price an existing plan.")
 def command(
-    workload: Path,
-    flags: spec.ProblemFlags,
-    more: EstimateFlags,
-    plan: Path | None = None,
+    workload: Path, flags: spec.ProblemFlags, more: EstimateFlags, plan: Path | None = None
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 

@@ -58,10 +58,7 @@ def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
 
 @spec.command("What a plan waits for, and which change would help.")
 def command(
-    workload: Path,
-    asked: ExplainFlags,
-    flags: spec.ProblemFlags,
-    plan: Path | None = None,
+    workload: Path, asked: ExplainFlags, flags: spec.ProblemFlags, plan: Path | None = None
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 

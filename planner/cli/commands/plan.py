@@ -76,10 +76,7 @@ class PlanFlags(spec.ScenarioFlags):
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
-    workload: Path,
-    flags: spec.ProblemFlags,
-    search: spec.SearchFlags,
-    more: PlanFlags,
+    workload: Path, flags: spec.ProblemFlags, search: spec.SearchFlags, more: PlanFlags
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
@@ -150,11 +147,7 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
 
 
 def _searched(
-    asked: Inputs,
-    search: spec.SearchFlags,
-    more: PlanFlags,
-    stop: StopOnInterrupt,
-    start_s: float,
+    asked: Inputs, search: spec.SearchFlags, more: PlanFlags, stop: StopOnInterrupt, start_s: float
 ) -> PlanningResult:
     """The plan, with what the inputs leave open and everything that further flags ask for.
 

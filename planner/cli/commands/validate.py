@@ -239,12 +239,7 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
 
 
 @spec.command("A profiler's trace of your own run.", command)
-def trace(
-    workload: Path,
-    plan: Path,
-    flags: spec.ProblemFlags,
-    traces: tuple[Path, ...],
-) -> int:
+def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Path, ...]) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
     Give one file for each rank that you have. Kernels belong to the stage of the host's call that
