@@ -9,14 +9,7 @@ from typing import Any
 
 from costmodels import units
 from costmodels.sharding import TablePlacement
-from planner.explain.explainer import (
-    MORE_MEMORY,
-    Change,
-    ConstraintCost,
-    Explainer,
-    OptionCost,
-    TableExplanation,
-)
+from planner.explain import explainer as why
 from planner.report import figures
 from planner.report.base import Section, by_place
 
@@ -25,9 +18,9 @@ _MOST_OPTIONS = 24
 
 def as_json(
     plan_time_s: float,
-    tables: Sequence[TableExplanation],
-    changes: Sequence[Change],
-    costs: Sequence[ConstraintCost],
+    tables: Sequence[why.TableExplanation],
+    changes: Sequence[why.Change],
+    costs: Sequence[why.ConstraintCost],
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
     told = [
@@ -40,7 +33,7 @@ def as_json(
 
 
 def _plain(
-    item: OptionCost | Change, placed: TablePlacement, **placements: TablePlacement
+    item: why.OptionCost | why.Change, placed: TablePlacement, **placements: TablePlacement
 ) -> dict[str, Any]:
     """The figures of an item, its placements in words, and the ranks where it puts the table."""
     figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
@@ -57,7 +50,7 @@ def cut(placement: TablePlacement) -> str:
     return f"{kind}, {figures.kernel_name(placement)}"
 
 
-def table_section(explanation: TableExplanation) -> Section:
+def table_section(explanation: why.TableExplanation) -> Section:
     """The fastest options, with the plan's own among them, and what leaves others out."""
     options = explanation.options
     shown = options[:_MOST_OPTIONS]
@@ -102,7 +95,7 @@ def _changed(ratio: float) -> str:
     return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
 
 
-def change_sections(explainer: Explainer, changes: Sequence[Change]) -> Iterator[Section]:
+def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> Iterator[Section]:
     """What the iteration waits for, and the best change of each table."""
     estimate_s = explainer.plan_time_s
     waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
@@ -133,14 +126,16 @@ def change_sections(explainer: Explainer, changes: Sequence[Change]) -> Iterator
         )
 
 
-def costs_section(costs: Sequence[ConstraintCost]) -> Section:
+def costs_section(costs: Sequence[why.ConstraintCost]) -> Section:
     """What dropping each constraint gains over a search that keeps them all, which comes first."""
     kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
     kept = "nothing fits" if kept_s is None else units.format_time(kept_s)
     rows = [("with all constraints", kept, "", "")]
     rows += [
         (
-            f"with {c.constraint}" if c.constraint == MORE_MEMORY else f"without {c.constraint}",
+            f"with {c.constraint}"
+            if c.constraint == why.MORE_MEMORY
+            else f"without {c.constraint}",
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
             "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
             "cut" if c.is_cut else "",
