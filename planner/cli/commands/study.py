@@ -171,7 +171,6 @@ def command(workload: Path, flags: StudyFlags) -> int:
     from planner.study.figures import Operation
     from planner.study.space import Space
     from planner.study.study import Study
-    from planner.support.processes import WorkerPool, dask_client
 
     output = flags.output
     if output is not None:
@@ -188,13 +187,8 @@ def command(workload: Path, flags: StudyFlags) -> int:
         journal = output / JOURNAL_FILE
         with writing(output):
             behind_links(output).mkdir(parents=True, exist_ok=True)
-    where: AbstractContextManager[Any] = nullcontext()
-    if flags.dask is not None:
-        where = dask_client(flags.dask)
-    elif processes > 1:
-        where = WorkerPool(processes)
     with StopOnInterrupt() as stop:
-        with where as place, writing(journal or Path("the study")):
+        with _place(flags.dask, processes) as place, writing(journal or Path("the study")):
             found = Study(
                 space,
                 flags.effort(),
@@ -209,6 +203,15 @@ def command(workload: Path, flags: StudyFlags) -> int:
         given = {*space.knobs, "training.batch_size_per_rank" if flags.global_batch_sizes else ""}
         assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
         return _deliver(found, stop, output, _warnings(load, flags, space.knobs), assumed)
+
+
+def _place(dask: str | None, processes: int) -> AbstractContextManager[Any]:
+    """Where searches run: a Dask cluster, a pool of processes, or this process."""
+    from planner.support.processes import WorkerPool, dask_client
+
+    if dask is not None:
+        return dask_client(dask)
+    return WorkerPool(processes) if processes > 1 else nullcontext()
 
 
 def _files(workload: Path, flags: StudyFlags) -> Files:
