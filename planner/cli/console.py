@@ -61,11 +61,6 @@ def stdout_console() -> Console:
     return _console(sys.stdout)
 
 
-def stderr_console() -> Console:
-    """A console for progress and remarks."""
-    return _console(sys.stderr)
-
-
 def _console(file: TextIO) -> Console:
     from rich.console import Console
 
@@ -280,7 +275,7 @@ def status_line(text: str) -> Iterator[Callable[[str], None]]:
         return
     from rich.text import Text
 
-    with stderr_console().status(text, spinner="line") as status:
+    with _console(sys.stderr).status(text, spinner="line") as status:
         yield lambda now: status.update(Text(printable(f"{text}: {now}")))
 
 
