@@ -57,11 +57,12 @@ def settings() -> Settings:
 
 
 def stdout_console() -> Console:
-    """A console for results, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
-    return _console(sys.stdout)
+    """The console for results."""
+    return console_of(sys.stdout)
 
 
-def _console(file: TextIO) -> Console:
+def console_of(file: TextIO) -> Console:
+    """A console on a stream, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
     from rich.console import Console
 
     # Without a height, rich uses 80 columns if TERM is dumb.
@@ -275,7 +276,7 @@ def status_line(text: str) -> Iterator[Callable[[str], None]]:
         return
     from rich.text import Text
 
-    with _console(sys.stderr).status(text, spinner="line") as status:
+    with console_of(sys.stderr).status(text, spinner="line") as status:
         yield lambda now: status.update(Text(printable(f"{text}: {now}")))
 
 

@@ -235,7 +235,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not console.stdout_console().no_color
     monkeypatch.setenv("NO_COLOR", "1")
     assert console.stdout_console().no_color
-    assert console.stdout_console().no_color
+    assert console.console_of(sys.stderr).no_color
 
 
 def test_values_already_read_pass_through() -> None:
