@@ -58,7 +58,7 @@ def trace(
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
-    tell_written([output / name for name in files], {})
+    tell_written([output], {"written": [str(output / name) for name in files]})
     return 0
 
 

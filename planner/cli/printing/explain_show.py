@@ -64,7 +64,8 @@ def table_section(explanation: why.TableExplanation) -> Section:
         title += f"; {len(shown)} are shown, --json has all"
     notes = []
     if explanation.rules:
-        notes = [f"Constraints on {explanation.table} that leave out others:", *explanation.rules]
+        notes = [f"Constraints on {explanation.table} that leave out others:"]
+        notes += [f" {rule}" for rule in explanation.rules]
     if explanation.num_stuck:
         told = "more options have no place beside the other tables under these constraints"
         notes.append(f"{explanation.num_stuck} {told}")
