@@ -9,15 +9,15 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.cli.console import Settings
+from planner.cli.console import Settings, bars
 from planner.cli.interrupt import signals_interrupt
-from planner.cli.progress import bars
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
@@ -246,10 +246,10 @@ def test_a_signal_ends_the_counting(
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with bars(Settings()) as show:
+    with bars() as show:
         show("reading", 1.0, 2.0)
         show("reading", 2.0, 2.0)
-    with bars(Settings(quiet=True)) as show:
+    with click.Context(click.Command(None), obj=Settings(quiet=True)), bars() as show:
         show("reading", 1.0, 2.0)
 
 
