@@ -1,4 +1,4 @@
-"""Prints results to stdout, and everything else to stderr.
+"""Prints results to stdout, and everything else to stderr: remarks, and progress on a terminal.
 
 No other file of the command line prints. Names from files reach a terminal only through
 :mod:`planner.support.text`, here and in the renderer of reports.
@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
+from planner.report.base import Fact, Section
 from planner.support.files import write_text_atomic
 from planner.support.text import printable, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.console import Console
+
+    from planner.result import Assumed, PlanningResult
+    from planner.search.base import SearchProgress
 
 MAX_WIDTH = 100
 
@@ -43,17 +50,19 @@ class Settings:
         return not self.json and not self.quiet and sys.stderr.isatty()
 
 
+def settings() -> Settings:
+    """The output flags of the command line that runs."""
+    context = click.get_current_context(silent=True)
+    return Settings() if context is None else context.find_root().obj
+
+
 def stdout_console() -> Console:
-    """A console for results, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
-    return _console(sys.stdout)
+    """The console for results."""
+    return console_of(sys.stdout)
 
 
-def stderr_console() -> Console:
-    """A console for progress and remarks."""
-    return _console(sys.stderr)
-
-
-def _console(file: TextIO) -> Console:
+def console_of(file: TextIO) -> Console:
+    """A console on a stream, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
     from rich.console import Console
 
     # Without a height, rich uses 80 columns if TERM is dumb.
@@ -79,28 +88,16 @@ def write_data(text: str) -> None:
     _echo(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def write_or_print(
-    settings: Settings, text: str, data: object, output: Path | None = None, what: str = ""
-) -> None:
+def write_or_print(text: str, data: object, output: Path | None = None, what: str = "") -> None:
     """Write the text of a file, and tell of ``what``; or print it; or print its data as JSON."""
     if output is not None:
         write_text_atomic(output, text)
-    if settings.json:
+    if settings().json:
         write_json(data)
     elif output is None:
         write_data(text)
     if output is not None:
-        remark(settings, f"{what} written to {shown_paths((output,))}")
-
-
-def say(text: str) -> None:
-    """Print words as a result on stdout; long lines are wrapped on a terminal, not in a pipe."""
-    from planner.report.terminal import wrap
-
-    lines = printable_lines(text).splitlines() or [""]
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
-        lines = [part for line in lines for part in wrap(line, _width())]
-    _echo("\n".join(lines) + "\n")
+        remark(f"{what} written to {shown_paths((output,))}")
 
 
 def complain(text: str) -> None:
@@ -109,9 +106,9 @@ def complain(text: str) -> None:
     say_on_stderr(printable_lines(text))
 
 
-def remark(settings: Settings, text: str) -> None:
+def remark(text: str) -> None:
     """Print lines on stderr, unless ``--quiet`` is set."""
-    if not settings.quiet:
+    if not settings().quiet:
         complain(text)
 
 
@@ -128,18 +125,10 @@ def typed(path: Path) -> str:
     return shlex.quote(text)
 
 
-def report_written(settings: Settings, *paths: Path, **more: object) -> None:
-    """Name the files that a command without other results has written, as JSON or as a remark."""
-    if settings.json:
-        write_json({"written": [str(path) for path in paths], **more})
-    else:
-        remark(settings, f"wrote {shown_paths(paths)}")
-
-
-def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
+def warn(warnings: tuple[str, ...]) -> None:
     """Print warnings as remarks, each once."""
     for text in dict.fromkeys(warnings):
-        remark(settings, f"warning: {text}")
+        remark(f"warning: {text}")
 
 
 def _width() -> int:
@@ -201,3 +190,119 @@ def _to_nowhere(number: int) -> None:
     if sink != number:
         os.dup2(sink, number)
         os.close(sink)
+
+
+# ------------------------------------------------------------------ results
+
+
+def tell(
+    data: Mapping[str, Any], sections: Iterable[Section], warnings: Sequence[str] | None = None
+) -> None:
+    """Print data as one JSON document, or sections; warnings are in the data too."""
+    from planner.report.terminal import print_sections
+
+    if settings().json:
+        told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
+        write_json({**data, **told})
+    else:
+        print_sections(stdout_console(), sections)
+    warn(tuple(warnings or ()))
+
+
+def tell_written(
+    written: Sequence[Path],
+    data: Mapping[str, Any],
+    sections: Iterable[Section] = (),
+    remarks: Sequence[str] = (),
+) -> None:
+    """Name the files that were written, in the data or in the last of the remarks."""
+    tell({"written": [str(path) for path in written], **data}, sections)
+    if not settings().json:
+        remark("\n".join((*remarks, f"wrote {shown_paths(written)}")))
+
+
+def result_sections(
+    result: PlanningResult, *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
+) -> list[Section]:
+    """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
+
+    ``written`` are the files of the run; the last line says what to do next.
+    """
+    from planner.report.sections.base import build_sections
+
+    names = None if settings().verbose else ("summary", "moves")
+    summary, *others = build_sections(result, names)
+    facts = [fact for fact in summary.facts if fact.label not in leave_out]
+    if not settings().verbose:
+        facts = [fact.first for fact in facts]
+    facts.append(Fact("Wrote", tuple(map(str, written))))
+    if not settings().quiet and "Next" not in leave_out:
+        facts.append(Fact("Next", _next_steps(result, written)))
+    return [replace(summary, title="", facts=tuple(facts)), *others]
+
+
+def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section:
+    """One line on what the workload file left open, in the words of ``plan``."""
+    from planner.report.sections.summary import assumed_words
+
+    return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
+
+
+def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, ...]:
+    """What to do with a result."""
+    from costmodels.uncertainty import host_is_assumed
+
+    page = next((path for path in written if path.suffix == ".html"), None)
+    steps = ["-o DIR writes plan and report" if page is None else f"open {page}"]
+    topology = result.problem.topology
+    if topology.fitted is None:
+        own = "calibrate --host" if host_is_assumed(topology) else "fit"
+        steps.append(f"'shardplan {own}' narrows the interval")
+    if not settings().verbose:
+        steps.append("-v prints everything")
+    return tuple(steps)
+
+
+# ------------------------------------------------------------------ progress
+
+Report = Callable[["SearchProgress"], None]
+
+
+@contextmanager
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
+    """A callback that changes one line on stderr."""
+    if not settings().shows_progress:
+        yield lambda _: None
+        return
+    from rich.text import Text
+
+    with console_of(sys.stderr).status(text, spinner="line") as status:
+        yield lambda now: status.update(Text(printable(f"{text}: {now}")))
+
+
+@contextmanager
+def live_progress(objective: str) -> Iterator[Report | None]:
+    """A callback that tells how a search goes, or None when progress is not shown."""
+    from planner.objectives import objective_class
+
+    in_seconds = objective_class(objective).unit == "s"
+    with status_line("search") as show:
+        if settings().shows_progress:
+            yield lambda progress: show(progress.line(in_seconds=in_seconds))
+        else:
+            yield None
+
+
+@contextmanager
+def bars() -> Iterator[Callable[[str, float, float], None]]:
+    """A callback that takes the name of some work, what is done of it, and the whole."""
+    with status_line("working") as show:
+        yield lambda what, done, total: show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress over at least ``total`` items; call it with the name of each finished item."""
+    done = itertools.count(1)
+    with status_line(what) as show:
+        yield lambda name: show(f"{next(done)} of {total}, {name}")

@@ -1,17 +1,19 @@
 """Commands: a field of a dataclass, or a parameter of a function, is a flag with its type and help.
 
-:func:`command` makes a command of a function. Flags that several commands share are here.
+The type says how the value is read. After that stand what the help shows for the value, and the
+names of the flag where they are not that of the field. The help is what the docstring says of the
+field. :func:`command` makes a command of a function. Flags that several commands share are here.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, fields
-from inspect import Parameter, signature
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -22,41 +24,13 @@ if TYPE_CHECKING:
     from planner.settings import SearchSettings
 
 
-def option(text: str, names: str = "", *, default: Any = None, **more: Any) -> Any:
-    """A field that a flag sets; the type of the field says how its value is read.
-
-    Args:
-        text: the help.
-        names: the names of the flag, with blanks between them; else that of the field.
-        default: the value without the flag; a text is read as if it was given.
-        more: further arguments of ``click.Option``, which replace what the type says.
-    """
-    if default is not None:
-        more = {"default": default, "show_default": True} | more
-    return _field(text, names, None if isinstance(default, str) else default, more)
-
-
-def many(text: str, names: str = "", **more: Any) -> Any:
-    """A field with all values of a flag that can be repeated."""
-    return _field(text, names, (), {"multiple": True, **more})
-
-
-def switch(text: str, names: str = "") -> Any:
-    """A field that a flag without a value makes true."""
-    return _field(text, names, False, {"is_flag": True, "type": None, "metavar": None})
-
-
 def argument(**more: Any) -> Any:
     """A parameter that words without a flag set; ``more`` are arguments of ``click.Argument``."""
-    return field(metadata={"argument": more})
-
-
-def _field(text: str, names: str, default: object, more: Mapping[str, Any]) -> Any:
-    return field(default=default, metadata={"names": names, "option": {"help": text, **more}})
+    return more
 
 
 class Flags:
-    """A dataclass whose fields are made by :func:`option` and the functions beside it."""
+    """A dataclass whose fields are flags; one without a default has to be given."""
 
     __slots__ = ()
 
@@ -65,14 +39,12 @@ class Flags:
 
 
 def command(
-    short_help: str,
-    group: click.Group | None = None,
-    headings: Mapping[str, str] | None = None,
+    short_help: str, group: click.Group | None = None, headings: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., int]], StrictCommand]:
-    """Make a command of a function, whose first parameter gets the output flags.
+    """Make a command of a function.
 
-    Every other parameter is a dataclass of flags; or a flag, if :func:`option` or a function beside
-    it makes its default; or an argument, which is a file unless :func:`argument` says otherwise.
+    Each parameter is a dataclass of flags; or a flag, if its type is annotated; or an argument,
+    which is a file unless :func:`argument` says otherwise.
 
     Args:
         short_help: a line about the command.
@@ -81,29 +53,20 @@ def command(
     """
 
     def made(function: Callable[..., int]) -> StrictCommand:
-        hints = get_type_hints(function, include_extras=True)
-        params: list[click.Parameter] = []
-        taken: dict[str, type[Flags]] = {}
-        for given in list(signature(function).parameters.values())[1:]:
-            hint = hints[given.name]
-            if isinstance(hint, type) and issubclass(hint, Flags):
-                taken[given.name] = hint
-                params += _options(hint)
-            else:
-                params.append(_parameter(given.name, hint, given.default))
+        hints = get_type_hints(function)
+        taken = {name: hint for name, hint in hints.items() if _is_flags(hint)}
 
         def called(**values: Any) -> int:
             for name, cls in taken.items():
-                own = fields(cast("Any", cls))
-                values[name] = cls(**{one.name: values.pop(one.name) for one in own})
+                values[name] = cls(**{n: values.pop(n) for n in inspect.signature(cls).parameters})
                 values[name].check()
-            return function(click.get_current_context().obj, **values)
+            return function(**values)
 
         found = StrictCommand(
             function.__name__.replace("_", "-"),
             callback=called,
-            params=[*params, *OUTPUT],
-            help=function.__doc__,
+            params=[*_parameters(function), *OUTPUT],
+            help=re.sub(r"\n\nArgs:(\n {4}.*)+", "", inspect.getdoc(function) or "").strip(),
             short_help=short_help,
         )
         found.headings = headings or {}
@@ -114,23 +77,51 @@ def command(
     return made
 
 
-def _options(cls: type[Flags]) -> list[click.Parameter]:
-    """The flag of each field."""
-    hints = get_type_hints(cls, include_extras=True)
-    return [_parameter(one.name, hints[one.name], one) for one in fields(cast("Any", cls))]
+def _is_flags(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Flags)
 
 
-def _parameter(name: str, hint: Any, given: Any) -> click.Parameter:
-    """What reads a field or parameter from the command line."""
-    said = given.metadata if isinstance(given, Field) else {}
-    if "option" not in said:
-        more = said.get("argument", {"required": given is Parameter.empty})
-        return click.Argument([name], **{"type": kinds.FILE, **more})
-    usual = (kinds.FILE, "FILE") if hint is Path else (click.STRING,)
-    kind, *shown = getattr(hint, "__metadata__", usual)
-    names = said["names"] or f"--{name.replace('_', '-')}"
-    more = {"type": kind, "metavar": next(iter(shown), None), **said["option"]}
-    return click.Option([*names.split(), name], **more)
+def _parameters(made: Any) -> Iterator[click.Parameter]:
+    """The flags and arguments of a function, or the flags of a dataclass and its bases."""
+    hints, told = get_type_hints(made, include_extras=True), dict[str, str]()
+    for one in reversed(getattr(made, "__mro__", (made,))):
+        said = re.findall(
+            r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(one.__doc__ or ""), re.M
+        )
+        told |= {name: re.sub(r"\n +", " ", text) for name, text in said}
+    for name, given in inspect.signature(made).parameters.items():
+        hint = hints[name]
+        if _is_flags(hint):
+            yield from _parameters(hint)
+        elif hint is bool or get_origin(hint) is Annotated:
+            yield _option(name, hint, given.default, told.get(name, ""))
+        elif isinstance(given.default, dict):
+            yield click.Argument([name], **{"type": kinds.FILE, **given.default})
+        else:
+            nargs, is_required = (
+                -1 if get_origin(hint) is tuple else 1,
+                given.default is given.empty,
+            )
+            yield click.Argument([name], type=kinds.FILE, required=is_required, nargs=nargs)
+
+
+def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:
+    """The flag of a field; a bool is a switch, and a tuple a flag that may be repeated."""
+    base, (kind, *words) = getattr(hint, "__origin__", hint), getattr(hint, "__metadata__", (None,))
+    names = [word for word in words if word.startswith("-")] or [f"--{name.replace('_', '-')}"]
+    shown = [None, *(word for word in words if not word.startswith("-"))]
+    is_required = default is inspect.Parameter.empty
+    given = {"required": True} if is_required else {"default": default}
+    return click.Option(
+        [*names[-1].split(), name],
+        type=kind,
+        metavar=shown[-1],
+        help=text,
+        is_flag=base is bool,
+        multiple=get_origin(base) is tuple and not isinstance(kind, kinds.Several),
+        show_default=base is not bool and isinstance(default, int | str),
+        **given,
+    )
 
 
 def refuse(when: object, message: str) -> None:
@@ -184,15 +175,6 @@ class StrictCommand(click.Command):
 
 # ------------------------------------------------------------------ the problem
 
-SET: Final = "Change one value of the workload file, such as tables.3.embedding_dim=64."
-MODEL: Final = "Price with this cost model; FAMILY is lookup, collective or dense."
-CONSTRAINTS: Final = "YAML file of constraints, in addition to those of the workload."
-MOVED_BYTES: Final = "Maximum bytes to move, such as '200 GiB'."
-MOVED_TABLES: Final = "Maximum number of tables to move."
-CLOCK: Final = "a safety by the clock.  [default: none; the budget of work ends a search]"
-WORK: Final = "N priced plans.  [default: by the size of the problem]"
-"""The help of flags that several commands have."""
-
 _BATCH: Final = "training.batch_size_per_rank"
 _KEYS: Final = {
     "--batch-size": _BATCH,
@@ -227,27 +209,32 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemFlags(Flags):
-    """The shared flags on workload and system; None for flags that were not given."""
+    """The shared flags on workload and system; None for flags that were not given.
 
-    system: kinds.System = option("System to plan for; see 'shardplan systems'.")
-    gpus: kinds.Number = option("Ranks in all.  [default: one host]")
-    hosts: kinds.Number = option("Full hosts, instead of --gpus.")
-    gpus_per_host: kinds.Number = option("Ranks per host.  [default: system's]")
-    batch_size: kinds.Samples = option(
-        "Samples per rank; 32k is 32,768, and 0.5 one on two ranks of tensor_parallel.  [default: "
-        "workload's]"
-    )
-    global_batch_size: kinds.Batch = option(
-        "Samples of all ranks in one step, instead of --batch-size."
-    )
-    reserve: kinds.Reserve = option(
-        "Device memory to keep free, such as '6 GiB' or 10%.  [default: workload's]"
-    )
-    price_usd_per_hour: kinds.Price = option(
-        "Price of one GPU, such as '4.5 USD/h'.  [default: system's]", "--price"
-    )
-    overrides: kinds.Texts = many(SET, "--set", metavar="KEY=VALUE")
-    models: kinds.Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+    Attributes:
+        system: System to plan for; see 'shardplan systems'.
+        gpus: Ranks in all.  [default: one host]
+        hosts: Full hosts, instead of --gpus.
+        gpus_per_host: Ranks per host.  [default: system's]
+        batch_size: Samples per rank; 32k is 32,768, and 0.5 one on two ranks of
+            tensor_parallel.  [default: workload's]
+        global_batch_size: Samples of all ranks in one step, instead of --batch-size.
+        reserve: Device memory to keep free, such as '6 GiB' or 10%.  [default: workload's]
+        price_usd_per_hour: Price of one GPU, such as '4.5 USD/h'.  [default: system's]
+        overrides: Change one value of the workload file, such as tables.3.embedding_dim=64.
+        models: Price with this cost model; FAMILY is lookup, collective or dense.
+    """
+
+    system: kinds.System = None
+    gpus: kinds.Number = None
+    hosts: kinds.Number = None
+    gpus_per_host: kinds.Number = None
+    batch_size: kinds.Samples = None
+    global_batch_size: kinds.Batch = None
+    reserve: kinds.Reserve = None
+    price_usd_per_hour: Annotated[kinds.Price, "--price"] = None
+    overrides: kinds.Overrides = ()
+    models: kinds.Models = ()
 
     def check(self) -> None:
         """Refuse what is said twice."""
@@ -262,21 +249,22 @@ class ProblemFlags(Flags):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFlags(Flags):
-    """The flags on the search; None for values that follow from the problem."""
+    """The flags on the search; None for values that follow from the problem.
 
-    strategy: kinds.Strategy = option(
-        "How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.",
-        default="auto",
-    )
-    objective: kinds.Objective = option(
-        "What to minimize: iteration, phases, torchrec or torchrec-critical-path.",
-        default="iteration",
-    )
-    time_limit_s: kinds.Duration = option(
-        f"End after this time with the best plan so far; {CLOCK}", "--time-limit"
-    )
-    max_evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}", "--evaluations")
-    seed: kinds.Seed = option("Random seed.", default=0)
+    Attributes:
+        strategy: How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.
+        objective: What to minimize: iteration, phases, torchrec or torchrec-critical-path.
+        time_limit_s: End after this time with the best plan so far; a safety by the
+            clock.  [default: none; the budget of work ends a search]
+        max_evaluations: Budget of work: N priced plans.  [default: by the size of the problem]
+        seed: Random seed.
+    """
+
+    strategy: kinds.Strategy = "auto"
+    objective: kinds.Objective = "iteration"
+    time_limit_s: kinds.TimeLimit = None
+    max_evaluations: kinds.Evaluations = None
+    seed: kinds.Seed = 0
 
     def settings(self) -> SearchSettings:
         """The settings of the search."""
@@ -287,18 +275,17 @@ class SearchFlags(Flags):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFlags(Flags):
-    """Flags besides the objective on which the value of a plan depends."""
+    """Flags besides the objective on which the value of a plan depends.
 
-    scenarios: Annotated[tuple[Path, ...], kinds.FILE, "FILE"] = many(
-        "Another workload or statistics file that the plan must serve too (repeatable).",
-        "--scenario",
-    )
-    robust: Annotated[str | None, click.Choice(("worst", "mean"))] = option(
-        "Minimize the worst or the mean of all scenarios.  [default: worst]"
-    )
-    torchrec_defaults: bool = switch(
-        "For TorchRec's objectives: its bandwidths and memories, not the system's."
-    )
+    Attributes:
+        scenarios: Another workload or statistics file that the plan must serve too (repeatable).
+        robust: Minimize the worst or the mean of all scenarios.  [default: worst]
+        torchrec_defaults: For TorchRec's objectives: its bandwidths and memories, not the system's.
+    """
+
+    scenarios: kinds.Scenarios = ()
+    robust: kinds.Robust = None
+    torchrec_defaults: bool = False
 
     def check(self) -> None:
         """Refuse ``--robust`` without scenarios."""
@@ -317,8 +304,7 @@ class ScenarioFlags(Flags):
 # ------------------------------------------------------------------ the output
 
 
-def _store(name: str, ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
+def _store(name: str, ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
         setattr(ctx.obj, name, True)
 
@@ -339,4 +325,4 @@ OUTPUT: Final = tuple(
         "--debug": "Show the traceback of an error.",
     }.items()
 )
-"""The flags on how much is printed, which change the first argument of a command."""
+"""The flags on how much is printed, which :func:`planner.cli.console.settings` tells."""

@@ -28,22 +28,21 @@ class LazyGroup(click.Group):
     }
     """The headings of the help; commands that are not named here are under ``Others``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
-        del ctx
         return [name for names in self._named().values() for name in names]
 
     def _named(self) -> dict[str, list[str]]:
         """The names of the commands that there are, under their headings."""
-        there = _files()
-        known = {name for names in self.sections.values() for name in names}
-        others = tuple(name for name in there if name not in known)
-        headed = {**self.sections, "Others": others}
-        return {heading: [n for n in names if n in there] for heading, names in headed.items()}
+        left = _files()
+        found = {
+            heading: [name for name in names if left.pop(name, None)]
+            for heading, names in self.sections.items()
+        }
+        return {**found, "Others": list(left)}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""
-        del ctx
         files = _files()
         if cmd_name not in files:
             return None

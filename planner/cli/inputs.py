@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology
 from costmodels.workload import Workload
 from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
@@ -18,8 +20,10 @@ from planner.cli.types import Share
 from planner.io.constraints import merged
 from planner.options.cuts import rank_batch
 from planner.options.table_limits import broken_constraints
-from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.problem import NO_CONSTRAINTS, PlanningProblem
+from planner.profiling.readers import AbstractReader
 from planner.profiling.stats import load_stats, with_stats
+from planner.rules.group_rules import group_constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +47,8 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
     """
-    return _inputs(_file(source, flags), flags)
-
-
-def _file(source: Path, flags: ProblemFlags) -> io.WorkloadFile:
-    return io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    return _inputs(file, flags)
 
 
 def _inputs(
@@ -58,13 +59,13 @@ def _inputs(
     problem = PlanningProblem(
         workload=_with_flags(file.workload, topology, flags),
         topology=topology,
-        constraints=_in_group(file.constraints, topology),
+        constraints=group_constraints(file.constraints, topology),
         models=models_named(topology, flags.models),
     )
     batch = flags.batch_size or flags.global_batch_size
     given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
     assumed = {key: names for key, names in file.assumed.items() if given.get(key) is None}
-    warnings = left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
+    warnings = left_open(file, reserve=flags.reserve is not None)
     return Inputs(problem=problem, made_for=made_for, warnings=warnings, assumed=assumed)
 
 
@@ -81,7 +82,7 @@ def load_plans(
         InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
             none is given and the workload has tables.
     """
-    file = _file(source, flags)
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     if not paths:
         refuse(
             file.workload.tables,
@@ -123,7 +124,7 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
         return inputs
     problem = inputs.problem
     read = io.load_constraints(path, [t.name for t in problem.workload.tables])
-    added = _in_group(read, problem.topology)
+    added = group_constraints(read, problem.topology)
     alone = replace(problem, constraints=added)
     broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
     warnings = inputs.warnings
@@ -169,8 +170,6 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     Raises:
         InvalidInputError: the job has no such groups.
     """
-    from costmodels.topology import group_topology
-
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()
     for between_hosts in layouts:
@@ -182,15 +181,6 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
         f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
     )
     raise errors.InvalidInputError(message)
-
-
-def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
-    """The constraints of a job as the plan of one of its groups has to keep them."""
-    if topology.whole is None:
-        return constraints
-    from planner.rules.group_rules import group_constraints
-
-    return group_constraints(constraints, topology)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
@@ -215,11 +205,9 @@ def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | No
     return chosen_models(topology, dict(named))
 
 
-def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
-    """Warnings on what a file leaves open, without reserve and batch size if flags give them."""
-    settled = {"memory.reserve": reserve, "batch size": batch}
-    words = [word for word, is_settled in settled.items() if is_settled]
-    return tuple(text for text in file.warnings if not any(word in text for word in words))
+def left_open(file: io.WorkloadFile, *, reserve: bool) -> tuple[str, ...]:
+    """Warnings on what a file leaves open, without that on the reserve if a flag gives it."""
+    return tuple(text for text in file.warnings if not (reserve and "memory.reserve" in text))
 
 
 def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
@@ -262,11 +250,7 @@ _SAYS: Final = {
 
 
 def _made_otherwise(
-    path: Path,
-    plan: io.SavedPlan,
-    first: str | None,
-    problem: PlanningProblem,
-    flags: ProblemFlags,
+    path: Path, plan: io.SavedPlan, first: str | None, problem: PlanningProblem, flags: ProblemFlags
 ) -> list[str]:
     """That a plan was made for another system, batch or pipeline, where no flag asks for one.
 
@@ -347,3 +331,49 @@ def load_scenarios(
         s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
         for i, s in enumerate(found, 1)
     ), warnings
+
+
+def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
+    """A reader for each format; the one that needs torch imports it only when it meets a file.
+
+    Args:
+        empty_is_zero: whether an empty category of Criteo's files is id 0, or is left out.
+    """
+    from planner.integrations.measure.torch_indices import TorchReader
+    from planner.profiling.readers import READERS, CriteoTsvReader
+
+    others = (reader for reader in READERS if not isinstance(reader, CriteoTsvReader))
+    return (TorchReader(), CriteoTsvReader(empty_is_zero=empty_is_zero), *others)
+
+
+# ------------------------------------------------------------------ commands that train here
+
+
+def require_torchrec(
+    command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
+) -> None:
+    """Refuse to go on without torch and torchrec, or those of them in ``names``.
+
+    Raises:
+        InvalidInputError: one is missing; the message says how to install it.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        errors.refuse(
+            f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
+            "'shardplan check' checks the versions"
+        )
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run under a launcher, because the command starts its own ranks.
+
+    Raises:
+        InvalidInputError: a launcher has started this process as one of several.
+    """
+    started = os.environ.get("WORLD_SIZE", "") if os.environ.get("RANK") else ""
+    if started not in ("", "1"):
+        errors.refuse(
+            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
+            f"{started} times: run it by itself, without torchrun"
+        )

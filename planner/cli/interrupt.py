@@ -90,8 +90,7 @@ def signals_interrupt() -> Iterator[None]:
             signal.signal(number, usual[number])
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    del frame
+def _raise(number: int, _frame: FrameType | None) -> None:
     _RAISED.append(_WORDS[number])
     raise Interrupted(_WORDS[number])
 
@@ -153,14 +152,13 @@ class StopOnInterrupt:
                     self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Restore the handlers of both signals.
 
         Raises:
             Interrupted: the block failed after a signal, with nothing to keep.
             GaveUp: the block failed after a second Ctrl-C.
         """
-        del kind, trace
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         self._previous = {}

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
-    from planner.cli.flags import ProblemFlags
 
-_FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 
 def _refuse(when: object, message: str) -> None:
     if when:
-        raise InvalidInputError(message)
+        refuse(message)
 
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
@@ -123,30 +119,29 @@ def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
         check_file(path)
 
 
-def files_of(flags: ProblemFlags, workload: Path) -> tuple[Path, ...]:
-    """The values of shared flags that can be files, ``--set`` among them."""
-    named = (flags.system, *(text.partition("=")[2] for text in flags.models))
-    return (*(Path(name) for name in named if name), *files_set(flags.overrides, workload))
+def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
+    """The values of flags on the problem, or of a study, that can be files, ``--set`` among them.
 
-
-def files_set(overrides: Iterable[str], workload: Path) -> tuple[Path, ...]:
-    """The values of ``--set`` as files, which are looked for beside the workload."""
+    The values of ``--set`` are looked for beside the workload.
+    """
     from planner.io.documents import texts_of_yaml
 
-    values = (text.partition("=")[2] for text in overrides)
-    return tuple(workload.parent / name for value in values for name in texts_of_yaml(value))
+    named = (*getattr(flags, "systems", ()), getattr(flags, "system", None))
+    models = (text.partition("=")[2] for text in flags.models)
+    values = (text.partition("=")[2] for text in flags.overrides)
+    given = (workload.parent / name for value in values for name in texts_of_yaml(value))
+    return (*(Path(name) for name in (*named, *models) if name), *given)
 
 
-def check_file(path: Path) -> None:
-    """Refuse a file that could not be written, before any work is done.
+def check_file(path: Path, flag: str = "--output") -> None:
+    """Refuse an output file that could not be written, before any work is done.
 
     Raises:
         InvalidInputError: the file cannot be written; the message says why.
     """
-    _refuse(path.is_dir(), f"--output {path} is a folder; name a file")
+    _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
     if not support.is_stream(path):
-        _check_parent(support.behind_links(path))
-    _refuse(support.behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
+        _check_parent(support.behind_links(path), flag)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -160,19 +155,16 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     support.write_files(folder, files)
 
 
-def _check_parent(path: Path) -> None:
+def _check_parent(path: Path, flag: str = "--output") -> None:
     """Refuse a path whose nearest existing parent is not a folder that can be written."""
     parent = next(p for p in path.absolute().parents if p.exists())
-    _refuse(not parent.is_dir(), f"--output {path}: {parent} is a file, not a folder")
-    _check_writable(path, parent)
+    _refuse(not parent.is_dir(), f"{flag} {path}: {parent} is a file, not a folder")
+    _check_writable(path, parent, flag)
 
 
-def _check_writable(folder: Path, existing: Path) -> None:
-    is_allowed = os.access(existing, os.W_OK | os.X_OK)
-    _refuse(not is_allowed, f"--output {folder}: no permission to write in {existing}")
+def _check_writable(folder: Path, existing: Path, flag: str = "--output") -> None:
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(bytes(_PROBE_BYTES))
     except OSError as error:
-        message = f"--output {folder}: cannot be written in {existing}: {error.strerror}"
-        raise InvalidInputError(message) from error
+        refuse(f"{flag} {folder}: cannot be written in {existing}: {error.strerror}")

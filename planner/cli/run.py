@@ -73,7 +73,12 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
     code, text = EXIT_BAD_INPUT, str(error)
     if isinstance(error, click.ClickException):
-        return _report_usage(error)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        name = context.command_path if context else "shardplan"
+        told = f"{name}: error: {' '.join(error.format_message().split())} (see '{name} --help')"
+        is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
+        complain(error.format_message() if is_help else told)
+        return EXIT_BAD_INPUT
     if isinstance(error, InfeasibleError):
         code, text = EXIT_INFEASIBLE, "\n".join((text, *(f"try: {line}" for line in error.advice)))
     elif isinstance(error, NoPlanFoundError):
@@ -94,14 +99,3 @@ def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> 
         text += f"; code of yours was run ({', '.join(models)}), which may be the cause{again}"
     complain("\n  ".join(f"shardplan: error: {text}".splitlines()))
     return code
-
-
-def _report_usage(error: click.ClickException) -> int:
-    name = (
-        error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "shardplan"
-    )
-    message = error.format_message()
-    if not isinstance(error, click.exceptions.NoArgsIsHelpError):
-        message = f"{name}: error: {' '.join(message.split())} (see '{name} --help')"
-    complain(message)
-    return EXIT_BAD_INPUT

@@ -56,10 +56,9 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
+        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin with what was typed; files if there are none."""
-        del ctx, param
         if self.names is None:
             return []
         return matching(self.names(), incomplete) or [CompletionItem(incomplete, type="file")]
@@ -258,17 +257,22 @@ _BATCH: Final = Parsed("samples", _batch)
 # ------------------------------------------------------------------ fields that flags set
 
 
-# The type of a flag says how its value is read, and the word after it what the help shows for it.
+# The type of a flag says how its value is read, then what the help shows for it, then its names.
 
 File = Annotated[Path | None, FILE, "FILE"]
-Folder = Annotated[Path | None, FILE, "DIR"]
+Output = Annotated[File, "-o --output"]
+Folder = Annotated[Path | None, FILE, "DIR", "-o --output"]
 Text = Annotated[str | None, click.STRING]
 Texts = Annotated[tuple[str, ...], click.STRING]
+Overrides = Annotated[Texts, "KEY=VALUE", "--set"]
+Models = Annotated[Texts, "FAMILY=NAME|FILE.py", "--model"]
+Scenarios = Annotated[tuple[Path, ...], FILE, "FILE", "--scenario"]
+Robust = Annotated[str | None, click.Choice(("worst", "mean"))]
 System = Annotated[str | None, SYSTEM, "NAME|FILE"]
 Number = Annotated[int | None, RANKS, "N"]
 Numbers = Annotated[tuple[int, ...], Several(RANKS), "N,N"]
 Tables = Annotated[int | None, count(100_000), "N"]
-Evaluations = Annotated[int | None, count(10**12), "N"]
+Evaluations = Annotated[int | None, count(10**12), "N", "--evaluations"]
 Batch = Annotated[int | None, _BATCH, "N"]
 Batches = Annotated[tuple[int, ...], Several(_BATCH), "N,N"]
 Samples = Annotated[float | None, Parsed("samples", _samples), "N"]
@@ -277,11 +281,12 @@ Bytes = Annotated[float | None, quantity("bytes"), "SIZE"]
 Reserve = Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"]
 Rate = Annotated[float | None, Parsed("rate", _rate), "RATE"]
 Duration = Annotated[float | None, quantity("s", positive=True), "TIME"]
+TimeLimit = Annotated[Duration, "--time-limit"]
 Seconds = Annotated[float, quantity("s"), "TIME"]
 Percent = Annotated[float, PERCENT, "PERCENT"]
 MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
 Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
-Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE"]
+Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE", "--price"]
 Strategy = Annotated[
     str, name_of(lambda: tuple(discovery.names(import_module("planner.search")))), "NAME"
 ]

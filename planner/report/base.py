@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, member
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from costmodels import units
@@ -13,6 +15,12 @@ from planner.support.text import format_gap, printable, significant, unsigned_ze
 
 _NOTHING = 1e-8
 """A difference of fewer seconds is written as 0."""
+
+_NUMBER = re.compile(
+    r"[-+<>~]?\d[\d,._]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/[A-Za-z]+)?))?"
+    r"( (\.\.|of) \d[\d,._]*( ?[%A-Za-z/]+)?)?"
+)
+"""A number with its unit, an interval, or a share such as ``3 of 8``."""
 
 Cell = str | int | float | None
 Item = TypeVar("Item")
@@ -97,13 +105,12 @@ def format_cell(kind: Kind, value: Cell) -> str:
 class Column:
     """One column of a section's table.
 
-    An ``optional`` one is left out on a narrow terminal; ``hint`` explains it under a pointer.
+    An ``optional`` one is left out on a narrow terminal.
     """
 
     title: str
     kind: Kind = Kind.TEXT
     optional: bool = False
-    hint: str = ""
 
     @property
     def is_number(self) -> bool:
@@ -128,9 +135,12 @@ class Fact:
         return self if self.num_first is None else Fact(self.label, self.parts[: self.num_first])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a report: facts, then a table, then notes; each may be missing."""
+    """One part of a report: facts, then a table, then notes; each may be missing.
+
+    Facts without parts are not shown; nor is a title without text.
+    """
 
     title: str
     facts: tuple[Fact, ...] = ()
@@ -143,17 +153,34 @@ class Section:
         cls,
         title: str,
         items: Iterable[Item],
-        cells: Sequence[tuple[Column, Callable[[Item], Cell]]],
+        cells: Mapping[Any, Callable[[Item], Cell]],
         **more: Any,
     ) -> Section:
-        """A section with a row for each item, as :func:`laid_out` makes them."""
-        columns, rows = laid_out(items, cells)
+        """A section with a row for each item.
+
+        Args:
+            title: its heading.
+            items: what the rows are about.
+            cells: what makes the cell of an item, under its column. A title alone is a column of
+                texts; where all texts with digits are numbers, they are set flush right and never
+                wrap. If it ends in ``?``, which is not shown, a narrow terminal may leave it out.
+            more: further fields of the section.
+        """
+        rows = tuple(tuple(make(item) for make in cells.values()) for item in items)
+        columns = tuple(
+            of if isinstance(of, Column) else _column(of, [str(row[i]) for row in rows])
+            for i, of in enumerate(cells)
+        )
         return cls(title=title, columns=columns, rows=rows, **more)
 
 
-def laid_out(
-    items: Iterable[Item], cells: Sequence[tuple[Column, Callable[[Item], Cell]]]
-) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
-    """Columns and rows: a row for each item, and beside each column what makes its cell."""
-    columns = tuple(column for column, _ in cells)
-    return columns, tuple(tuple(make(item) for _, make in cells) for item in items)
+def by_place(*titles: str) -> dict[str, Callable[[Any], Any]]:
+    """The cells of rows that are there already, by the titles of their columns."""
+    return {title: itemgetter(i) for i, title in enumerate(titles)}
+
+
+def _column(title: str, texts: Sequence[str]) -> Column:
+    numbers = [text for text in texts if _NUMBER.fullmatch(text)]
+    words = [text for text in texts if any(c.isdigit() for c in text)]
+    kind = Kind.COUNT if numbers and len(numbers) == len(words) else Kind.TEXT
+    return Column(title.removesuffix("?"), kind, optional=title.endswith("?"))

@@ -18,16 +18,8 @@ _MOST_TICKS: Final = 7
 
 # ------------------------------------------------------------------ bars in lanes
 
-_WIDE: Final = 700
-"""A chart narrower than this many pixels scrolls in its box; labels fit at this width."""
-_NARROW: Final = 350
-"""The same for charts without labels in their bars: the width of a telephone."""
-_GUTTER: Final = 118
-"""Width of the lane labels at the left of the chart, in pixels."""
 _CHARACTER: Final = 6.2
 """Mean width of a character of a bar label in the widest font, in pixels."""
-_LANE, _GROUP, _AXIS = 22, 20, 24
-"""Heights of a lane, of a heading above one, and of the axis, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +64,7 @@ def lanes_chart(
 
     Charts with values at the right end have no labels in their bars, and so may be narrow.
     """
-    min_width = _NARROW if value_width else _WIDE
-    room = min_width - _GUTTER - value_width
-    top, placed = 0, []
-    for lane in lanes:
-        top += _GROUP if lane.group else 0
-        placed.append((top, lane, [(bar, bar.label(room)) for bar in lane.bars]))
-        top += _LANE
-    return block(
-        "lanes",
-        c={
-            "label": label,
-            "lanes": placed,
-            "ticks": axis,
-            "height": top + _AXIS,
-            "line": _LANE,
-            "gutter": _GUTTER,
-            "value_width": value_width,
-            "min_width": min_width,
-            "goes_on": min_width > _NARROW,
-        },
-    )
+    return block("lanes", label=label, lanes=lanes, ticks=axis, value_width=value_width)
 
 
 def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
@@ -156,11 +128,8 @@ _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4
 """Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
 _MARGIN: Final = 1.15
 """Factor by which the axes go on beyond the points."""
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 16, 46
-
 Place = tuple[float, float]
-"""A position (across, up), in the values of the axes or in units of the chart."""
+"""A position (across, up), in the values of the axes or as shares of the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +146,13 @@ class ChartDot:
 class ChartScale:
     """A logarithmic axis that covers some values, with a margin around them."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float):
+    def __init__(self, values: Sequence[float]):
         self.low = min(values) / _MARGIN
         self.high = max(max(values) * _MARGIN, self.low * (3 * _MARGIN - 2))
-        self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        """The position of a value, in units of the chart."""
-        share = math.log(value / self.low) / math.log(self.high / self.low)
-        return self.start + share * (self.end - self.start)
+        """The position of a value, 0..1."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
 
     def ticks(self, factor: float = 1.0) -> list[float]:
         """Values for labels, which are round after multiplication by the factor.
@@ -230,22 +197,13 @@ def scatter(
         up: the same of the axis upwards.
         line: the points of a line, in the values of the axes.
     """
-    x = ChartScale([d.x for d in dots], LEFT, WIDTH - RIGHT)
-    y = ChartScale([d.y for d in dots], HEIGHT - BOTTOM, TOP)
-    taken = [(x(d.x), y(d.y)) for d in dots]
-    chart = {
-        "label": f"{up[0]} against {across[0]}",
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "top": TOP,
-        "bottom": HEIGHT - BOTTOM,
-        "across": across[0],
-        "up": up[0],
-        "rows": [(x(t), significant(t * across[1], 6)) for t in x.ticks(across[1])],
-        "cols": [(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
-        "line": [(x(a), y(b)) for a, b in line],
-        "dots": [(*at, _colour(names, d.name), d) for at, d in zip(taken, dots, strict=True)],
-    }
-    return block("scatter", c=chart)
+    x, y = ChartScale([d.x for d in dots]), ChartScale([d.y for d in dots])
+    return block(
+        "scatter",
+        across=across[0],
+        up=up[0],
+        rows=[(x(t), significant(t * across[1], 6)) for t in x.ticks(across[1])],
+        cols=[(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
+        line=[(x(a), y(b)) for a, b in line],
+        dots=[(x(d.x), y(d.y), _colour(names, d.name), d) for d in dots],
+    )

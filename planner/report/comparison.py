@@ -6,6 +6,7 @@ each plan.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from costmodels.pipeline import CostPipeline
@@ -14,7 +15,7 @@ from costmodels.workload import Workload
 from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
 from planner.report import base, figures
-from planner.report.base import Column, Fact, Kind, Section, laid_out
+from planner.report.base import Column, Fact, Kind, Section
 from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
@@ -153,7 +154,7 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
 def _overview(comparison: Comparison) -> Section:
     first, *others = comparison.plans
     facts = tuple(
-        Fact(label="Verdict", parts=verdict(first, other, sure))
+        Fact("Verdict", verdict(first, other, sure))
         for other, sure in zip(others, comparison.confidences, strict=True)
     )
     plans = comparison.plans
@@ -162,14 +163,13 @@ def _overview(comparison: Comparison) -> Section:
     return Section.of(
         "Plans",
         comparison.plans,
-        (
-            (Column("plan"), lambda p: p.name),
-            (
-                Column("change", Kind.SHARE),
-                lambda p: None if p is first else regression_ratio(first, p),
+        {
+            Column("plan"): lambda p: p.name,
+            Column("change", Kind.SHARE): lambda p: (
+                None if p is first else regression_ratio(first, p)
             ),
-            *figures.PLAN_CELLS,
-        ),
+            **figures.PLAN_CELLS,
+        },
         facts=facts,
         notes=notes,
     )
@@ -203,24 +203,25 @@ def _stages(plans: tuple[Candidate, ...]) -> Section:
         {n: max(s) for n, s in figures.durations_s(p.estimate, figures.merged_name).items()}
         for p in plans
     )
+
+    def change(times: dict[str, float]) -> Callable[[str], float]:
+        return lambda name: times.get(name, 0.0) - first.get(name, 0.0)
+
     numbers = range(2, len(plans) + 1) if len(plans) > 2 else ("",)
     return Section.of(
         "Time per stage",
         dict.fromkeys(name for times in (first, *others) for name in times),
-        (
-            (Column("stage (slowest rank)"), lambda name: name),
-            *(
-                (Column(plan.name, Kind.TIME), times.get)
+        {
+            Column("stage (slowest rank)"): lambda name: name,
+            **{
+                Column(plan.name, Kind.TIME): times.get
                 for plan, times in zip(plans, (first, *others), strict=True)
-            ),
-            *(
-                (
-                    Column(f"change {number}".strip(), Kind.DELTA, optional=True),
-                    lambda name, times=times: times.get(name, 0.0) - first.get(name, 0.0),
-                )
+            },
+            **{
+                Column(f"change {number}".strip(), Kind.DELTA, optional=True): change(times)
                 for number, times in zip(numbers, others, strict=True)
-            ),
-        ),
+            },
+        },
     )
 
 
@@ -228,22 +229,18 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
     """The tables that differ between the reference and another plan."""
     moved, total = comparison.moved(other), len(comparison.pipeline.workload.tables)
     retyped = sum(change.changed_type for change in moved)
-    columns, rows = laid_out(
-        moved[:most],
-        (
-            (Column("table"), lambda c: c.table),
-            (Column("before"), lambda c: c.before),
-            (Column("after"), lambda c: c.after),
-            (Column("to move", Kind.BYTES), lambda c: c.received_bytes),
-        ),
-    )
     parts = (f"{len(moved)} of {total} tables differ", f"{retyped} changed type or kernel")
-    hidden = len(moved) - len(rows)
-    return Section(
-        title=f"From {comparison.plans[0].name} to {other.name}",
-        facts=(Fact(label="Moved", parts=parts),),
-        columns=columns,
-        rows=rows,
+    hidden = len(moved) - len(moved[:most])
+    return Section.of(
+        f"From {comparison.plans[0].name} to {other.name}",
+        moved[:most],
+        {
+            Column("table"): lambda c: c.table,
+            Column("before"): lambda c: c.before,
+            Column("after"): lambda c: c.after,
+            Column("to move", Kind.BYTES): lambda c: c.received_bytes,
+        },
+        facts=(Fact("Moved", parts),),
         notes=(f"{hidden} tables with less to move left out.",) if hidden else (),
     )
 
@@ -254,17 +251,16 @@ def _reshards(comparison: Comparison) -> Section:
     return Section.of(
         f"Re-sharding from {first.name}",
         [(plan.name, comparison.move(plan)) for plan in others],
-        (
-            (Column("to"), lambda move: move[0]),
-            (Column("tables", Kind.COUNT), lambda move: move[1].moved_tables),
-            (Column("moved", Kind.BYTES), lambda move: move[1].moved_bytes),
-            (Column("most to a rank", Kind.BYTES), lambda move: move[1].most_received_bytes),
-            (Column("time", Kind.TIME), lambda move: move[1].time_s),
-            (
-                Column("pays back after iterations", Kind.COUNT),
-                lambda move: move[1].payback_iterations,
+        {
+            Column("to"): lambda move: move[0],
+            Column("tables", Kind.COUNT): lambda move: move[1].moved_tables,
+            Column("moved", Kind.BYTES): lambda move: move[1].moved_bytes,
+            Column("most to a rank", Kind.BYTES): lambda move: move[1].most_received_bytes,
+            Column("time", Kind.TIME): lambda move: move[1].time_s,
+            Column("pays back after iterations", Kind.COUNT): lambda move: (
+                move[1].payback_iterations
             ),
-        ),
+        },
     )
 
 
@@ -302,8 +298,8 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         ),
         *(
             part.block(drawn, of=plan.name, number=f"-{i}")
-            for part in parts()
+            for part in parts(longest_s)
             for i, plan in enumerate(comparison.plans, 1)
-            if (drawn := part.draw_plan(plan, comparison.pipeline, longest_s))
+            if (drawn := part.draw_plan(plan, comparison.pipeline))
         ),
     )

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Final, TypeVar
 
 import numpy as np
@@ -87,14 +88,14 @@ def _counts(plan: Plan) -> dict[ShardingType, int]:
     return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
 
 
-PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
-    (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
-    (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
-    (Column("exposed", Kind.TIME, optional=True), lambda p: p.estimate.exposed_communication_s),
-    (Column("fullest GiB", Kind.GIB, optional=True), lambda p: p.memory.fullest.used_bytes),
-    (Column("worst/mean", Kind.FACTOR, optional=True), lambda p: p.estimate.imbalance_ratio),
-    (Column("sharding"), lambda p: ", ".join(sharding_kinds(p.plan))),
-)
+PLAN_CELLS: Final[dict[Column, Callable[[Candidate], Cell]]] = {
+    Column("iteration", Kind.TIME): lambda p: p.estimate.time.time_s,
+    Column("samples", Kind.RATE): lambda p: p.estimate.samples_per_s,
+    Column("exposed", Kind.TIME, optional=True): lambda p: p.estimate.exposed_communication_s,
+    Column("fullest GiB", Kind.GIB, optional=True): lambda p: p.memory.fullest.used_bytes,
+    Column("worst/mean", Kind.FACTOR, optional=True): lambda p: p.estimate.imbalance_ratio,
+    Column("sharding"): lambda p: ", ".join(sharding_kinds(p.plan)),
+}
 """What tables of plans say of each plan, after its name."""
 
 
@@ -222,13 +223,9 @@ def cluster(topology: Topology) -> str:
 
 def rank_ranges(ranks: list[int]) -> str:
     """Sorted ranks as ranges: ``0-3, 8``."""
-    parts: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1] = (parts[-1][0], rank)
-        else:
-            parts.append((rank, rank))
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    numbered = enumerate(sorted(set(ranks)))
+    runs = [[r for _, r in own] for _, own in groupby(numbered, lambda item: item[1] - item[0])]
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 _MOST_RANGES = 6

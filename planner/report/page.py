@@ -9,21 +9,20 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 import costmodels
+from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section, format_cell
-from planner.support.text import printable
+from planner.support.text import counted, printable, significant
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-_TALL_ROWS = 24
-"""A table with more rows than this scrolls in a box of its own."""
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
 
@@ -86,7 +85,7 @@ def block(name: str, **values: object) -> Markup:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("planner.report", "html/templates"),
         autoescape=True,
         finalize=_without_control_codes,
@@ -95,6 +94,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.filters |= {kind.name.lower(): partial(format_cell, kind) for kind in Kind}
+    made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
+    made.filters["counted"] = counted
+    return made
 
 
 def _without_control_codes(value: object) -> object:
@@ -116,7 +119,7 @@ def _blocks() -> object:
 
 def plain_body(section: Section) -> Markup:
     """Facts, table and notes of a section."""
-    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts]
+    pairs = [(fact.label, "; ".join(fact.parts)) for fact in section.facts if fact.parts]
     table = grid(section.columns, section.rows) if section.rows else ""
     return block("plain", pairs=pairs, table=table, notes=section.notes)
 
@@ -144,11 +147,10 @@ def grid(
         css = "wide"
     return block(
         "grid",
-        heads=[(c.title.removesuffix(" GiB"), c.hint, c.is_number) for c in columns],
+        heads=[(c.title.removesuffix(" GiB"), c.is_number) for c in columns],
         rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
         css=css,
         ident=ident,
-        tall=len(rows) > _TALL_ROWS,
         marked=marked,
     )
 

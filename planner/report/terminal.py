@@ -7,7 +7,7 @@ last becomes a list of records.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich import box
@@ -37,7 +37,7 @@ Cells = list[tuple[str, ...]]
 
 def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
     """Print facts as aligned lines, which are broken between their parts if possible."""
-    width = min(console.width, MAX_WIDTH)
+    width, facts = min(console.width, MAX_WIDTH), tuple(fact for fact in facts if fact.parts)
     label_width = min(max([_NARROWEST_LABEL, *(len(fact.label) for fact in facts)]), _LABEL_WIDTH)
     for fact in facts:
         room = width - label_width - 1
@@ -47,23 +47,16 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
             console.print(text.append(line, style="not bold"), soft_wrap=True, highlight=False)
 
 
-def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
+def print_sections(console: Console, sections: Iterable[Section]) -> None:
     """Print whole sections: heading, facts, table, notes."""
     width = min(console.width, MAX_WIDTH)
-    for section in map(_printable, sections):
-        console.print()
-        for line in wrap(section.title, width):
+    for section in sections:
+        for line in ("", *wrap(printable(section.title), width)) if section.title else ():
             console.print(Text(line, style="bold underline"), soft_wrap=True)
         print_facts(console, section.facts)
         if section.rows:
             _print_table(console, section, width)
         print_notes(console, section.notes)
-
-
-def _printable(section: Section) -> Section:
-    """The section with control codes taken out of its headings, which can have names of plans."""
-    columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
-    return replace(section, title=printable(section.title), columns=columns)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
@@ -91,7 +84,7 @@ def _filled(parts: Sequence[str], width: int, blanks: str) -> list[str]:
 
 
 def _print_table(console: Console, section: Section, width: int) -> None:
-    columns = section.columns
+    columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
     cells = [
         tuple(format_cell(c.kind, v) for c, v in zip(columns, row, strict=True))
         for row in section.rows

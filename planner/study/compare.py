@@ -9,7 +9,7 @@ from typing import Final
 from markupsafe import Markup
 
 from costmodels import units
-from planner.report.base import Cell, Column, Kind, Section, laid_out
+from planner.report.base import Cell, Column, Kind, Section
 from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, fill, grid, plain_body, render_page
 from planner.study import space as design
@@ -20,7 +20,7 @@ from planner.support.text import significant
 
 _ALLOWED_RATIO: Final = 0.03
 """Losses of more GPUs up to this share are not spoken of: gaps of searches are as wide."""
-_GAP: Final = "by what share a plan of the same setup can be faster than the one that was found"
+_GAP: Final = "gap: by what share another plan of the same setup can be faster than the one found"
 _LEAST_PERCENT: Final = 0.01
 """The least percentage that is printed for a proof; smaller values are only rounding."""
 
@@ -61,34 +61,28 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         every_s = r.figures and r.figures.checkpoint_interval_s
         return units.format_long_time(every_s) if every_s else None
 
-    cells: list[tuple[Column, Callable[[SetupResult], Cell]]] = [
-        (Column("setup"), named),
-        (Column("iteration", Kind.TIME), of("time_s")),
-        (Column("samples", Kind.RATE), of("samples_per_s")),
-        (Column("gap", Kind.GAP, optional=True, hint=_GAP), study.gap_ratio),
-        (Column("free", Kind.BYTES, optional=True), of("free_bytes")),
-        (Column("per 1e9 samples", Kind.USD), of("usd_per_billion_samples")),
-        (Column("checkpoint every"), every),
-        (
-            Column("against the recommended"),
-            lambda r: (everything and r.reason) or verdict(study, r),
-        ),
-    ]
+    cells: dict[Column, Callable[[SetupResult], Cell]] = {
+        Column("setup"): named,
+        Column("iteration", Kind.TIME): of("time_s"),
+        Column("samples", Kind.RATE): of("samples_per_s"),
+        Column("gap", Kind.GAP, optional=True): study.gap_ratio,
+        Column("free", Kind.BYTES, optional=True): of("free_bytes"),
+        Column("per 1e9 samples", Kind.USD): of("usd_per_billion_samples"),
+        Column("checkpoint every"): every,
+        Column("against the recommended"): lambda r: (everything and r.reason) or verdict(study, r),
+    }
     if everything:
-        cells += [
-            (Column("low", Kind.TIME), of("low_s")),
-            (Column("high", Kind.TIME), of("high_s")),
-            (Column("per hour", Kind.USD), of("usd_per_hour")),
-            (Column("training", Kind.SHARE), lambda r: every(r) and of("availability_ratio")(r)),
-            (Column("waits for most"), lambda r: r.waits_for),
-        ]
-    columns, rows = laid_out(listed, cells)
-    kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
-    return Section(
-        title="Setups" + (" (* no other equals or beats it in all objectives)" if several else ""),
-        columns=tuple(columns[i] for i in kept),
-        rows=tuple(tuple(row[i] for i in kept) for row in rows),
-    )
+        cells |= {
+            Column("low", Kind.TIME): of("low_s"),
+            Column("high", Kind.TIME): of("high_s"),
+            Column("per hour", Kind.USD): of("usd_per_hour"),
+            Column("training", Kind.SHARE): lambda r: every(r) and of("availability_ratio")(r),
+            Column("waits for most"): lambda r: r.waits_for,
+        }
+    kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
+    title = "Setups" + (" (* no other equals or beats it in all objectives)" if several else "")
+    has_gap = any(column.title == "gap" for column in kept)
+    return Section.of(title, listed, kept, notes=(f"{_GAP}.",) if has_gap else ())
 
 
 def verdict(study: Study, result: SetupResult) -> str:
@@ -316,7 +310,8 @@ def study_page(study: Study, name: str) -> str:
         ]
     table = setups_table(study, everything=True)
     if table.rows:
-        body = grid(table.columns, table.rows, marked=len(study.front))
+        listed = grid(table.columns, table.rows, marked=len(study.front))
+        body = fill("{{ listed }}<p>{{ notes|join }}</p>", listed=listed, notes=table.notes)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
     return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 

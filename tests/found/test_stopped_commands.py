@@ -93,7 +93,7 @@ def test_validate_torchrec_keeps_the_models_that_are_done(
         raise Interrupted("SIGTERM")
 
     monkeypatch.setattr(validate_module, "_train", trained)
-    monkeypatch.setattr("planner.cli.environment.require_torchrec", lambda _: None)
+    monkeypatch.setattr("planner.cli.inputs.require_torchrec", lambda _: None)
     arguments = ["validate", "torchrec", "--system", DATA / "slow.yaml", "--tasks", 9]
     assert run([str(a) for a in (*arguments, "-o", tmp_path / "runs")]) == EXIT_STOPPED
     told = capsys.readouterr()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, report_written, say
-from planner.cli.printing.show import print_items, print_rows
-from planner.cli.types import File, System, Text
+from planner.cli import types as kinds
+from planner.cli.console import remark, settings, status_line, tell_written, write_data
+from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,30 +32,29 @@ _MOST_TOLD: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags(spec.Flags):
-    """The flags of the command, as given."""
+    """The flags of the command, as given.
 
-    output: File = spec.option(
-        "System file to write (YAML); with --host, one that exists, whose calls are replaced.",
-        "-o --output",
-    )
-    host: bool = spec.switch(
-        "Measure the host's calls only, in seconds, and print their lines of a system file."
-    )
-    rows: File = spec.option(
-        "Write the raw rows of this device here.  [default on GPUs: beside the system file]"
-    )
-    stored: File = spec.option("Fit stored rows of a GPU, and measure nothing.", "--from")
-    system: System = spec.option("System of the GPU, whose numbers stay where nothing is measured.")
-    device: Text = spec.option(
-        "What to measure.  [default: cuda if torch sees a GPU, else cpu]",
-        type=click.Choice(["cpu", "cuda"]),
-    )
-    quick: bool = spec.switch("Measure fewer points; constants are rougher.")
-    ranks: int | None = spec.option(
-        "Number of ranks.  [default: 1 GPU, or 2 cores]",
-        type=click.IntRange(1, 64),
-    )
-    seed: int = spec.option("Of the random points to measure.", default=0, type=click.INT)
+    Attributes:
+        output: System file to write (YAML); with --host, one that exists, whose calls are replaced.
+        host: Measure the host's calls only, in seconds, and print their lines of a system file.
+        rows: Write the raw rows of this device here.  [default on GPUs: beside the system file]
+        stored: Fit stored rows of a GPU, and measure nothing.
+        system: System of the GPU, whose numbers stay where nothing is measured.
+        device: What to measure.  [default: cuda if torch sees a GPU, else cpu]
+        quick: Measure fewer points; constants are rougher.
+        ranks: Number of ranks.  [default: 1 GPU, or 2 cores]
+        seed: Of the random points to measure.
+    """
+
+    output: kinds.Output = None
+    host: bool = False
+    rows: kinds.File = None
+    stored: Annotated[kinds.File, "--from"] = None
+    system: kinds.System = None
+    device: Annotated[str | None, click.Choice(["cpu", "cuda"])] = None
+    quick: bool = False
+    ranks: Annotated[int | None, click.IntRange(1, 64)] = None
+    seed: Annotated[int, click.INT] = 0
 
     def check(self) -> None:
         """Refuse flags that contradict each other.
@@ -84,7 +83,7 @@ def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
 
 
 @spec.command("Measure this machine and write a system file.")
-def command(settings: Settings, flags: _Flags) -> int:
+def command(flags: _Flags) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
@@ -107,20 +106,20 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
       shardplan plan dlrm.yaml --system my.yaml
     """
-    from planner.cli.environment import refuse_launcher, require_torchrec
+    from planner.cli.inputs import refuse_launcher, require_torchrec
     from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.io.library import locate
     from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:
-        check_file(flags.rows)
+        check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
             read_rows(flags.rows)  # what it replaces must be rows, not a file named by mistake
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
-        return _tell_rows(settings, flags.stored, flags)
+        return _tell_rows(flags.stored, flags)
     require_torchrec("calibrate", ("torch",))
     refuse_launcher("calibrate")
     kind = flags.device
@@ -128,16 +127,16 @@ def command(settings: Settings, flags: _Flags) -> int:
         count = sees_gpus()
         kind = "cuda" if count else "cpu"
         why = f"cuda, torch sees {count} GPUs" if count else "cpu, because torch sees no GPU"
-        remark(settings, f"device: {why}")
+        remark(f"device: {why}")
     if flags.host:
-        return _measure_host(settings, flags, kind)
+        return _measure_host(flags, kind)
     if kind == "cuda" and flags.output is not None:
         spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
         locate(flags.system or "", "systems")
-    return _measure(settings, flags, kind)
+    return _measure(flags, kind)
 
 
-def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
+def _measure(flags: _Flags, kind: str) -> int:
     """Measure GPUs or CPU cores, fit, write and print.
 
     Raises:
@@ -145,7 +144,6 @@ def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
             of a GPU.
     """
     from costmodels.calibration import device as designs
-    from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import write_rows
 
     spec.refuse(
@@ -154,7 +152,7 @@ def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
         "--device cuda",
     )
     if kind == "cpu" and flags.output is not None:
-        _calibrate_ranks(settings, flags, flags.output)
+        _calibrate_ranks(flags, flags.output)
         if flags.rows is None:
             return 0
     rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
@@ -162,12 +160,12 @@ def _measure(settings: Settings, flags: _Flags, kind: str) -> int:
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
     effort = designs.on_a_core(effort) if kind == "cpu" else effort
     job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
-    with status_line(settings, f"{world_size} ranks on {kind}") as progress:
+    with status_line(f"{world_size} ranks on {kind}") as progress:
         write_rows(job, world_size=world_size, progress=progress)
-    return _tell_rows(settings, rows, flags if kind == "cuda" else None)
+    return _tell_rows(rows, flags if kind == "cuda" else None)
 
 
-def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
+def _measure_host(flags: _Flags, kind: str) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.io.system.system_writer import write_host_calls
@@ -177,81 +175,76 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     from planner.integrations.measure.device_rows import measure_host
 
     calls = measure_host(kind)
-    written = [] if flags.output is None else [flags.output]
-    for path in written:
-        write_host_calls(path, calls)
-    if not settings.json:
-        say("\n  ".join(("host:", *calls.lines())))
-    if settings.json or written:
-        report_written(settings, *written, **asdict(calls))
+    if flags.output is not None:
+        write_host_calls(flags.output, calls)
+    if not settings().json:
+        write_data("\n  ".join(("host:", *calls.lines())) + "\n")
+    if settings().json or flags.output is not None:
+        tell_written([flags.output] if flags.output else [], asdict(calls))
     return 0
 
 
-def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
+def _tell_rows(rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
     from planner.cli.printing.validate_show import told_errors
     from planner.io.system.measured_rows import read_rows
     from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)
-    written = [rows]
-    told: dict[str, Any] = {"machine": measured.machine(), "failed": list(measured.failed)}
+    told: dict[str, Any] = {"machine": measured.machine(), "failed": measured.failed}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
         lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
     if flags is None or flags.output is None:
-        told["rows"] = len(measured.rows)
-        if not settings.json:
-            say(f"{len(measured.rows)} points measured on {measured.machine()}")
+        words = f"{len(measured.rows)} points measured on {measured.machine()}"
+        told |= {"rows": len(measured.rows)}
+        tell_written([rows], told, (Section("", notes=(words,)),), lines)
     else:
         result = fit_and_write(flags.output, flags.system or "", measured)
-        written = list(result.written)
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
             "lookups": [
                 {"block": block, "direction": way, **told_errors(error)}
                 for (block, way), error in result.lookup_errors.items()
             ],
-            "kept": list(result.kept),
+            "kept": result.kept,
             "other_card": result.other_card,
         }
         lines += [f"from the base: {line}" for line in result.kept]
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
-        if not settings.json:
-            _print_fit(measured.machine(), result)
-    for line in () if settings.json else lines:
-        remark(settings, line)
-    report_written(settings, *written, **told)
+        shown = _fit_sections(measured.machine(), result)
+        tell_written(result.written, told, shown, lines)
     return 0
 
 
-def _print_fit(machine: str, result: Written) -> None:
+def _fit_sections(machine: str, result: Written) -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-    print_rows(f"Measured on {machine}", ("key", "base", "measured"), numbers)
-    if result.lookup_errors:
-        print_items(
-            "Lookups that the fit has not seen, ten groups in turn",
-            result.lookup_errors.items(),
-            {
-                "lookups": lambda item: " ".join(item[0]),
-                "points": lambda item: str(item[1].count),
-                "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
-                "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
-            },
-        )
+    lookups = Section.of(
+        "Lookups that the fit has not seen, ten groups in turn",
+        result.lookup_errors.items(),
+        {
+            "lookups": lambda item: " ".join(item[0]),
+            "points": lambda item: str(item[1].count),
+            "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
+            "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
+        },
+    )
+    return (
+        Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured")),
+        *(s for s in (lookups,) if s.rows),
+    )
 
 
-def _calibrate_ranks(settings: Settings, flags: _Flags, output: Path) -> None:
+def _calibrate_ranks(flags: _Flags, output: Path) -> None:
     """Measure CPU ranks, fit their constants and write their system file.
 
     Raises:
         InvalidInputError: there are too few ranks.
     """
     from costmodels.calibration.points import FULL, QUICK
-    from planner.cli.environment import require_torchrec
-    from planner.cli.progress import status_line
+    from planner.cli.inputs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 
@@ -263,20 +256,19 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, output: Path) -> None:
         "--ranks 2",
     )
     effort, words = (QUICK, "quick") if flags.quick else (FULL, "full")
-    with status_line(settings, f"{world_size} ranks") as progress:
+    with status_line(f"{world_size} ranks") as progress:
         progress("measuring")
         points = measure_machine(effort, world_size=world_size, seed=flags.seed)
         progress("fitting")
         fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
     written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
-    if not settings.json:
-        _print(machine, fitted.errors)
-    report_written(settings, *written, machine=machine, fit=[asdict(e) for e in fitted.errors])
+    told = {"machine": machine, "fit": fitted.errors}
+    tell_written(written, told, (_errors(machine, fitted.errors),))
 
 
-def _print(machine: str, errors: Sequence[FitError]) -> None:
-    print_items(
+def _errors(machine: str, errors: Sequence[FitError]) -> Section:
+    return Section.of(
         f"Fit on {machine}",
         errors,
         {

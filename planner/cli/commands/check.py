@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, say, stdout_console, warn, write_json
-from planner.cli.printing.show import print_assumed
-from planner.cli.types import Text
+from planner.cli.console import assumed_section, settings, stdout_console, tell, write_json
+from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
+from planner.report.base import Section
+from planner.support.cores import usable_cores
 from planner.support.text import counted, printable
 
 if TYPE_CHECKING:
@@ -30,11 +37,7 @@ _MARKS = {
 
 @spec.command("List the errors of an input file; without one, check the environment.")
 def command(
-    settings: Settings,
-    file: Path | None = None,
-    schema: Text = spec.option(
-        "Print the JSON schema of this kind of file instead.", type=click.Choice(KINDS)
-    ),
+    file: Path | None = None, schema: Annotated[str | None, click.Choice(KINDS)] = None
 ) -> int:
     """Read a workload, system, constraint or plan file and list every error with its line.
 
@@ -45,6 +48,9 @@ def command(
     every line that is not ok says how to repair it, and exit code 1 says that a check failed.
     fbgemm-gpu 1.X fits torch 2.(X+5) alone: torchrec 1.8 needs torch 2.13, torchrec 1.9 torch 2.14.
 
+    Args:
+        schema: Print the JSON schema of this kind of file instead.
+
     Examples:
       shardplan check                          Python, packages, torch and fbgemm, the machine
       shardplan check dlrm.yaml
@@ -54,31 +60,25 @@ def command(
     both = file is not None and schema is not None
     spec.refuse(both, "give either FILE or --schema KIND")
     if file is not None:
-        return _check(settings, file)
+        return _check(file)
     if schema is None:
-        return _check_environment(settings)
-    from planner import io
+        return _check_environment()
 
     write_json(getattr(io, f"{schema}_json_schema")())
     return 0
 
 
-def _check(settings: Settings, file: Path) -> int:
+def _check(file: Path) -> int:
     try:
         kind, summary, warnings, assumed = _told(file)
     except InvalidInputError as error:
-        if not settings.json:
+        if not settings().json:
             raise
         write_json({"ok": False, "file": str(file), "problems": error.problems})
         return 2
-    if settings.json:
-        told = {"ok": True, "file": str(file), "kind": kind, "summary": summary}
-        write_json({**told, "warnings": list(warnings), "assumed": [asdict(a) for a in assumed]})
-    else:
-        say(f"OK  {file}: {kind}: {summary}")
-        if assumed:
-            print_assumed(assumed, None)
-        warn(settings, warnings)
+    told = {"ok": True, "file": str(file), "kind": kind, "summary": summary, "assumed": assumed}
+    found = Section("", notes=(f"OK  {file}: {kind}: {summary}",))
+    tell(told, (found, assumed_section(assumed, None)), warnings)
     return 0
 
 
@@ -89,7 +89,6 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
         InvalidInputError: the file breaks rules; the message lists all of them.
     """
     from costmodels import units
-    from planner import io
     from planner.io.constraints import check_constraints
     from planner.io.library import locate
     from planner.options.torchrec_rules import width_remarks
@@ -151,26 +150,205 @@ def _summary(workload: Workload) -> str:
     return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
 
 
-def _check_environment(settings: Settings) -> int:
+# ------------------------------------------------------------------ the environment
+
+TORCH_MINOR_OFFSET: Final = 5
+DISTRIBUTION: Final = "shardplan"
+PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
+NEWEST_FBGEMM_MINOR: Final = 9
+"""The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
+GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
+"""The torch version for each TorchRec (and fbgemm) version with which the tests run."""
+
+Versions = Callable[[str], str | None]
+
+
+class CheckLevel(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+OK, WARN, FAIL = CheckLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line on the environment: the result, what was checked, and how to repair it."""
+
+    level: CheckLevel
+    subject: str
+    finding: str
+    fix: str = ""
+
+
+def check_environment() -> list[Check]:
+    """Everything that is checked of the environment, in the order in which it is printed."""
+    systems = len(shipped("systems"))
+    return [
+        Check(OK, "python", platform.python_version()),
+        *check_packages(),
+        *check_torch(),
+        Check(OK, "cores", f"{usable_cores()} usable"),
+        Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
+    ]
+
+
+# ------------------------------------------------------------------ packages
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed distribution, which is not imported."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def owns_fbgemm_files(name: str) -> bool:
+    """Whether a distribution has the ``fbgemm_gpu`` package; an empty placeholder has not."""
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError:
+        return False
+    return any(file.parts[0] == "fbgemm_gpu" for file in files)
+
+
+def has_nvml() -> bool:
+    """Whether the NVIDIA driver's management library can be loaded."""
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def check_packages(
+    version_of: Versions = installed_version, requirements: list[str] | None = None
+) -> list[Check]:
+    """Check that every required package is installed in a version that fits."""
+    needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
+    checks = []
+    found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
+    for name, limits in (match.groups() for match in found if match is not None):
+        version = version_of(name)
+        fits = version is not None and satisfies(version, limits)
+        told = "not installed" if version is None else f"{version} installed, {limits} needed"
+        fix = f"pip install '{name}{limits.strip()}'"
+        checks.append(Check(OK, name, str(version)) if fits else Check(FAIL, name, told, fix))
+    return checks
+
+
+def satisfies(version: str, limits: str) -> bool:
+    """Whether a version meets limits such as ``>=1.2,<3``; other operators are ignored."""
+    found = _numbers(version)
+    pairs = re.findall(r"(>=|<)\s*([\d.]+)", limits)
+    return all((found >= _numbers(bound)) is (sign == ">=") for sign, bound in pairs)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+# ------------------------------------------------------------------ torch, fbgemm, TorchRec
+
+
+def check_torch(
+    version_of: Versions = installed_version,
+    owns_files: Callable[[str], bool] = owns_fbgemm_files,
+    nvml: Callable[[], bool] = has_nvml,
+) -> list[Check]:
+    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them.
+
+    Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
+    other version. pip does not see that TorchRec 1.X wants fbgemm 1.X, because TorchRec takes any.
+    """
+    torch, torchrec = version_of("torch"), version_of("torchrec")
+    builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
+    if torch is None and torchrec is None and not builds:
+        told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
+        return [Check(OK, "torchrec", told)]
+    checks = [_check_pair(torch, name, version_of(name)) for name in builds]
+    if len(builds) == 2:
+        told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
+        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
+        checks.append(Check(WARN, "fbgemm", told, fix))
+    if "fbgemm-gpu" in builds and not nvml():
+        told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
+        fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
+        checks.append(Check(FAIL, "nvidia driver", told, fix))
+    if torchrec is None:
+        told = "not installed, though parts of its stack are"
+        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+        return [Check(WARN, "torchrec", told, fix), *checks]
+    minor, checks = _minor(torchrec), [Check(OK, "torchrec", torchrec), *checks]
+    if not builds:
+        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
+        fix = f"pip install 'fbgemm-gpu=={minor}.*' (or fbgemm-gpu-cpu without a GPU)"
+        checks.append(Check(FAIL, "fbgemm", told, fix))
+    if minor not in GENERATIONS:
+        newest = max(GENERATIONS)
+        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
+        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
+        checks.append(Check(WARN, "torchrec version", told, fix))
+    cuda = version_of("fbgemm-gpu")
+    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec
+    if _minor(fbgemm) != minor:
+        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
+        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
+        checks.append(Check(WARN, "torchrec / fbgemm", told, fix))
+    if cuda is not None and "fbgemm-gpu" not in builds and nvml():
+        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
+        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
+        checks.append(Check(WARN, "fbgemm-gpu", told, fix))
+    return checks
+
+
+def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
+    subject = f"torch / {name}"
+    if torch is None:
+        return Check(FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
+    ours, theirs = _numbers(torch), _numbers(fbgemm or "")
+    if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
+        told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
+        return Check(WARN, subject, told)
+    wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
+    if ours[1] == wanted:
+        return Check(OK, subject, f"{torch} / {fbgemm} match")
+    fix = f"pip install 'torch==2.{wanted}.*'"
+    if 0 <= other <= NEWEST_FBGEMM_MINOR:
+        fix += f" or pip install '{name}==1.{other}.*'"
+    told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
+    return Check(FAIL, subject, told, fix)
+
+
+def _minor(version: str) -> str:
+    return ".".join(map(str, _numbers(version)[:2])) or version
+
+
+def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
     from rich.text import Text
 
-    from planner.cli.environment import CheckLevel, check_environment
-
     checks = check_environment()
     failed = any(check.level is CheckLevel.FAIL for check in checks)
-    if settings.json:
+    if settings().json:
         write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
         return int(failed)
     console = stdout_console()
     styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if settings.quiet and check.level is CheckLevel.OK:
+        if settings().quiet and check.level is CheckLevel.OK:
             continue
         finding = printable(f"{check.subject:<22} {check.finding}")
         console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
         if check.fix:
             console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
-    if not settings.quiet or failed:
+    if not settings().quiet or failed:
         console.print("some checks failed" if failed else "all checks passed")
     return int(failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, stdout_console, warn, write_json
+from planner.cli.console import assumed_section, remark, tell
 from planner.cli.types import Folder, MaybePercent
 
 EXIT_REGRESSION = 1
@@ -13,19 +13,21 @@ EXIT_REGRESSION = 1
 
 @spec.command("Compare plans: time per stage, memory, moved tables.")
 def command(
-    settings: Settings,
     workload: Path,
     flags: spec.ProblemFlags,
     plans: tuple[Path, ...] = spec.argument(nargs=-1, metavar="PLAN PLAN..."),
-    fail_over: MaybePercent = spec.option(
-        "Exit code 1 if another plan is slower than the first by more than this, such as 3%."
-    ),
-    output: Folder = spec.option("Write compare.html.", "-o --output"),
+    fail_over: MaybePercent = None,
+    output: Folder = None,
 ) -> int:
     """Price several plans of one workload by the same models, and compare them with the first.
 
     Prints the time of each stage, memory, the tables that moved or changed type, and the bytes that
     ranks must receive to go from the first plan to another (weights and optimizer state).
+
+    Args:
+        fail_over: Exit code 1 if another plan is slower than the first by more than this, such as
+            3%.
+        output: Write compare.html.
 
     Examples:
       shardplan compare dlrm.yaml old/plan.json new/plan.json
@@ -41,8 +43,6 @@ def command(
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem.limited
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli.printing.show import print_assumed
-    from planner.report.terminal import print_sections
     from planner.solving.assumed import priced_assumptions
 
     named = dict(zip(plan_names(plans), inputs.plans, strict=True))
@@ -55,13 +55,10 @@ def command(
     assumed = priced_assumptions(problem, inputs.plans[0], inputs.assumed)
     if output is not None:
         write_folder(output, {"compare.html": difference.render_compare(comparison).encode()})
-    if settings.json:
-        told = {"fail_over_ratio": fail_over, "failed": failed, "warnings": inputs.warnings}
-        write_json({**difference.difference_data(comparison), **told, "assumed": assumed})
-    else:
-        print_sections(stdout_console(), difference.difference_sections(comparison))
-        print_assumed(assumed, first.estimate.time.time_s)
-    warn(settings, inputs.warnings)
+    told = {"fail_over_ratio": fail_over, "failed": failed, "assumed": assumed}
+    sections = difference.difference_sections(comparison)
+    shown = (*sections, assumed_section(assumed, first.estimate.time.time_s))
+    tell({**difference.difference_data(comparison), **told}, shown, inputs.warnings)
     if failed:
-        remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
+        remark(f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
     return EXIT_REGRESSION if failed else 0

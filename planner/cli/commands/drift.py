@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
+from costmodels.errors import require
+from planner import io
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.days import DayFile, all_readers, day_file
+from planner.cli.console import remark, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
 
@@ -20,37 +22,99 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats
 
 EXIT_DRIFTED = 1
+_MOST_DAYS: Final = 1e9
+"""Days are counted from any origin, but none is millions of years away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFile:
+    """A file or folder with data, and their day.
+
+    The day counts from any origin; None if it is not given. ``is_date`` says that it was written as
+    a date, so that its origin is that of the calendar.
+    """
+
+    path: Path
+    day: float | None = None
+    is_date: bool = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all of the folder."""
+        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
+
+
+def day_file(text: str) -> DayFile:
+    """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    before, equals, after = text.partition("=")
+    before, day, is_date = before.strip(), None, True
+    try:
+        day = float(date.fromisoformat(before).toordinal())
+    except ValueError:
+        is_date = False
+        if before.isascii() and before.isdecimal() and float(before) < _MOST_DAYS:
+            day = float(before)
+    named = bool(equals) and day is not None
+    path = Path(after if named else text)
+    hint = "; DAY is a number or a date such as 2026-11-20" if equals and not named else ""
+    require(path.exists(), f"{str(path)!r} does not exist{hint}")
+    return DayFile(path=path, day=day, is_date=is_date) if named else DayFile(path=path)
+
+
+def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
+    """The files sorted by day.
+
+    Raises:
+        UsageError: there are several files, of which one has no day, two have the same day,
+            or some have dates and others numbers.
+    """
+    for file in files if len(files) > 1 else ():
+        needs = f"--stats {file.path}: several statistics need their days, such as --stats 1=FILE"
+        spec.refuse(file.day is None, needs)
+    mixed = "--stats: some days are dates and others numbers; give all days in one way"
+    spec.refuse(len({f.is_date for f in files}) > 1, mixed)
+    twice = "--stats: two files are of the same day; give every day once"
+    spec.refuse(len({f.day for f in files}) < len(files), twice)
+    return tuple(sorted(files, key=lambda f: f.day or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFlags(spec.Flags):
-    """What the flags say about the data, the alarm and the plan that is looked for."""
+    """What the flags say about the data, the alarm and the plan that is looked for.
 
-    days: tuple[DayFile, ...] = spec.many(
-        "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
-        "--stats",
-        type=kinds.Parsed("day=file", day_file),
-        metavar="[DAY=]FILE",
-        required=True,
-    )
-    before: kinds.File = spec.option(
-        "Statistics that the plan was made with.  [default: the laws in the workload]"
-    )
-    threshold: kinds.Percent = spec.option(
-        "Exit code 1 if a new plan makes the iteration shorter by more than this.", default="5%"
-    )
-    constraints: kinds.File = spec.option(spec.CONSTRAINTS)
-    max_moved_bytes: kinds.Bytes = spec.option(spec.MOVED_BYTES)
-    max_moved_tables: kinds.Tables = spec.option(spec.MOVED_TABLES)
-    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
-    time_limit: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}")
-    output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
+    Attributes:
+        days: Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.
+        before: Statistics that the plan was made with.  [default: the laws in the workload]
+        threshold: Exit code 1 if a new plan makes the iteration shorter by more than
+            this.  [default: 5%]
+        constraints: YAML file of constraints, in addition to those of the workload.
+        max_moved_bytes: Maximum bytes to move, such as '200 GiB'.
+        max_moved_tables: Maximum number of tables to move.
+        evaluations: Budget of each search: N priced plans.  [default: by the size of the problem]
+        time_limit: For each search, a safety by the clock.  [default: none; the budget of work ends
+            a search]
+        output: Write the new plan, as plan.json.
+    """
+
+    days: Annotated[
+        tuple[DayFile, ...], kinds.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"
+    ]
+    before: kinds.File = None
+    threshold: kinds.Percent = 0.05
+    constraints: kinds.File = None
+    max_moved_bytes: kinds.Bytes = None
+    max_moved_tables: kinds.Tables = None
+    evaluations: kinds.Evaluations = None
+    time_limit: kinds.TimeLimit = None
+    output: kinds.Output = None
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")
-def command(
-    settings: Settings, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
-) -> int:
+def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags) -> int:
     """Compare the data that a plan was made for with those of today.
 
     Prints what changed in each table, the iteration time of the plan then and now, the time of a
@@ -75,16 +139,10 @@ def command(
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
-    if settings.json:
-        write_json({**show.as_json(drift), "warnings": tuple(dict.fromkeys(warnings))})
-    else:
-        show.print_drift(settings, drift)
-    warn(settings, tuple(warnings))
+    tell(show.as_json(drift), show.drift_sections(drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
-        from planner import io
-
         io.save_plan(asked.output, drift.latest.result)
-        remark(settings, f"wrote {shown_paths((asked.output,))}")
+        remark(f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
 
@@ -92,7 +150,6 @@ def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.days import ordered
     from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
     from planner.cli.printing import drift_show as show
 
@@ -133,6 +190,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
+    from planner.cli.inputs import all_readers
     from planner.errors import refuse
     from planner.profiling.profiler import find_sources, profile_files
     from planner.profiling.statistics import ByFeature, ProfileOptions

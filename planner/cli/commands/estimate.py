@@ -6,38 +6,33 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.printing.show import print_result
-from planner.cli.types import OBJECTIVE, Text
+from planner.cli.console import result_sections, settings, tell
+from planner.cli.types import OBJECTIVE
+from planner.report.base import Fact, Section, format_cell
 
 if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
     from planner.problem import PlanningProblem
-    from planner.report.base import Fact
     from planner.result import SolverReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateFlags(spec.ScenarioFlags):
-    """The objective, and all on which its value depends."""
+    """The objective, and all on which its value depends.
 
-    objective: Text = spec.option(
-        "Also print the value of this objective.  [default: the plan's own, or iteration]",
-        type=OBJECTIVE,
-        metavar="NAME",
-    )
+    Attributes:
+        objective: Also print the value of this objective.  [default: the plan's own, or iteration]
+    """
+
+    objective: Annotated[str | None, OBJECTIVE, "NAME"] = None
 
 
 @spec.command("Price an existing plan.")
 def command(
-    settings: Settings,
-    workload: Path,
-    flags: spec.ProblemFlags,
-    more: EstimateFlags,
-    plan: Path | None = None,
+    workload: Path, flags: spec.ProblemFlags, more: EstimateFlags, plan: Path | None = None
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
@@ -61,8 +56,8 @@ def command(
     problem = inputs.problem.limited
     inputs = replace(inputs, problem=problem)
     from planner import api  # after the cheap checks: this import is the slow one
+    from planner.io.plan.result_json import result_to_json
     from planner.options.torchrec_rules import runtime_warnings
-    from planner.report.terminal import print_facts
     from planner.result import PlanningResult
     from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import in_scenarios
@@ -79,13 +74,9 @@ def command(
         scenarios=times,
         assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
     )
-    if settings.json:
-        from planner import io
-
-        write_json(io.result_to_json(result))
-    else:
-        print_result(settings, result, leave_out=("Solver", "Verdict"))
-        print_facts(stdout_console(), _facts(solver))
+    sections = result_sections(result, leave_out=("Solver", "Verdict"))
+    sections.append(Section("", _facts(solver)))
+    tell(result_to_json(result) if settings().json else {}, sections)
     return 0 if candidate.memory.fits else 1
 
 
@@ -152,7 +143,6 @@ def _valued(
 
 def _facts(solver: SolverReport) -> tuple[Fact, ...]:
     """A line about the value; none if the prediction has it already."""
-    from planner.report.base import Fact, format_cell
     from planner.report.figures import objective_kind
 
     if solver.objective == "iteration":
@@ -161,4 +151,4 @@ def _facts(solver: SolverReport) -> tuple[Fact, ...]:
     if not math.isfinite(solver.value):
         value = "has no value: the plan takes more host memory than TorchRec's planner allows"
     source = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
-    return (Fact(label="Objective", parts=(f"{solver.objective} {value}", *source)),)
+    return (Fact("Objective", (f"{solver.objective} {value}", *source)),)

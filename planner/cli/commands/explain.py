@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, warn, write_json
+from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import Duration, File, Texts
+from planner.cli.types import File, Texts, TimeLimit
 from planner.support.text import counted
 
 if TYPE_CHECKING:
-    from planner.explain.explainer import ConstraintCost
+    from collections.abc import Sequence
+
+    from planner.explain.explainer import Change, ConstraintCost
     from planner.io import SavedPlan
-    from planner.problem import PlanningProblem
 
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
@@ -23,14 +24,20 @@ _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainFlags(spec.Flags):
-    """What is to be explained."""
+    """What is to be explained.
 
-    tables: Texts = spec.many(
-        "Price every option of this table; repeatable.", "--table", metavar="NAME"
-    )
-    prices: bool = spec.switch("Plan again without each constraint.")
-    constraints: File = spec.option(spec.CONSTRAINTS)
-    time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
+    Attributes:
+        tables: Price every option of this table; repeatable.
+        prices: Plan again without each constraint.
+        constraints: YAML file of constraints, in addition to those of the workload.
+        time_limit: For each search of --prices, a safety by the clock.  [default: none; the budget
+            of work ends a search]
+    """
+
+    tables: Annotated[Texts, "NAME", "--table"] = ()
+    prices: bool = False
+    constraints: File = None
+    time_limit: TimeLimit = None
 
     def check(self) -> None:
         """Refuse a flag that has no effect without another one."""
@@ -51,11 +58,7 @@ def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
 
 @spec.command("What a plan waits for, and which change would help.")
 def command(
-    settings: Settings,
-    workload: Path,
-    asked: ExplainFlags,
-    flags: spec.ProblemFlags,
-    plan: Path | None = None,
+    workload: Path, asked: ExplainFlags, flags: spec.ProblemFlags, plan: Path | None = None
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 
@@ -77,47 +80,33 @@ def command(
     """
     from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
-    from planner.cli.printing.show import print_assumed
-    from planner.cli.progress import bar
     from planner.solving.assumed import priced_assumptions
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain.explainer import Explainer
+    from planner.explain.explainer import Explainer, constraint_costs, relaxed
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     told = [explainer.table(name) for name in asked.tables]
-    changes = None
+    sections = [show.table_section(explanation) for explanation in told]
+    changes: Sequence[Change] = ()
+    costs: Sequence[ConstraintCost] = ()
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
-        with bar(settings, "tables", len(names)) as step:
+        with bar("tables", len(names)) as step:
             changes = explainer.changes(progress=step)
-    costs = _costs(settings, inputs.problem, asked.time_limit) if asked.prices else None
+        sections += show.change_sections(explainer, changes)
+    if asked.prices:
+        total = len(relaxed(inputs.problem.constraints)) + 1
+        with StopOnInterrupt(keeps=False) as stop, bar("constraints", total) as step:
+            costs = constraint_costs(
+                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+            )
+        sections.append(show.costs_section(costs))
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
-    cut = (_CUT,) if any(cost.is_cut for cost in costs or ()) else ()
+    cut = (_CUT,) if any(cost.is_cut for cost in costs) else ()
+    sections.append(assumed_section(assumed, explainer.plan_time_s))
+    data = show.as_json(explainer.plan_time_s, told, changes, costs)
     warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
-    if settings.json:
-        data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "assumed": assumed, "warnings": warnings})
-    else:
-        for explanation in told:
-            show.print_table(explanation)
-        if changes is not None:
-            show.print_changes(explainer, changes)
-        if costs is not None:
-            show.print_costs(costs)
-        print_assumed(assumed, explainer.plan_time_s)
-    warn(settings, warnings)
+    tell({**data, "assumed": assumed}, sections, warnings)
     return 0
-
-
-def _costs(
-    settings: Settings, problem: PlanningProblem, time_limit_s: float | None
-) -> tuple[ConstraintCost, ...]:
-    """What each constraint costs, by a search without it."""
-    from planner.cli.progress import bar
-    from planner.explain.explainer import constraint_costs, relaxed
-
-    total = len(relaxed(problem.constraints)) + 1
-    with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-        return constraint_costs(problem, time_limit_s=time_limit_s, progress=step, should_stop=stop)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
+from planner.cli.console import settings, tell_written, write_data
+from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -31,25 +32,22 @@ def command() -> None:
 
 @spec.command("Kineto traces, one per rank.", command)
 def trace(
-    settings: Settings,
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
-    output: Path = spec.option("Folder to write.", "-o --output", required=True, metavar="DIR"),
-    iterations: int = spec.option(
-        "Number of iterations to write.", default=1, type=click.IntRange(1, 1000)
-    ),
-    ranks: tuple[int, ...] = spec.many(
-        "Write only this rank; repeatable.  [default: all]",
-        "--rank",
-        type=click.IntRange(0),
-        metavar="N",
-    ),
+    output: Annotated[Path, FILE, "DIR", "-o --output"],
+    iterations: Annotated[int, click.IntRange(1, 1000)] = 1,
+    ranks: Annotated[tuple[int, ...], click.IntRange(0), "N", "--rank"] = (),
 ) -> int:
     """Write the predicted iteration as the PyTorch profiler would have recorded it.
 
     There is one gzipped JSON file per rank, for Perfetto and HolisticTraceAnalysis. A collective's
     kernel begins when its last rank arrives; its arguments say how long the rank waited.
+
+    Args:
+        output: Folder to write.
+        iterations: Number of iterations to write.
+        ranks: Write only this rank; repeatable.  [default: all]
     """
     from planner.cli.output import write_folder
     from planner.trace.kineto import traces
@@ -60,10 +58,7 @@ def trace(
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
-    if settings.json:
-        report_written(settings, *(output / name for name in files))
-    else:
-        remark(settings, f"wrote {len(files)} traces to {shown_paths((output,))}")
+    tell_written([output], {"written": [str(output / name) for name in files]})
     return 0
 
 
@@ -123,6 +118,9 @@ def ranks(_: CostPipeline, plan: Plan) -> str:
     return ranks_csv(plan)
 
 
+_OUTPUT: Final = "\n\n    Args:\n        output: File to write.\n"
+
+
 def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[str, str]]) -> None:
     """Add a subcommand that writes a plan of a workload to one file, as the text of a function.
 
@@ -130,11 +128,10 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
     """
 
     def written(
-        settings: Settings,
         workload: Path,
         plan: Path,
         flags: spec.ProblemFlags,
-        output: Path = spec.option("File to write.", "-o --output", required=True),
+        output: Annotated[Path, FILE, "FILE", "-o --output"],
     ) -> int:
         found = text_of(*_priced(workload, plan, flags, output))
         text, *programs = [found] if isinstance(found, str) else found
@@ -143,12 +140,12 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
         for program in programs:
             variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
             more["command"] = f"{variable} {program}"
-            if not settings.json:
+            if not settings().json:
                 write_data(f"{variable} \\\n  {program}\n")
-        report_written(settings, output, **more)
+        tell_written([output], more)
         return 0
 
-    written.__name__, written.__doc__ = text_of.__name__, text_of.__doc__
+    written.__name__, written.__doc__ = text_of.__name__, f"{text_of.__doc__}{_OUTPUT}"
     spec.command(short_help, command)(written)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from costmodels import units
 from costmodels.errors import UnitError, require
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import File, Parsed
+from planner.cli.output import check_output, files_of
+from planner.cli.types import Output, Parsed
+from planner.report.base import Fact, Section, format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,17 +59,12 @@ def _given_run(text: str) -> GivenRun:
 
 @spec.command("Correct a system by your own measured runs.")
 def command(
-    settings: console.Settings,
     workload: Path,
     flags: spec.ProblemFlags,
-    runs: tuple[GivenRun, ...] = spec.many(
-        "A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
-        "--run",
-        type=Parsed("plan=trace|time", _given_run),
-        required=True,
-        metavar="PLAN=TRACE|TIME",
-    ),
-    output: File = spec.option("System file to write.  [default: none]", "-o --output"),
+    runs: Annotated[
+        tuple[GivenRun, ...], Parsed("plan=trace|time", _given_run), "PLAN=TRACE|TIME", "--run"
+    ],
+    output: Output = None,
 ) -> int:
     """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 
@@ -80,19 +77,22 @@ def command(
     The system file that is written is the old one with these factors, and with the intervals that
     they leave.
 
+    Args:
+        runs: A plan that was run, with its iteration time, a profiler trace, or a folder of traces.
+        output: System file to write.  [default: none]
+
     Examples:
       shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o mine.yaml
       shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o mine.yaml
       shardplan plan dlrm.yaml --system mine.yaml --gpus 16
     """
     from planner.cli.inputs import load_plans
-    from planner.cli.output import check_output, files_of
 
     traces = (path for run in runs for path in run.traces)
     check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
-    from planner.cli.printing.validate_show import print_traces
+    from planner.cli.printing.validate_show import trace_sections
     from planner.fit.estimate import fit
     from planner.models import pipeline_of
     from planner.trace.kineto import compare_traces
@@ -103,28 +103,18 @@ def command(
     traced = [run for run in measured if run.traces]
     compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
-        warnings += _write(settings, output, inputs, found, len(measured), flags)
-    if settings.json:
-        told = {"warnings": list(dict.fromkeys(warnings))}
-        console.write_json({**_as_json(found, traced, compared), **told})
-    else:
-        for run in traced:
-            busiest = max(run.traces, key=lambda t: t.busy_s)
-            shown = run.traces if settings.verbose else (busiest,)
-            print_traces(shown, compared[run.name], name=run.name)
-        _print(found)
-    console.warn(settings, tuple(warnings))
+        warnings += _write(output, inputs, found, flags)
+    sections: list[Section] = []
+    for run in traced:
+        busiest = max(run.traces, key=lambda t: t.busy_s)
+        shown = run.traces if console.settings().verbose else (busiest,)
+        sections += trace_sections(shown, compared[run.name], name=run.name)
+    sections += _sections(found)
+    console.tell(_as_json(found, traced, compared), sections, warnings)
     return 0
 
 
-def _write(
-    settings: console.Settings,
-    output: Path,
-    inputs: Inputs,
-    found: Fit,
-    num_runs: int,
-    flags: spec.ProblemFlags,
-) -> list[str]:
+def _write(output: Path, inputs: Inputs, found: Fit, flags: spec.ProblemFlags) -> list[str]:
     """Write the system file; returns what it cannot hold."""
     from planner.io.system.system_writer import write_fitted_system
 
@@ -135,10 +125,10 @@ def _write(
         found.topology,
         found.factors,
         settled_ratio=found.settled_ratio,
-        num_runs=num_runs,
+        num_runs=len(found.errors),
     )
     then = f"use it with --system {console.typed(output)}"
-    console.remark(settings, f"wrote {console.shown_paths(files)}; {then}")
+    console.remark(f"wrote {console.shown_paths(files)}; {then}")
     if not flags.models:
         return []
     again = " ".join(f"--model {text}" for text in flags.models)
@@ -249,46 +239,45 @@ def _as_json(
     }
 
 
-def _print(found: Fit) -> None:
+def _sections(found: Fit) -> tuple[Section, ...]:
     from costmodels.topology import FITTED_KINDS
-    from planner.cli.printing.show import print_items
-    from planner.report.base import Fact, format_share
-    from planner.report.terminal import print_facts
 
-    kinds = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
-    print_items(
-        "Factors on the system's times",
-        kinds,
-        {
-            "kind": lambda row: row[0],
-            "factor": lambda row: f"{row[1]:.3f}",
-            "determined": lambda row: (
-                "not in these runs" if row[0] in found.absent else format_share(row[2])
-            ),
-        },
-    )
-    print_items(
-        "Errors of the predicted iteration",
-        found.errors,
-        {
-            "run": lambda e: e.name,
-            "measured": lambda e: units.format_time(e.measured_s),
-            "before": lambda e: _error(e.before_s, e.measured_s),
-            "fitted": lambda e: _error(e.fitted_s, e.measured_s),
-            "left out": lambda e: _error(e.left_out_s, e.measured_s),
-            "90 % interval?": lambda e: " .. ".join(map(units.format_time, (e.low_s, e.high_s))),
-        },
-    )
     mean = "geometric mean error {:.1f} %"
+    left = found.left_out_ratio
+    others = "" if left is None else f"{mean}, each run predicted from the others"
     lines = {
         "Determined": f"{found.num_settled:.1f} of {len(FITTED_KINDS)} factors by these runs",
         "Before": mean.format(100 * found.before_ratio),
+        "Left out": others.format(100 * (left or 0.0)),
     }
-    if found.left_out_ratio is not None:
-        others = f"{mean}, each run predicted from the others"
-        lines["Left out"] = others.format(100 * found.left_out_ratio)
-    facts = tuple(Fact(label=label, parts=(words,)) for label, words in lines.items())
-    print_facts(console.stdout_console(), facts)
+    return (
+        Section.of(
+            "Factors on the system's times",
+            zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True),
+            {
+                "kind": lambda row: row[0],
+                "factor": lambda row: f"{row[1]:.3f}",
+                "determined": lambda row: (
+                    "not in these runs" if row[0] in found.absent else format_share(row[2])
+                ),
+            },
+        ),
+        Section.of(
+            "Errors of the predicted iteration",
+            found.errors,
+            {
+                "run": lambda e: e.name,
+                "measured": lambda e: units.format_time(e.measured_s),
+                "before": lambda e: _error(e.before_s, e.measured_s),
+                "fitted": lambda e: _error(e.fitted_s, e.measured_s),
+                "left out": lambda e: _error(e.left_out_s, e.measured_s),
+                "90 % interval?": lambda e: " .. ".join(
+                    map(units.format_time, (e.low_s, e.high_s))
+                ),
+            },
+        ),
+        Section("", tuple(Fact(label, (words,)) for label, words in lines.items() if words)),
+    )
 
 
 def _error(predicted_s: float | None, measured_s: float) -> str:

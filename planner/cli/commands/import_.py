@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import Batch, File, Number, Parsed, Tables, Text, count, quantity
+from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
 from planner.errors import refuse
+from planner.report.base import Section
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -24,29 +26,38 @@ COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags(spec.Flags):
-    """The flags of every import of a workload; None for flags that were not given."""
+    """The flags of every import of a workload; None for flags that were not given.
 
-    output: File = spec.option("File to write.  [default: stdout]", "-o --output")
-    name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: Batch = spec.option("Samples per rank.", "--batch-size --batch")
+    Attributes:
+        output: File to write.  [default: stdout]
+        name: Name of the workload.  [default: the file's]
+        batch_size: Samples per rank.
+    """
+
+    output: Output = None
+    name: Annotated[Text, "NAME"] = None
+    batch_size: Annotated[Batch, "--batch-size --batch"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags(spec.Flags):
-    """What the flags say about the ranks that a log of collectives comes from."""
+    """What the flags say about the ranks that a log of collectives comes from.
 
-    collective: Text = spec.option(
-        "Which collective was timed.  [default: as the log says]", type=click.Choice(COLLECTIVES)
-    )
-    nodes: Number = spec.option("Number of hosts.  [default: as the log says]")
-    gpus_per_node: Number = spec.option("Ranks per host.  [default: as the log says]")
-    domain_gpus: Number = spec.option("Ranks in a scale-up domain.  [default: one host's]")
-    network_bytes_per_s: float | None = spec.option(
-        "Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
-        "--nic",
-        type=quantity("bytes_per_s", positive=True),
-        metavar="RATE",
-    )
+    Attributes:
+        collective: Which collective was timed.  [default: as the log says]
+        nodes: Number of hosts.  [default: as the log says]
+        gpus_per_node: Ranks per host.  [default: as the log says]
+        domain_gpus: Ranks in a scale-up domain.  [default: one host's]
+        network_bytes_per_s: Nominal rate of the network per GPU and direction, such as '50 GB/s'.
+    """
+
+    collective: Annotated[str | None, click.Choice(COLLECTIVES)] = None
+    nodes: Number = None
+    gpus_per_node: Number = None
+    domain_gpus: Number = None
+    network_bytes_per_s: Annotated[
+        float | None, quantity("bytes_per_s", positive=True), "RATE", "--nic"
+    ] = None
 
 
 def _shape(value: str) -> tuple[str, tuple[int, int]]:
@@ -77,15 +88,10 @@ def command() -> None:
 
 @spec.command("A list of tables; or an example to edit.", command)
 def tables(
-    settings: console.Settings,
     path: Path = spec.argument(default="workload.yaml"),
-    listed: File = spec.option(
-        "Take the tables from a list: name, rows, dim, pooling, ...", "--list"
-    ),
-    dim: int | None = spec.option(
-        "Embedding dimension where the list has none.", type=count(16_384)
-    ),
-    num_tables: Tables = spec.option("Make up N tables, to overwrite.", "--tables"),
+    listed: Annotated[File, "--list"] = None,
+    dim: Annotated[int | None, count(16_384)] = None,
+    num_tables: Annotated[Tables, "--tables"] = None,
 ) -> int:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -98,10 +104,14 @@ def tables(
     usual names. FuxiCTR's feature_map.json, NVIDIA's feature_spec.yaml and TorchEasyRec's
     configurations are read, too. What a list cannot say, such as batch size and dense layers, is
     assumed, and the file marks each such line.
+
+    Args:
+        listed: Take the tables from a list: name, rows, dim, pooling, ...
+        dim: Embedding dimension where the list has none.
+        num_tables: Make up N tables, to overwrite.
     """
     spec.refuse(listed and num_tables, "--list and --tables exclude each other; give one")
     spec.refuse(dim and not listed, "--dim is for the tables of --list; give both")
-    from planner import io
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
     from planner.options.torchrec_rules import width_remarks
@@ -121,30 +131,29 @@ def tables(
         text = io.read_template()
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
-    if settings.json:
-        told = {"warnings": list(warnings)} if warnings else {}
-        console.write_json({"written": str(path), **told})
-        return 0
-    console.say(f"Wrote {console.shown_paths((path,))}")
-    console.warn(settings, warnings)
-    console.remark(
-        settings, f"next: shardplan plan {console.typed(path)} --system h100_sxm --gpus 8 -o run1"
-    )
+    wrote = Section("", notes=(f"Wrote {path}",))
+    console.tell({"written": str(path)}, (wrote,), warnings or None)
+    if not console.settings().json:
+        then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
+        console.remark(f"next: shardplan plan {then}")
     return 0
 
 
 @spec.command("Logs of nccl-tests, rccl-tests and PARAM.", command)
 def collectives(
-    settings: console.Settings,
     ranks: LogFlags,
-    logs: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
-    output: File = spec.option("File to write.  [default: stdout]", "-o --output"),
-    name: str = spec.option("Name of the set of curves.", default="imported"),
+    logs: tuple[Path, ...],
+    output: Output = None,
+    name: Annotated[str, click.STRING] = "imported",
 ) -> int:
     """Write measured curves of collectives from benchmark logs as CSV.
 
     To predict with the curves, name the file under collective_curves in a system file. Host names
     and environment variables in a log are not kept.
+
+    Args:
+        output: File to write.  [default: stdout]
+        name: Name of the set of curves.
     """
     from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
@@ -158,54 +167,44 @@ def collectives(
     records = read_logs(logs, LogShape(**said, set_name=name))
     data = [{"nodes": r.nodes, **asdict(r.curve)} for r in records]
     what = f"{len(records)} curves"
-    console.write_or_print(settings, curves_text(records), data, output, what)
+    console.write_or_print(curves_text(records), data, output, what)
     return 0
 
 
 @spec.command("A TorchRec plan.", command)
 def torchrec(
-    settings: console.Settings,
     plan: Path,
     flags: ImportFlags,
-    shapes: tuple[tuple[str, tuple[int, int]], ...] = spec.many(
-        "Shape of a table for which the plan lists no shards; repeatable.",
+    shapes: Annotated[
+        tuple[tuple[str, tuple[int, int]], ...],
+        Parsed("shape", _shape),
+        "NAME=ROWSxCOLS",
         "--shape",
-        type=Parsed("shape", _shape),
-        metavar="NAME=ROWSxCOLS",
-    ),
+    ] = (),
 ) -> int:
     """Write a workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
     Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
     and the dense part do not: they are assumed, and the file says so beside each. A model,
     PKG:FUNC, is read by 'import module'.
+
+    Args:
+        shapes: Shape of a table for which the plan lists no shards; repeatable.
     """
     from planner.io.importers.base import import_torchrec_plan
 
     if ":" in str(plan) and not plan.exists():
         refuse(f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC")
-    return finish(settings, import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
+    return finish(import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
 
 
 @spec.command("Tables of a TorchRec model, from its Python code.", command)
 def module(
-    settings: console.Settings,
     flags: ImportFlags,
     factory: str = spec.argument(type=click.STRING, metavar="PKG:FUNC"),
-    device: str = spec.option(
-        "Device of the job; it decides which sharding types are possible.",
-        default="cuda",
-        type=click.Choice(("cuda", "cpu")),
-    ),
-    inputs: Text = spec.option(
-        "Function that returns the arguments of the model's forward for a batch size, to trace the "
-        "dense part.",
-        metavar="PKG:FUNC",
-    ),
-    autocast: Text = spec.option(
-        "Type of torch.autocast while the dense part is traced.  [default: none]",
-        type=click.Choice(("bf16", "fp16")),
-    ),
+    device: Annotated[str, click.Choice(("cuda", "cpu"))] = "cuda",
+    inputs: Annotated[Text, "PKG:FUNC"] = None,
+    autocast: Annotated[str | None, click.Choice(("bf16", "fp16"))] = None,
 ) -> int:
     """Write a workload with the tables of a model that a Python function builds.
 
@@ -215,6 +214,12 @@ def module(
 
     With --inputs, forward and backward pass of the dense part are traced on fake tensors, and the
     file lists its operators; repeated blocks are listed once. Such a model may have no tables.
+
+    Args:
+        device: Device of the job; it decides which sharding types are possible.
+        inputs: Function that returns the arguments of the model's forward for a batch size, to
+            trace the dense part.
+        autocast: Type of torch.autocast while the dense part is traced.  [default: none]
     """
     from planner.io.importers.base import DEFAULT_BATCH
 
@@ -229,37 +234,38 @@ def module(
         inputs=inputs,
         autocast=autocast,
     )
-    return finish(settings, imported, flags)
+    return finish(imported, flags)
 
 
 @spec.command("A command line of DLRM.", command)
 def dlrm(
-    settings: console.Settings,
     flags: ImportFlags,
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
     ),
-    gpus: Number = spec.option("Number of ranks that share a global batch."),
+    gpus: Number = None,
 ) -> int:
     """Write the workload that a command line of DLRM trains.
 
     The command is dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py. Paste it after '--', whole or
     only its flags. The batch of dlrm_s_pytorch.py is global: a launcher in the command, or --gpus,
     says how many ranks share it.
+
+    Args:
+        gpus: Number of ranks that share a global batch.
     """
     from planner.io.importers.dlrm import import_dlrm
 
-    return finish(settings, import_dlrm(words, world_size=gpus), flags)
+    return finish(import_dlrm(words, world_size=gpus), flags)
 
 
 @spec.command("A HugeCTR configuration or plan file.", command)
 def hugectr(
-    settings: console.Settings,
     file: Path,
     flags: ImportFlags,
-    plan: File = spec.option("File for the plan."),
-    workload: File = spec.option("The tables of a plan file, in the order of its numbers."),
-    gpus_per_host: Number = spec.option("GPUs per host, for a plan file.  [default: 8, or all]"),
+    plan: File = None,
+    workload: File = None,
+    gpus_per_host: Number = None,
 ) -> int:
     """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 
@@ -267,8 +273,12 @@ def hugectr(
     on GPUs in turn, distributed slots are cut by rows. FILE may also be the plan file of an
     embedding collection. It names tables by number only, so it needs --workload, and --plan for the
     result.
+
+    Args:
+        plan: File for the plan.
+        workload: The tables of a plan file, in the order of its numbers.
+        gpus_per_host: GPUs per host, for a plan file.  [default: 8, or all]
     """
-    from planner import io
     from planner.io.documents import read_json
     from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 
@@ -282,16 +292,16 @@ def hugectr(
         for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
             own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
             spec.refuse(given is not None, own)
-        return finish(settings, import_hugectr(file, value), flags, read=(file,), plan=plan)
+        return finish(import_hugectr(file, value), flags, read=(file,), plan=plan)
     if workload is None or plan is None:
         refuse(f"{file} is a plan: add --workload with its tables, and --plan for the result")
     tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
-    return finish(settings, imported, flags, read=(file, workload), plan=plan, only_plan=True)
+    return finish(imported, flags, read=(file, workload), plan=plan, only_plan=True)
 
 
 @spec.command("A TBE configuration of FBGEMM.", command)
-def fbgemm(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
+def fbgemm(file: Path, flags: ImportFlags) -> int:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
 
     The file has one configuration, a list of them, or an object of named ones. It gives tables,
@@ -299,22 +309,21 @@ def fbgemm(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
     """
     from planner.io.importers.fbgemm import import_fbgemm
 
-    return finish(settings, import_fbgemm(file), flags, read=(file,))
+    return finish(import_fbgemm(file), flags, read=(file,))
 
 
 @spec.command("A lookup benchmark of PARAM.", command)
-def param(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
+def param(file: Path, flags: ImportFlags) -> int:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
     from planner.io.importers.fbgemm import import_param
 
-    return finish(settings, import_param(file), flags, read=(file,))
+    return finish(import_param(file), flags, read=(file,))
 
 
 def finish(
-    settings: console.Settings,
     imported: Imported,
     flags: ImportFlags,
     *,
@@ -345,29 +354,28 @@ def finish(
         refuse(f"{plan}: is named for both the workload and the plan; name two files")
     if output is not None:
         texts[output] = text
-    elif not settings.json and not only_plan:
-        console.write_data(text)
     write_texts_atomic(texts)
-    if settings.json:
-        console.write_json(
-            {
-                "source": imported.source,
-                "files": [str(path) for path in texts],
-                "tables": len(workload.tables),
-                "weight_bytes": workload.weight_bytes,
-                "batch_size_per_rank": workload.batch_size_per_rank,
-                "world_size": imported.world_size,
-                "assumed": assumed,
-                "left_out": list(imported.unsaid),
-            }
-        )
+    if console.settings().json:
+        told = {
+            "source": imported.source,
+            "files": [str(path) for path in texts],
+            "tables": len(workload.tables),
+            "weight_bytes": workload.weight_bytes,
+            "batch_size_per_rank": workload.batch_size_per_rank,
+            "world_size": imported.world_size,
+            "assumed": assumed,
+            "left_out": imported.unsaid,
+        }
+        console.write_json(told)
+    elif output is None and not only_plan:
+        console.write_data(text)
     where = f"; written to {console.shown_paths(texts)}" if texts else ""
-    lines = [
+    lines = (
         f"{counted(len(workload.tables), 'table')}, {format_bytes(workload.weight_bytes)}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, from "
-        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}"
-    ]
-    lines += [f"  {key}: {what}" for key, what in assumed.items()]
-    lines += [f"  left out: {what}" for what in imported.unsaid]
-    console.remark(settings, "\n".join(lines))
+        f"{imported.source}{where}; assumed: {', '.join(assumed) or 'nothing'}",
+        *(f"  {key}: {what}" for key, what in assumed.items()),
+        *(f"  left out: {what}" for what in imported.unsaid),
+    )
+    console.remark("\n".join(lines))
     return 0

@@ -6,13 +6,13 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from costmodels import units
+from planner import io
+from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.printing.show import print_result
 from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import STATUS_WORDS, Status
@@ -21,13 +21,9 @@ from planner.support.text import format_gap
 if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
     from planner.result import PlanningResult, SolverReport
-    from planner.settings import SearchSettings
 
 EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
-
-_SHORT = 2000
-"""The budget of work, in priced plans, of the search that prices wider tables."""
 
 
 HEADINGS: Final = {
@@ -42,36 +38,31 @@ HEADINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags(spec.ScenarioFlags):
-    """Further flags: data, constraints, a plan in use, failures, output."""
+    """Further flags: data, constraints, a plan in use, failures, output.
 
-    stats: File = spec.option("Statistics from 'shardplan profile', for all tables or some.")
-    constraints: File = spec.option(spec.CONSTRAINTS)
-    plan_in_use: File = spec.option(
-        "The plan in use: the search starts from it, and moves are counted from it.",
-        "--from",
-        metavar="PLAN",
-    )
-    max_moved_bytes: Bytes = spec.option(spec.MOVED_BYTES)
-    max_moved_tables: Tables = spec.option(spec.MOVED_TABLES)
-    curve: bool = spec.switch(
-        "Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks."
-    )
-    mtbf_s: Duration = spec.option(
-        "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
-    )
-    require_gap: MaybePercent = spec.option(
-        "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
-    )
-    output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
-    force: bool = spec.switch(
-        "Write into a folder even if it holds other files, or a plan of another model."
-    )
+    Attributes:
+        stats: Statistics from 'shardplan profile', for all tables or some.
+        constraints: YAML file of constraints, in addition to those of the workload.
+        plan_in_use: The plan in use: the search starts from it, and moves are counted from it.
+        max_moved_bytes: Maximum bytes to move, such as '200 GiB'.
+        max_moved_tables: Maximum number of tables to move.
+        curve: Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks.
+        mtbf_s: Mean time between failures of one host: says how often to write checkpoints.
+        require_gap: Exit code 1 unless the plan is proven to be this close to the best, such as 5%.
+        output: Write plan, reports and traces.
+        force: Write into a folder even if it holds other files, or a plan of another model.
+    """
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that the flags name."""
-        named = (self.stats, self.constraints, self.plan_in_use, *self.scenarios)
-        return tuple(path for path in named if path is not None)
+    stats: File = None
+    constraints: File = None
+    plan_in_use: Annotated[File, "PLAN", "--from"] = None
+    max_moved_bytes: Bytes = None
+    max_moved_tables: Tables = None
+    curve: bool = False
+    mtbf_s: Annotated[Duration, "--mtbf"] = None
+    require_gap: MaybePercent = None
+    output: Folder = None
+    force: bool = False
 
     def check(self) -> None:
         """Refuse flags that have no effect without another one."""
@@ -85,11 +76,7 @@ class PlanFlags(spec.ScenarioFlags):
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
-    settings: Settings,
-    workload: Path,
-    flags: spec.ProblemFlags,
-    search: spec.SearchFlags,
-    more: PlanFlags,
+    workload: Path, flags: spec.ProblemFlags, search: spec.SearchFlags, more: PlanFlags
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
@@ -113,14 +100,14 @@ def command(
     start_s = time.perf_counter()
     with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
-        result = _searched(settings, asked, search, more, stop, start_s)
-        _deliver(settings, result, more.output, search.time_limit_s)
+        result = _searched(asked, search, more, stop, start_s)
+        _deliver(result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
-            complain(f"shardplan: {missed}")
+            console.complain(f"shardplan: {missed}")
         if stop():
             words = f"stopped by {stop.stopped_by}: this is the best plan so far"
-            remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+            console.remark(f"{words} (exit code {EXIT_STOPPED})")
             return EXIT_STOPPED
         return 0 if missed is None else EXIT_GAP
 
@@ -131,15 +118,14 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
-    from planner import io
     from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_notes
     from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.problem import MoveLimit
     from planner.profiling.stats import load_stats, with_stats
 
     if more.output is not None:
-        named = (source, *more.files, *files_of(flags, source))
-        check_folder(more.output, named, force=more.force)
+        named = filter(None, (more.stats, more.constraints, more.plan_in_use, *more.scenarios))
+        check_folder(more.output, (source, *named, *files_of(flags, source)), force=more.force)
     loaded = load_problem(source, flags)
     inputs = with_constraints(loaded, more.constraints)
     problem, warnings = inputs.problem, inputs.warnings
@@ -161,19 +147,13 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
 
 
 def _searched(
-    settings: Settings,
-    asked: Inputs,
-    search: spec.SearchFlags,
-    more: PlanFlags,
-    stop: StopOnInterrupt,
-    start_s: float,
+    asked: Inputs, search: spec.SearchFlags, more: PlanFlags, stop: StopOnInterrupt, start_s: float
 ) -> PlanningResult:
     """The plan, with what the inputs leave open and everything that further flags ask for.
 
     ``start_s`` is when the command began, by ``time.perf_counter``: a time limit counts from there.
     """
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli.progress import live_progress
     from planner.drift.changes import with_curve
     from planner.scenarios import ScenarioRule
     from planner.solving.assumed import priced_assumptions
@@ -186,7 +166,7 @@ def _searched(
     steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
     until_s = start_s + (search.time_limit_s or math.inf)
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    with live_progress(settings, search.objective) as progress:
+    with console.live_progress(search.objective) as progress:
         result = api.solve(
             asked.problem,
             search=steered,
@@ -200,8 +180,6 @@ def _searched(
     )
     warnings = (*asked.warnings, *result.warnings)
     result = replace(result, warnings=warnings, assumed=assumed)
-    if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, steered, stop, start_s)
     if more.curve and not stop():
         result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
     if more.mtbf_s is not None:
@@ -209,36 +187,9 @@ def _searched(
     return result
 
 
-def _with_wider_price(
-    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, start_s: float
-) -> PlanningResult:
-    """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
-
-    The short search takes what is left of a time limit; where nothing is left, there is no price.
-    """
-    from costmodels.errors import CostModelError
-    from planner import api
-    from planner.errors import PlannerError
-    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
-
-    problem, kept_s = result.problem, time.perf_counter() - start_s
-    is_late = kept_s > (search.time_limit_s or math.inf) - 1.0
-    if not odd_tables(problem.workload) or problem.scenarios or is_late:
-        return result
-    short = replace(search, kept_s=kept_s, max_evaluations=_SHORT, with_baselines=False)
-    wide = replace(problem, workload=widened(problem.workload), move_limit=None)
-    try:
-        found = api.solve(wide, search=short, should_stop=stop)
-    except (CostModelError, PlannerError):
-        return result
-    times_s = (one.estimate.time.time_s for one in (result, found))
-    return replace(result, warnings=(*result.warnings, priced_remark(problem.workload, *times_s)))
-
-
-def _deliver(
-    settings: Settings, result: PlanningResult, output: Path | None, limit_s: float | None
-) -> None:
+def _deliver(result: PlanningResult, output: Path | None, limit_s: float | None) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
+    from planner.io.plan.result_json import result_to_json
     from planner.report.run_files import write_run
 
     written: tuple[Path, ...] = ()
@@ -248,19 +199,15 @@ def _deliver(
             written = write_run(output, result)
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
-    if settings.json:
-        from planner import io
-
-        write_json(io.result_to_json(result))
-        if written:
-            remark(settings, f"wrote {shown_paths(written)}")
-    else:
-        print_result(settings, result, written=written)
+    data = result_to_json(result) if console.settings().json else {}
+    console.tell(data, console.result_sections(result, written=written))
+    if console.settings().json and written:
+        console.remark(f"wrote {console.shown_paths(written)}")
     if problem is not None:
         raise problem
     if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
         cut = f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work"
-        remark(settings, f"{cut} was spent: a faster or idler machine may find another plan")
+        console.remark(f"{cut} was spent: a faster or idler machine may find another plan")
 
 
 _WORTH_TELLING: Final = 0.1

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, warn, write_or_print
+from planner.cli.console import remark, warn, write_or_print
 from planner.cli.output import check_output
-from planner.cli.types import SYSTEM, File
+from planner.cli.types import SYSTEM, Output
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -38,19 +39,19 @@ def command() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFlags(spec.Flags):
-    """The system, and where to write."""
+    """The system, and where to write.
 
-    system: str = spec.option(
-        "System, by name or file; see 'shardplan systems'.",
-        type=SYSTEM,
-        metavar="NAME|FILE",
-        required=True,
-    )
-    output: File = spec.option("Write the CSV to this file.  [default: stdout]", "-o --output")
+    Attributes:
+        system: System, by name or file; see 'shardplan systems'.
+        output: Write the CSV to this file.  [default: stdout]
+    """
+
+    system: Annotated[str, SYSTEM, "NAME|FILE"]
+    output: Output = None
 
 
 @spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)
-def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
+def collective(file: Path, flags: TableFlags) -> int:
     """Predict collectives of balanced messages.
 
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
@@ -64,13 +65,13 @@ def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
 
     table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
     found, remarks = predict_collectives(table, sized)
-    code = show(settings, table, found, flags.output)
-    warn(settings, remarks)
+    code = show(table, found, flags.output)
+    warn(remarks)
     return code
 
 
 @spec.command("Embedding lookups, forward and backward.", command)
-def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
+def lookup(file: Path, flags: TableFlags) -> int:
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
@@ -85,30 +86,28 @@ def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
     update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
     do.
     """
-    from planner import io
     from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
 
     table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
     found = predict_lookups(table, io.load_smallest(flags.system))
-    return show(settings, table, found, flags.output)
+    return show(table, found, flags.output)
 
 
 @spec.command("Matrix products of the dense part.", command)
-def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
+def dense(file: Path, flags: TableFlags) -> int:
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,
     bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
     devices.
     """
-    from planner import io
     from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
 
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
-        remark(settings, "there is no column dtype: every product is taken as fp32")
+        remark("there is no column dtype: every product is taken as fp32")
     found = predict_products(table, io.load_smallest(flags.system))
-    return show(settings, table, found, flags.output)
+    return show(table, found, flags.output)
 
 
 def _read(
@@ -121,7 +120,7 @@ def _read(
     return read_table(file, columns, optional)
 
 
-def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
+def show(table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import OWN_COLUMNS, Predicted, predicted_text
 
@@ -134,5 +133,5 @@ def show(settings: Settings, table: CsvRows, found: Sequence[Answer], output: Pa
             data.append({**told, "source": p.basis.value})
         else:
             data.append({**told, "reason": p.reason})
-    write_or_print(settings, predicted_text(table, found), data, output, f"{len(found)} rows")
+    write_or_print(predicted_text(table, found), data, output, f"{len(found)} rows")
     return 0

@@ -12,14 +12,15 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.progress import bars
-from planner.cli.types import Batches, File, Texts, count, quantity
+from planner.cli.types import FILE, Batches, Texts, count, quantity
+from planner.report.base import Fact, Kind, Section, format_cell
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from planner.profiling.statistics import ProfileOptions
     from planner.profiling.stats import Stats, TableStats
 
@@ -35,42 +36,36 @@ FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFlags(spec.Flags):
-    """What is read of the data, and what is counted."""
+    """What is read of the data, and what is counted.
 
-    output: File = spec.option("", "-o --output", default="stats.json")
-    format_name: str = spec.option(
-        "Format of the data.  [default: auto, told from names and contents]",
-        "--format",
-        default="auto",
-        show_default=False,
-        type=click.Choice(FORMATS),
-    )
-    table_map: Texts = spec.many(
-        "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
-        metavar="FILE|FEATURE=TABLE",
-    )
-    features: Texts = spec.many("Count only these; repeatable.", metavar="NAME")
-    first_samples: Count = spec.option("Read only the first N samples.", "--rows")
-    sample_rows: Count = spec.option("Read about N samples, spread over the data.")
-    max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
-    batch_sizes: Batches = spec.option(
-        "Batch sizes for which distinct rows are counted.", default="2048,16384"
-    )
-    empty: str = spec.option(
-        "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
-        default="zero",
-        type=click.Choice(("zero", "skip")),
-    )
-    memory_bytes: float = spec.option(
-        "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
-        "--memory",
-        default="2 GiB",
-        type=quantity("bytes", positive=True),
-        metavar="SIZE",
-    )
-    jobs: int | None = spec.option(
-        "Threads to use.  [default: usable cores]", type=count(1024), metavar="N"
-    )
+    Attributes:
+        output: The file to write.  [default: stats.json]
+        format_name: Format of the data; auto: told from names and contents.
+        table_map: Which table a feature belongs to: a workload, lines 'feature: table', or one
+            pair.
+        features: Count only these; repeatable.
+        first_samples: Read only the first N samples.
+        sample_rows: Read about N samples, spread over the data.
+        max_ind_range: Fold ids modulo N, as DLRM's flag does.
+        batch_sizes: Batch sizes for which distinct rows are counted.  [default:
+            2048,16384]
+        empty: What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.
+        memory_bytes: Memory for counting, at least 256 MiB; beyond it, DuckDB works on
+            disk.  [default: 2 GiB]
+        jobs: Threads to use.  [default: usable cores]
+    """
+
+    output: Annotated[Path, FILE, "FILE", "-o --output"] = Path("stats.json")
+    format_name: Annotated[str, click.Choice(FORMATS), "--format"] = "auto"
+    table_map: Annotated[Texts, "FILE|FEATURE=TABLE"] = ()
+    features: Annotated[Texts, "NAME"] = ()
+    first_samples: Annotated[Count, "--rows"] = None
+    sample_rows: Count = None
+    max_ind_range: Count = None
+    batch_sizes: Batches = (2048, 16384)
+    empty: Annotated[str, click.Choice(("zero", "skip"))] = "zero"
+    memory_bytes: Annotated[float, quantity("bytes", positive=True), "SIZE", "--memory"] = 2.0**31
+    jobs: Annotated[int | None, count(1024), "N"] = None
 
     def check(self) -> None:
         """Refuse two ways of choosing samples."""
@@ -88,11 +83,7 @@ class ProfileFlags(spec.Flags):
 
 
 @spec.command("Measure index statistics per table from raw indices.")
-def command(
-    settings: console.Settings,
-    flags: ProfileFlags,
-    data: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
-) -> int:
+def command(flags: ProfileFlags, data: tuple[Path, ...]) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -107,16 +98,18 @@ def command(
       shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
+    from planner.cli.inputs import all_readers
     from planner.cli.output import check_file
     from planner.profiling import profiler
     from planner.profiling import stats as statistics
     from planner.profiling.readers import CriteoTsvReader
     from planner.profiling.statistics import LEAST_MEMORY_BYTES
 
-    options, output = flags.options(), flags.output or Path("stats.json")
+    options, output = flags.options(), flags.output
     check_file(output)
     readers = all_readers(empty_is_zero=flags.empty != "skip")
-    with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
+    stop = StopOnInterrupt(keeps=False, lost="nothing was written")
+    with stop, console.bars() as progress:
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
@@ -128,32 +121,26 @@ def command(
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
     if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
-    console.warn(settings, tuple(told))
-    if settings.json:
-        console.write_json(json.loads(statistics.stats_text(stats)))
-        console.remark(settings, f"wrote {console.shown_paths((output,))}")
-        return 0
-    _print(stats, output)
+    console.warn(tuple(told))
+    console.tell(json.loads(statistics.stats_text(stats)), _sections(stats, output))
+    if console.settings().json:
+        console.remark(f"wrote {console.shown_paths((output,))}")
     return 0
 
 
-def _print(stats: Stats, output: Path) -> None:
-    from planner.cli.printing.show import print_items
-    from planner.report.base import Fact, Kind, format_cell
-    from planner.report.terminal import print_facts
-
+def _sections(stats: Stats, output: Path) -> Iterator[Section]:
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
-    screen, source = console.stdout_console(), stats.source
+    source = stats.source
     parts = (
         f"{source.num_samples:,} samples",
         f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
         f"{len(stats.tables)} tables",
         f"{counted(len(source.files), 'file')} of {', '.join(source.formats)}",
     )
-    print_facts(screen, (Fact(label="Data", parts=parts),))
+    yield Section("", (Fact("Data", parts),))
     share = functools.partial(format_cell, Kind.SHARE)
     hashed = (_HASHED,) if any(t.ids_are_hashes for t in stats.tables.values()) else ()
-    print_items(
+    yield Section.of(
         "Index statistics",
         [(name, t, max(t.batches, key=lambda b: b.batch_size)) for name, t in stats.tables.items()],
         {
@@ -184,7 +171,7 @@ def _print(stats: Stats, output: Path) -> None:
             *hashed,
         ),
     )
-    print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
+    yield Section("", (Fact("Wrote", (str(output),)),))
 
 
 def _law(table: TableStats, field: str, form: str) -> str:

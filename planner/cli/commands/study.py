@@ -6,19 +6,21 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
+from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli import types as kinds
-from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_folder, files_set
+from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
+from planner.report.base import Fact, Section, by_place
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
 from planner.support.text import significant
@@ -40,105 +42,73 @@ SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFlags(spec.Flags):
-    """The flags on the study: clusters, knobs, objectives and effort."""
+    """The flags on the study: clusters, knobs, objectives and effort.
 
-    systems: kinds.Texts = spec.option(
-        "Systems to choose from, by name or file; the usual one first.",
-        "--system",
-        type=kinds.Several(kinds.SYSTEM),
-        metavar="A,B",
-        required=True,
-    )
-    gpus: kinds.Numbers = spec.option(
-        "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
-        "--smallest-for, all numbers of hosts]",
-        default=(),
-    )
-    hosts: kinds.Numbers = spec.option("Numbers of full hosts, instead of --gpus.", default=())
-    gpus_per_host: kinds.Number = spec.option("GPUs per host.  [default: each system's]")
-    batch_sizes: kinds.Batches = spec.option(
-        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size", default=()
-    )
-    global_batch_sizes: kinds.Batches = spec.option(
-        "Samples of all GPUs in one step.", "--global-batch-size", default=()
-    )
-    vary: kinds.Texts = spec.many(
-        "Values of a key of the workload (training.pipeline), of the system "
-        "(system.links.network.bandwidth), or of copies, sync_interval, column_width or "
-        "cache_sizes; the usual one first.",
-        metavar="KEY=V,V",
-    )
-    overrides: kinds.Texts = spec.many(spec.SET, "--set", metavar="KEY=VALUE")
-    models: kinds.Texts = spec.many(spec.MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
-    budget_usd_per_hour: kinds.Price = spec.option(
-        "Leave out clusters that cost more, such as '100 USD/h'.", "--budget"
-    )
-    prices: kinds.Prices = spec.many(
-        "Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]",
-        "--price",
-    )
-    mtbf_s: kinds.Duration = spec.option(
-        "Mean time between failures, or spot interruptions, of one host.  [default: none]", "--mtbf"
-    )
-    restart_s: kinds.Seconds = spec.option(
-        "Time from a failure to the next iteration.", "--restart", default="5min"
-    )
-    goals: kinds.Texts = spec.option(
-        f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
-        "unequal batches]",
-        "--objective",
-        type=kinds.Several(click.Choice(GOALS)),
-        metavar="NAME,NAME",
-        default=(),
-    )
-    is_grid: bool = spec.switch("Search every setup, also those ruled out.", "--grid")
-    smallest_for: kinds.Rate = spec.option(
-        "Find the fewest GPUs that train so many samples per second, such as 20M."
-    )
-    max_gpus: int = spec.option(
-        "Largest number of GPUs that --smallest-for tries.",
-        default="512",
-        type=kinds.RANKS,
-        metavar="N",
-    )
-    trials: int = spec.option(
-        "Most setups to search; fewer if bounds rule out all others.",
-        default=24,
-        type=click.IntRange(1, 100_000),
-        metavar="N",
-    )
-    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
-    time_limit_s: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}", "--time-limit")
-    within_ratio: kinds.Percent = spec.option(
-        "Leave out setups that are proven to gain at most this over the best so far.",
-        "--within",
-        default="0%",
-    )
-    sampler: kinds.Text = spec.option(
-        "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
-        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]",
-        type=click.Choice(SAMPLERS),
-    )
-    seed: kinds.Seed = spec.option("Random seed.", default=0)
-    workers: int | None = spec.option(
-        "Processes to use.  [default: one per usable core]",
-        type=click.IntRange(1, 1024),
-        metavar="N",
-    )
-    dask: kinds.Text = spec.option(
-        "Search on a Dask cluster; its workers need this version of shardplan.", metavar="ADDRESS"
-    )
-    output: kinds.Folder = spec.option(
-        "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
-        "goes on.",
-        "-o --output",
-    )
+    Attributes:
+        systems: Systems to choose from, by name or file; the usual one first.
+        gpus: Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with
+            --smallest-for, all numbers of hosts]
+        hosts: Numbers of full hosts, instead of --gpus.
+        gpus_per_host: GPUs per host.  [default: each system's]
+        batch_sizes: Samples per GPU; 32k is 32,768.  [default: workload's]
+        global_batch_sizes: Samples of all GPUs in one step.
+        vary: Values of a key of the workload (training.pipeline), of the system
+            (system.links.network.bandwidth), or of copies, sync_interval, column_width or
+            cache_sizes; the usual one first.
+        overrides: Change one value of the workload file, such as tables.3.embedding_dim=64.
+        models: Price with this cost model; FAMILY is lookup, collective or dense.
+        budget_usd_per_hour: Leave out clusters that cost more, such as '100 USD/h'.
+        prices: Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]
+        mtbf_s: Mean time between failures, or spot interruptions, of one host.  [default: none]
+        restart_s: Time from a failure to the next iteration.  [default: 5min]
+        goals: What is best: iteration, throughput, cost, headroom.  [default: iteration; throughput
+            where setups have unequal batches]
+        is_grid: Search every setup, also those ruled out.
+        smallest_for: Find the fewest GPUs that train so many samples per second, such as 20M.
+        max_gpus: Largest number of GPUs that --smallest-for tries.
+        trials: Most setups to search; fewer if bounds rule out all others.
+        evaluations: Budget of each search: N priced plans.  [default: by the size of the problem]
+        time_limit_s: For each search, a safety by the clock.  [default: none; the budget of work
+            ends a search]
+        within_ratio: Leave out setups that are proven to gain at most this over the best so
+            far.  [default: 0%]
+        sampler: What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices
+            are still checked by their bounds.  [default: bounds; tpe for spaces too large to list]
+        seed: Random seed.
+        workers: Processes to use.  [default: one per usable core]
+        dask: Search on a Dask cluster; its workers need this version of shardplan.
+        output: Write plan.json, setups.csv, study.html and study.journal, with which the same
+            command goes on.
+    """
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The values of flags that can be files."""
-        named = (*self.systems, *(text.partition("=")[2] for text in self.models))
-        return tuple(Path(name) for name in named if name)
+    systems: Annotated[tuple[str, ...], kinds.Several(kinds.SYSTEM), "A,B", "--system"]
+    gpus: kinds.Numbers = ()
+    hosts: kinds.Numbers = ()
+    gpus_per_host: kinds.Number = None
+    batch_sizes: Annotated[kinds.Batches, "--batch-size"] = ()
+    global_batch_sizes: Annotated[kinds.Batches, "--global-batch-size"] = ()
+    vary: Annotated[kinds.Texts, "KEY=V,V"] = ()
+    overrides: kinds.Overrides = ()
+    models: kinds.Models = ()
+    budget_usd_per_hour: Annotated[kinds.Price, "--budget"] = None
+    prices: kinds.Prices = ()
+    mtbf_s: Annotated[kinds.Duration, "--mtbf"] = None
+    restart_s: Annotated[kinds.Seconds, "--restart"] = 300.0
+    goals: Annotated[
+        tuple[str, ...], kinds.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
+    ] = ()
+    is_grid: Annotated[bool, None, "--grid"] = False
+    smallest_for: kinds.Rate = None
+    max_gpus: Annotated[int, kinds.RANKS, "N"] = 512
+    trials: Annotated[int, click.IntRange(1, 100_000), "N"] = 24
+    evaluations: kinds.Evaluations = None
+    time_limit_s: kinds.TimeLimit = None
+    within_ratio: Annotated[kinds.Percent, "--within"] = 0.0
+    sampler: Annotated[str | None, click.Choice(SAMPLERS)] = None
+    seed: kinds.Seed = 0
+    workers: Annotated[int | None, click.IntRange(1, 1024), "N"] = None
+    dask: Annotated[kinds.Text, "ADDRESS"] = None
+    output: kinds.Folder = None
 
     def effort(self) -> Effort:
         """How much the study shall do."""
@@ -175,7 +145,7 @@ class StudyFlags(spec.Flags):
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")
-def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
+def command(workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
@@ -204,17 +174,19 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
 
     output = flags.output
     if output is not None:
-        _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
+        _check_output(output, (workload, *files_of(flags, workload)))
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
     with_usual = not flags.is_grid and flags.smallest_for is None
     space = Space(knobs, load, with_usual=with_usual)
     for text in left_out:
-        remark(settings, text)
+        console.remark(text)
     processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
-    from planner.cli.progress import bar
-
-    journal = _journal(output)
+    journal = None
+    if output is not None:
+        journal = output / JOURNAL_FILE
+        with writing(output):
+            behind_links(output).mkdir(parents=True, exist_ok=True)
     with StopOnInterrupt() as stop:
         with _place(flags.dask, processes) as place, writing(journal or Path("the study")):
             found = Study(
@@ -226,38 +198,20 @@ def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
                 journal=journal,
                 place=place,
             )
-            with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
+            with console.bar("searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        given = {
-            *space.knobs,
-            *(["training.batch_size_per_rank"] if flags.global_batch_sizes else []),
-        }
+        given = {*space.knobs, "training.batch_size_per_rank" if flags.global_batch_sizes else ""}
         assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
-        return _deliver(settings, found, stop, output, _warnings(load, flags, space.knobs), assumed)
+        return _deliver(found, stop, output, _warnings(load, flags, space.knobs), assumed)
 
 
-def _journal(output: Path | None) -> Path | None:
-    """The journal in the output folder, which is made; None if there is no such folder."""
-    if output is None:
-        return None
-    with writing(output):
-        behind_links(output).mkdir(parents=True, exist_ok=True)
-    return output / JOURNAL_FILE
-
-
-@contextmanager
-def _place(dask: str | None, processes: int) -> Iterator[Any]:
+def _place(dask: str | None, processes: int) -> AbstractContextManager[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
     from planner.support.processes import WorkerPool, dask_client
 
     if dask is not None:
-        with dask_client(dask) as client:
-            yield client
-    elif processes == 1:
-        yield None
-    else:
-        with WorkerPool(processes) as pool:
-            yield pool
+        return dask_client(dask)
+    return WorkerPool(processes) if processes > 1 else nullcontext()
 
 
 def _files(workload: Path, flags: StudyFlags) -> Files:
@@ -291,7 +245,6 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, Sequence[Any]], tu
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    from planner import io
     from planner.cli.inputs import override_pairs
     from planner.study.files import checked_knobs, values_of_text
     from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
@@ -359,17 +312,15 @@ def _tried(
 def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     from costmodels.dense.base import unrated_remark
-    from planner import io
     from planner.cli.inputs import left_open
 
     file = load.file(())
-    batch = bool(flags.batch_sizes or flags.global_batch_sizes)
-    found = left_open(file, reserve="memory.reserve" in knobs, batch=batch)
+    found = left_open(file, reserve="memory.reserve" in knobs)
     systems = [io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems]
-    told = [
+    told = (
         unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration)) for t in systems
-    ]
-    return (*found, *(text for text in told if text))
+    )
+    return (*found, *filter(None, told))
 
 
 def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
@@ -385,7 +336,6 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
 
 
 def _deliver(
-    settings: Settings,
     study: Study,
     stop: StopOnInterrupt,
     output: Path | None,
@@ -393,14 +343,13 @@ def _deliver(
     assumed: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Print and write what was found; returns the exit code."""
-    from planner import io
     from planner.solving.assumed import priced_assumptions
     from planner.study.compare import remarks
 
     has_plan = study.recommended is not None or study.unfinished is not None
     if stop() and not has_plan and not study.results:
         message = "no setup had a plan before that, so nothing is written"
-        complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
+        console.complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
         return EXIT_STOPPED
     result = None
     if has_plan or not (study.effort.is_grid or study.smallest_for):
@@ -408,17 +357,14 @@ def _deliver(
         priced = priced_assumptions(result.problem, result.plan, assumed)
         result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
-    if settings.json:
-        told = None if result is None else io.result_to_json(result)
-        write_json(_as_json(study, told))
-    else:
-        _print(settings, study, result)
-    if result is None or settings.json:
-        warn(settings, warnings)
-    for text in (*remarks(study), *(f"wrote {shown_paths((path,))}" for path in written)):
-        remark(settings, text)
+    told = io.result_to_json(result) if console.settings().json and result is not None else None
+    console.tell(_as_json(study, told), _sections(study, result))
+    if result is None or console.settings().json:
+        console.warn(warnings)
+    for text in (*remarks(study), *(f"wrote {console.shown_paths((path,))}" for path in written)):
+        console.remark(text)
     if stop():
-        remark(settings, f"stopped by {stop.stopped_by} after {len(study.results)} searches")
+        console.remark(f"stopped by {stop.stopped_by} after {len(study.results)} searches")
         return EXIT_STOPPED
     answered = study.smallest_for is None or any(a.found is not None for a in study.answers)
     return 0 if answered else 1
@@ -426,7 +372,6 @@ def _deliver(
 
 def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
     """Write the plan, the setups and the page; returns their paths."""
-    from planner import io
     from planner.study.compare import study_page
     from planner.support.files import csv_text, write_texts_atomic
 
@@ -498,35 +443,30 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _print(settings: Settings, study: Study, result: PlanningResult | None) -> None:
-    from planner.cli.console import stdout_console
-    from planner.cli.printing.show import print_result, print_rows
-    from planner.report.base import Fact
-    from planner.report.terminal import print_facts, print_sections
+def _sections(study: Study, result: PlanningResult | None) -> Iterator[Section]:
     from planner.study.compare import recommendation, setups_table, space_parts
 
     if study.smallest_for is not None:
-        _print_answers(study)
+        yield _answers(study)
     table = setups_table(study, None if study.effort.is_grid else _SHOWN)
     if table.rows:
-        print_sections(stdout_console(), (table,))
+        yield table
     failed = [(s.words, why) for s, why in study.space.impossible.items()]
     failed += [(r.setup.words, r.reason) for r in study.results if r.status == "failed"]
     if failed:
-        print_rows("", ("failed", "why"), failed)
+        yield Section.of("", failed, by_place("failed", "why"))
     if result is not None:
-        print_result(settings, result, leave_out=("Next",))
+        yield from console.result_sections(result, leave_out=("Next",))
     facts = (
-        Fact(label="Recommended", parts=recommendation(study) or ("nothing was found",)),
-        Fact(label="Objective", parts=(", ".join(study.goals),)),
-        Fact(label="Design space", parts=space_parts(study)),
+        Fact("Recommended", recommendation(study) or ("nothing was found",)),
+        Fact("Objective", (", ".join(study.goals),)),
+        Fact("Design space", space_parts(study)),
     )
-    print_facts(stdout_console(), facts)
+    yield Section("", facts)
 
 
-def _print_answers(study: Study) -> None:
+def _answers(study: Study) -> Section:
     """A row per system; where none reaches the rate, the best that was seen."""
-    from planner.cli.printing.show import print_rows
     from planner.study.compare import described
 
     rows = []
@@ -542,4 +482,4 @@ def _print_answers(study: Study) -> None:
         note = "not enough: best tried" if answer.found is None else ""
         rows.append((answer.system, described(study, found), speed, usd, note))
     title = f"Fewest hosts for {significant((study.smallest_for or 0.0) / 1e6)} M samples/s"
-    print_rows(title, ("system", "setup", "M/s", "USD/h", ""), tuple(rows))
+    return Section.of(title, rows, by_place("system", "setup", "M/s", "USD/h", ""))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from costmodels.units import format_bytes, format_rate
+from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, write_json, write_or_print
-from planner.cli.printing.show import print_items
+from planner.cli.console import tell, write_or_print
 from planner.cli.types import SYSTEM
+from planner.report.base import Section, by_place
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -37,16 +41,12 @@ def command(ctx: click.Context) -> int:
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    return _list(ctx.obj)
+    return _list()
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
-def show(
-    settings: Settings,
-    name: str = spec.argument(type=SYSTEM),
-) -> int:
+def show(name: str = spec.argument(type=SYSTEM)) -> int:
     """Print the file of a system: every number with its unit and its source."""
-    from planner import io
     from planner.io.documents import read_text
     from planner.io.library import locate
 
@@ -54,7 +54,7 @@ def show(
     text = read_text(path)
     io.load_smallest(path)  # it is a system
     ended = text if text.endswith("\n") else f"{text}\n"
-    write_or_print(settings, ended, {"name": name, "text": text})
+    write_or_print(ended, {"name": name, "text": text})
     return 0
 
 
@@ -67,40 +67,30 @@ def _measured(topology: Topology) -> str:
     return f"{firm} of {len(sources)}"
 
 
-def _list(settings: Settings) -> int:
-    from costmodels import units
-    from planner import io
+def _price(usd: float | None) -> str:
+    return "-" if usd is None else f"{usd:g}"
 
-    systems = {name: io.load_system(name) for name in io.names("systems")}
-    if settings.json:
-        data = {
-            name: {
-                "hbm_capacity_bytes": t.device.hbm_capacity_bytes,
-                "hbm_bandwidth_bytes_per_s": t.device.hbm_bandwidth_bytes_per_s,
-                "gpus_per_host": t.local_world_size,
-                "host_link_bytes_per_s": t.host_link.bandwidth_bytes_per_s,
-                "network_link_bytes_per_s": t.network_link.bandwidth_bytes_per_s,
-                "price_usd_per_hour": t.price_per_device_usd_per_hour,
-                "weakest_source": t.weakest_source(),
-            }
-            for name, t in systems.items()
-        }
-        write_json(data)
-        return 0
-    print_items(
-        "Systems",
-        systems.items(),
-        {
-            "system": lambda item: item[0],
-            "memory": lambda item: units.format_bytes(item[1].device.hbm_capacity_bytes),
-            "bandwidth": lambda item: units.format_rate(item[1].device.hbm_bandwidth_bytes_per_s),
-            "per host": lambda item: str(item[1].local_world_size),
-            "in host": lambda item: units.format_rate(item[1].host_link.bandwidth_bytes_per_s),
-            "network": lambda item: units.format_rate(item[1].network_link.bandwidth_bytes_per_s),
-            "USD/h": lambda item: (
-                "-" if (usd := item[1].price_per_device_usd_per_hour) is None else f"{usd:g}"
-            ),
-            "measured?": lambda item: _measured(item[1]),
-        },
-    )
+
+_NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
+    ("memory", "hbm_capacity_bytes", "device.hbm_capacity_bytes", format_bytes),
+    ("bandwidth", "hbm_bandwidth_bytes_per_s", "device.hbm_bandwidth_bytes_per_s", format_rate),
+    ("per host", "gpus_per_host", "local_world_size", str),
+    ("in host", "host_link_bytes_per_s", "host_link.bandwidth_bytes_per_s", format_rate),
+    ("network", "network_link_bytes_per_s", "network_link.bandwidth_bytes_per_s", format_rate),
+    ("USD/h", "price_usd_per_hour", "price_per_device_usd_per_hour", _price),
+)
+"""Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
+
+
+def _list() -> int:
+    data: dict[str, dict[str, Any]] = {}
+    rows = []
+    for name in io.names("systems"):
+        system = io.load_system(name)
+        found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
+        data[name] = {**found, "weakest_source": system.weakest_source()}
+        told = (write(found[key]) for _, key, _, write in _NUMBERS)
+        rows.append((name, *told, _measured(system)))
+    titles = (title for title, *_ in _NUMBERS)
+    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
     return 0

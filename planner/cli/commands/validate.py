@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import Settings, remark, shown_paths, warn, write_json
+from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import File, Folder, Text
+from planner.cli.types import File, Folder
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -57,16 +59,7 @@ def command() -> None:
 
 
 @spec.command("Systems measured and published by others.", command)
-def published(
-    settings: Settings,
-    what: str = spec.option(
-        "Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and their "
-        "device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
-        "transformers; or kernels of HSTU's attention.",
-        default="systems",
-        type=click.Choice(tuple(KINDS)),
-    ),
-) -> int:
+def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -99,65 +92,69 @@ def published(
 
     The measurements, their sources and the constants fitted without them are in configs/published.
     -v prints every case.
+
+    Args:
+        what: Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and
+            their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of
+            transformers; or kernels of HSTU's attention.
     """
-    from planner.cli.printing.validate_show import show_kind, show_memory
+    from planner.cli.printing import validate_show as show
+    from planner.validation.steps import memory_errors, memory_of_steps
 
     if KINDS[what]:
-        show_kind(settings, KINDS[what])
+        module, name = KINDS[what].split(".")
+        parts = getattr(importlib.import_module(f"planner.validation.{module}"), name)()
+        data: dict[str, Any] = {part.name: show.part_json(part) for part in parts}
+        tell(data, show.kind_sections(parts, everything=settings().verbose))
     else:
-        show_memory(settings)
+        found = memory_of_steps()
+        errors = memory_errors(found)
+        data = {"steps": found.to_dict("records"), "errors": errors.to_dict("index")}
+        tell(data, show.memory_sections(found, errors))
     return 0
 
 
 @spec.command("How often 90 % intervals hold measurements.", command)
-def intervals(settings: Settings) -> int:
+def intervals() -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_show import show_intervals
+    from planner.cli.printing.validate_show import interval_sections
+    from planner.validation.intervals import coverages, published_pairs
 
-    show_intervals(settings)
+    found, pairs = coverages(), published_pairs()
+    families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
+    told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
+    tell({"families": families, "pairs": told}, interval_sections(found, pairs))
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags(spec.Flags):
-    """Which models are trained, and what of them is compared."""
+    """Which models are trained, and what of them is compared.
 
-    system: File = spec.option(
-        "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
-    )
-    tasks: int = spec.option("Number of random models.", default=10, type=click.IntRange(1, 1000))
-    plans: int = spec.option(
-        "Number of plans for each model.", default=8, type=click.IntRange(2, 64)
-    )
-    ranks: int = spec.option("Number of gloo ranks.", default=2, type=click.IntRange(2, 16))
-    seed: int = spec.option(
-        "Of the random models and plans.", default=1000, type=click.IntRange(min=0)
-    )
-    models: str = spec.option(
-        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-        default="dlrm",
-        type=click.Choice(["dlrm", "transformer", "sequence"]),
-    )
-    codec: Text = spec.option(
-        "Run each plan with exchanges in fp32, then in this format.",
-        type=click.Choice(["fp16", "bf16"]),
-    )
-    output: Folder = spec.option("Write every run as CSV.", "-o --output")
+    Attributes:
+        system: A system from 'shardplan calibrate'.  [default: calibrate quickly first]
+        tasks: Number of random models.
+        plans: Number of plans for each model.
+        ranks: Number of gloo ranks.
+        seed: Of the random models and plans.
+        models: DLRMs; or with transformer blocks between pooled vectors, or along sequences.
+        codec: Run each plan with exchanges in fp32, then in this format.
+        output: Write every run as CSV.
+    """
 
-    @property
-    def what(self) -> str:
-        """What is compared."""
-        return self.codec or self.models
-
-    @property
-    def title(self) -> str:
-        """The title of what compares two runs of each plan; empty for single runs."""
-        return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
+    system: File = None
+    tasks: Annotated[int, click.IntRange(1, 1000)] = 10
+    plans: Annotated[int, click.IntRange(2, 64)] = 8
+    ranks: Annotated[int, click.IntRange(2, 16)] = 2
+    seed: Annotated[int, click.IntRange(min=0)] = 1000
+    models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
+    codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
+    output: Folder = None
 
     def check(self) -> None:
         """Refuse more than one comparison."""
@@ -169,7 +166,7 @@ class RunFlags(spec.Flags):
 
 
 @spec.command("Train random models here and compare.", command)
-def torchrec(settings: Settings, flags: RunFlags) -> int:
+def torchrec(flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
@@ -179,13 +176,12 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
-    from planner.cli.environment import refuse_launcher, require_torchrec
+    from planner.cli.inputs import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_show as show
-    from planner.cli.progress import status_line
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
-    with status_line(settings, "training") as progress:
+    with status_line("training") as progress:
         finished: list[Outcome] = []
         stopped_by = ""
         try:
@@ -197,22 +193,20 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     kinds = list(dict.fromkeys(o.skew for o in finished))
     outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
     for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
-        remark(settings, note)
-    found = {} if flags.title else show.rankings(outcomes)
-    if settings.json:
-        scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-        write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
-    elif flags.title:
-        show.print_pairs(outcomes, flags.title)
-    else:
-        show.print_scores(found)
-        show.print_inside(outcomes)
+        remark(note)
+    found = {} if flags.codec else show.rankings(outcomes)
+    made = show.scores_section(found, outcomes)
+    if flags.codec:
+        title = f"Time with {flags.codec} exchanges over time with fp32"
+        made = show.pairs_section(outcomes, title)
+    scores = {name: show.as_row(ranking) for name, ranking in found.items()}
+    tell({"models": scores, "runs": outcomes}, (made,))
     if flags.output is not None:
         for path in show.write_files(flags.output, outcomes, found):
-            remark(settings, f"wrote {shown_paths((path,))}")
+            remark(f"wrote {shown_paths((path,))}")
     if stopped_by:
         done = outcomes[-1].task + 1
-        remark(settings, f"stopped by {stopped_by} after {done} of {flags.tasks} models")
+        remark(f"stopped by {stopped_by} after {done} of {flags.tasks} models")
         return EXIT_STOPPED
     return 0
 
@@ -221,36 +215,28 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     """Train random models; ``finished`` gets the outcomes of each as soon as it is done."""
     from tempfile import TemporaryDirectory
 
-    from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    ranks = flags.ranks
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
-            topology = calibrated_topology(Path(folder), ranks, progress)
+            topology = calibrated_topology(Path(folder), flags.ranks, progress)
         else:
-            topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
+            topology = io.load_system(flags.system, gpus=flags.ranks, gpus_per_host=flags.ranks)
         for found in validate_tasks(
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
-            what=flags.what,
+            what=flags.codec or flags.models,
         ):
             finished.extend(found)
             progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
 
 @spec.command("A profiler's trace of your own run.", command)
-def trace(
-    settings: Settings,
-    workload: Path,
-    plan: Path,
-    flags: spec.ProblemFlags,
-    traces: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
-) -> int:
+def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Path, ...]) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
     Give one file for each rank that you have. Kernels belong to the stage of the host's call that
@@ -269,15 +255,11 @@ def trace(
     pipeline = pipeline_of(inputs.problem)
     measured = [read_trace(path) for path in traces]
     rows = compare_traces(pipeline, inputs.plans[0], measured)
-    if settings.json:
-        write_json(show.traces_json(measured, rows))
-    else:
-        show.print_traces(measured, rows)
-    told = list(inputs.warnings)
+    told = inputs.warnings
     if inputs.problem.topology.device.name == "cpu":
-        told.append(
+        told += (
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
-            "and those of exchanges also the time that a rank waits for others"
+            "and those of exchanges also the time that a rank waits for others",
         )
-    warn(settings, tuple(told))
+    tell(show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
     return 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from costmodels import units
-from planner.cli.console import Settings, stdout_console
-from planner.cli.days import DayFile
+from planner.cli.commands.drift import DayFile
+from planner.cli.console import settings
 from planner.drift.changes import Assessment, IndexFigures, TableChange, Trend, trend
-from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
+from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
@@ -91,18 +91,17 @@ def as_json(drift: Drift) -> dict[str, Any]:
     }
 
 
-def print_drift(settings: Settings, drift: Drift) -> None:
+def drift_sections(drift: Drift) -> Iterator[Section]:
     """The verdict and its figures, then what changed in each table."""
-    from planner.report.terminal import print_facts, print_sections
+    yield Section("", _facts(drift))
+    if len(drift.days) > 1:
+        yield _days(drift)
+    tables = _tables(drift.latest, everything=settings().verbose)
+    if tables.rows:
+        yield tables
 
-    console = stdout_console()
-    print_facts(console, tuple(_facts(drift)))
-    sections = [_days(drift)] if len(drift.days) > 1 else []
-    sections.append(_tables(drift.latest, everything=settings.verbose))
-    print_sections(console, tuple(s for s in sections if s.rows))
 
-
-def _facts(drift: Drift) -> list[Fact]:
+def _facts(drift: Drift) -> tuple[Fact, ...]:
     now, file = drift.latest, list(drift.days)[-1]
     change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
@@ -119,7 +118,7 @@ def _facts(drift: Drift) -> list[Fact]:
             if rows.is_outgrown
         ),
     }
-    return [Fact(label=label, parts=parts) for label, parts in lines.items() if parts]
+    return tuple(Fact(label, parts) for label, parts in lines.items())
 
 
 def _verdict(drift: Drift) -> str:
@@ -171,40 +170,39 @@ def _days(drift: Drift) -> Section:
     return Section.of(
         "Day by day",
         drift.days.items(),
-        (
-            (Column("day"), lambda day: str(day[0].path)),
-            (Column("this plan", Kind.TIME), lambda day: day[1].now_s),
-            (Column("new plan", Kind.TIME), lambda day: day[1].new_s),
-            (Column("saves", Kind.SHARE), lambda day: day[1].saved_ratio),
-            (Column("tables moved", Kind.COUNT), lambda day: _moved(day[1])),
-        ),
+        {
+            Column("day"): lambda day: str(day[0].path),
+            Column("this plan", Kind.TIME): lambda day: day[1].now_s,
+            Column("new plan", Kind.TIME): lambda day: day[1].new_s,
+            Column("saves", Kind.SHARE): lambda day: day[1].saved_ratio,
+            Column("tables moved", Kind.COUNT): lambda day: (
+                0 if day[1].move is None else day[1].move.moved_tables
+            ),
+        },
     )
-
-
-def _moved(now: Assessment) -> int:
-    return 0 if now.move is None else now.move.moved_tables
 
 
 def _tables(now: Assessment, *, everything: bool) -> Section:
-    changes = now.changes
-    columns, rows = laid_out(
-        changes if everything else changes[:_MOST_TABLES],
-        (
-            (Column("table"), lambda c: c.table),
-            (Column("pooling"), _pair(lambda f: significant(f.pooling_factor))),
-            (Column("distinct rows"), _pair(lambda f: units.format_count(f.num_unique_rows))),
-            (Column("hottest 1 %"), _pair(lambda f: format_share(f.hot_ratio))),
-            (Column("changes by", Kind.BYTES, optional=True), lambda c: c.changed_bytes),
-        ),
-    )
+    shown = now.changes if everything else now.changes[:_MOST_TABLES]
     notes = [
         "Cells with an arrow: then -> now. distinct rows: in one batch of all ranks. hottest 1 "
         "%: share of accesses on the hottest 1 % of rows. changes by: bytes of rows that a batch "
         "looks up more or fewer."
     ]
-    if left := len(changes) - len(rows):
+    if left := len(now.changes) - len(shown):
         notes.append(f"{left} more tables changed by less; -v shows all.")
-    return Section(title="What changed", columns=columns, rows=rows, notes=tuple(notes))
+    return Section.of(
+        "What changed",
+        shown,
+        {
+            Column("table"): lambda c: c.table,
+            Column("pooling"): _pair(lambda f: significant(f.pooling_factor)),
+            Column("distinct rows"): _pair(lambda f: units.format_count(f.num_unique_rows)),
+            Column("hottest 1 %"): _pair(lambda f: format_share(f.hot_ratio)),
+            Column("changes by", Kind.BYTES, optional=True): lambda c: c.changed_bytes,
+        },
+        notes=tuple(notes),
+    )
 
 
 def _pair(write: Callable[[IndexFigures], str]) -> Callable[[TableChange], str]:

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from costmodels import units
 from costmodels.sharding import TablePlacement
-from planner.cli.console import say
-from planner.cli.printing.show import print_items, print_rows
-from planner.explain.explainer import (
-    MORE_MEMORY,
-    Change,
-    ConstraintCost,
-    Explainer,
-    OptionCost,
-    TableExplanation,
-)
+from planner.explain import explainer as why
 from planner.report import figures
+from planner.report.base import Section, by_place
 
 _MOST_OPTIONS = 24
 
 
 def as_json(
     plan_time_s: float,
-    tables: Sequence[TableExplanation],
-    changes: Sequence[Change] | None,
-    costs: Sequence[ConstraintCost] | None,
+    tables: Sequence[why.TableExplanation],
+    changes: Sequence[why.Change],
+    costs: Sequence[why.ConstraintCost],
 ) -> dict[str, Any]:
     """Raw figures in seconds and bytes."""
     told = [
         {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
         for t in tables
     ]
-    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes or ()]
-    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs or ()]
+    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes]
+    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs]
     return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
 
 
 def _plain(
-    item: OptionCost | Change, placed: TablePlacement, **placements: TablePlacement
+    item: why.OptionCost | why.Change, placed: TablePlacement, **placements: TablePlacement
 ) -> dict[str, Any]:
     """The figures of an item, its placements in words, and the ranks where it puts the table."""
     figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
@@ -58,7 +50,7 @@ def cut(placement: TablePlacement) -> str:
     return f"{kind}, {figures.kernel_name(placement)}"
 
 
-def print_table(explanation: TableExplanation) -> None:
+def table_section(explanation: why.TableExplanation) -> Section:
     """The fastest options, with the plan's own among them, and what leaves others out."""
     options = explanation.options
     shown = options[:_MOST_OPTIONS]
@@ -70,7 +62,14 @@ def print_table(explanation: TableExplanation) -> None:
     )
     if len(shown) < len(options):
         title += f"; {len(shown)} are shown, --json has all"
-    print_items(
+    notes = []
+    if explanation.rules:
+        notes = [f"Constraints on {explanation.table} that leave out others:"]
+        notes += [f" {rule}" for rule in explanation.rules]
+    if explanation.num_stuck:
+        told = "more options have no place beside the other tables under these constraints"
+        notes.append(f"{explanation.num_stuck} {told}")
+    return Section.of(
         title,
         shown,
         {
@@ -83,13 +82,8 @@ def print_table(explanation: TableExplanation) -> None:
             "memory": lambda o: units.format_bytes(o.device_bytes),
             "iteration": lambda o: _change(o.plan_time_s, explanation.plan_time_s),
         },
+        notes=tuple(notes),
     )
-    if explanation.rules:
-        title = f"Constraints on {explanation.table} that leave out others:"
-        say("\n ".join((title, *explanation.rules)))
-    if explanation.num_stuck:
-        told = "more options have no place beside the other tables under these constraints"
-        say(f"{explanation.num_stuck} {told}")
 
 
 def _change(time_s: float, plan_time_s: float) -> str:
@@ -102,11 +96,13 @@ def _changed(ratio: float) -> str:
     return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
 
 
-def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
-    """The best change of each table, and what the iteration waits for."""
+def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> Iterator[Section]:
+    """What the iteration waits for, and the best change of each table."""
     estimate_s = explainer.plan_time_s
     waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
-    print_items(
+    none = "No table on a critical rank has another option that the rules and the memory allow"
+    tables = bool(explainer.plan.placements)
+    yield Section.of(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
         sorted(waits, key=lambda wait: -waits[wait]),
         {
@@ -115,33 +111,32 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
             "time": lambda wait: units.format_time(waits[wait]),
             "share": lambda wait: f"{100 * waits[wait] / estimate_s:.1f} %",
         },
+        notes=(none,) if tables and not changes else (),
     )
-    if not explainer.plan.placements:
-        return
-    if not changes:
-        say("No table on a critical rank has another option that the rules and the memory allow")
-        return
-    print_items(
-        "Best change of each single table on a critical rank",
-        changes,
-        {
-            "table": lambda c: c.table,
-            "now": lambda c: cut(c.before),
-            "instead": lambda c: f"{cut(c.after)} on {figures.where(c.after)}",
-            "iteration": lambda c: _change(c.plan_time_s, estimate_s),
-            "moves": lambda c: units.format_bytes(c.moved_bytes),
-        },
-    )
+    if changes:
+        yield Section.of(
+            "Best change of each single table on a critical rank",
+            changes,
+            {
+                "table": lambda c: c.table,
+                "now": lambda c: cut(c.before),
+                "instead": lambda c: f"{cut(c.after)} on {figures.where(c.after)}",
+                "iteration": lambda c: _change(c.plan_time_s, estimate_s),
+                "moves": lambda c: units.format_bytes(c.moved_bytes),
+            },
+        )
 
 
-def print_costs(costs: Sequence[ConstraintCost]) -> None:
+def costs_section(costs: Sequence[why.ConstraintCost]) -> Section:
     """What dropping each constraint gains over a search that keeps them all, which comes first."""
     kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
     kept = "nothing fits" if kept_s is None else units.format_time(kept_s)
-    rows: list[tuple[str, ...]] = [("with all constraints", kept, "", "")]
+    rows = [("with all constraints", kept, "", "")]
     rows += [
         (
-            f"with {c.constraint}" if c.constraint == MORE_MEMORY else f"without {c.constraint}",
+            f"with {c.constraint}"
+            if c.constraint == why.MORE_MEMORY
+            else f"without {c.constraint}",
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
             "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
             "cut" if c.is_cut else "",
@@ -149,5 +144,5 @@ def print_costs(costs: Sequence[ConstraintCost]) -> None:
         for c in costs
     ]
     columns = ("planned again", "iteration", "change", "search")
-    num = 4 if any(c.is_cut for c in costs) else 3
-    print_rows("What each constraint costs", columns[:num], [row[:num] for row in rows])
+    shown = by_place(*columns[: 4 if any(c.is_cut for c in costs) else 3])
+    return Section.of("What each constraint costs", rows, shown)

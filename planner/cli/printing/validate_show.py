@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,40 +13,34 @@ from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.cli.console import Settings, say, stdout_console, write_json
-from planner.cli.printing.show import print_items, print_rows
-from planner.report.base import Fact, format_share
-from planner.report.terminal import print_facts
+from planner.report.base import Fact, Section, by_place, format_share
 from planner.support.files import csv_text, write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from costmodels.estimates import Estimate
+    from planner.validation.intervals import Coverage, PlanPair
     from planner.validation.tasks import Outcome
 
 _UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
 """The factor and the decimals of times in a unit."""
 
 
-def show_kind(settings: Settings, kind: str) -> None:
-    """Print the predictions and errors of a kind: a function of :mod:`planner.validation`."""
-    module, name = kind.split(".")
-    found = importlib.import_module(f"planner.validation.{module}")
-    parts: tuple[Part, ...] = getattr(found, name)()
-    if settings.json:
-        write_json({part.name: _as_json(part) for part in parts})
-        return
+def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
+    """The predictions and errors of a kind of published measurements."""
     for part in parts:
-        if settings.verbose or not part.by:
-            _print_cases(part)
+        if everything or not part.by:
+            yield _cases(part)
         if part.by:
-            _print_groups(part)
-        _print_errors(part)
+            yield _groups(part)
+        yield _all_cases(part)
 
 
-def _as_json(part: Part) -> dict[str, Any]:
+def part_json(part: Part) -> dict[str, Any]:
     """Cases, errors by the names of predictions, and the errors of each group, as data."""
     cases = [
         {
@@ -78,7 +71,7 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
     return {name: value for name, value in asdict(summary).items() if value == value}
 
 
-def _print_cases(part: Part) -> None:
+def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
     factor, digits = _UNITS[part.unit]
 
@@ -86,55 +79,62 @@ def _print_cases(part: Part) -> None:
         low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
         return f"{low} .. {high}" if found.low_s < found.high_s else ""
 
-    def error(p: Prediction, time_s: float) -> str:
-        return f"{100 * (time_s / p.case.measured_s - 1):+.1f} %"
+    def error(name: str) -> Callable[[Prediction], str]:
+        return lambda p: _signed(p.predicted[name].time_s / p.case.measured_s - 1)
 
     first, *others = part.found[0].predicted
-    rows = [
-        (
-            p.case.label or p.case.name,
-            f"{p.case.topology.world_size} x {p.case.topology.name}",
-            f"{factor * p.case.measured_s:.{digits}f}",
-            f"{factor * p.shipped.time_s:.{digits}f}",
-            interval(p.shipped),
-            *(error(p, p.predicted[name].time_s) for name in (first, *others)),
-        )
-        for p in part.found
-    ]
-    columns = (f"measured {part.unit}", "predicted", "90 % interval", "error")
-    print_rows(
-        part.title, ("case", "devices", *columns, *(f"{x}?" for x in map(_short, others))), rows
+    return Section.of(
+        part.title,
+        part.found,
+        {
+            "case": lambda p: p.case.label or p.case.name,
+            "devices": lambda p: f"{p.case.topology.world_size} x {p.case.topology.name}",
+            f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
+            "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
+            "90 % interval": lambda p: interval(p.shipped),
+            "error": error(first),
+            **{f"{_short(name)}?": error(name) for name in others},
+        },
     )
 
 
-def _print_groups(part: Part) -> None:
+def _groups(part: Part) -> Section:
     """A line of each group: mean error without and, in brackets, with signs, of each prediction."""
     names = list(part.found[0].predicted)
     judged = part.judged or names[0]
-    rows = []
-    for key, found in part.groups.items():
-        errors = summarize(found)
-        biased = [
-            f"{_percent(e.mean_error_ratio)} ({100 * e.bias_ratio:+.0f})" for e in errors.values()
-        ]
-        one = errors[judged]
-        told = (_percent(one.worst_error_ratio, 0), _inside(one.coverage_ratio))
-        rows.append((*key, str(len(found)), *biased, *told, f"{one.rms_log_ratio:.3f}"))
-    titles = [_short(name) for name in names] if len(names) > 1 else ["error"]
-    columns = (*part.by, "n", *(f"{t} (bias)" for t in titles), "worst", "inside", "rms ln?")
-    of = f"; worst, inside, rms ln: {judged}" if len(names) > 1 else ""
-    print_rows(f"{part.title}: mean error{of}", columns, rows)
+    several = len(names) > 1
+    of = f"; worst, inside, rms ln: {judged}" if several else ""
+
+    def biased(name: str) -> Callable[[Any], str]:
+        return lambda row: (
+            f"{_percent(row[-1][name].mean_error_ratio)} ({100 * row[-1][name].bias_ratio:+.0f})"
+        )
+
+    rows: list[tuple[Any, ...]] = [
+        (*key, str(len(found)), summarize(found)) for key, found in part.groups.items()
+    ]
+    return Section.of(
+        f"{part.title}: mean error{of}",
+        rows,
+        {
+            **by_place(*part.by, "n"),
+            **{f"{_short(n) if several else 'error'} (bias)": biased(n) for n in names},
+            "worst": lambda row: _percent(row[-1][judged].worst_error_ratio, 0),
+            "inside": lambda row: _inside(row[-1][judged].coverage_ratio),
+            "rms ln?": lambda row: f"{row[-1][judged].rms_log_ratio:.3f}",
+        },
+    )
 
 
-def _print_errors(part: Part) -> None:
+def _all_cases(part: Part) -> Section:
     """A line of all cases together for each name of predictions."""
-    print_items(
+    return Section.of(
         f"{part.title}: {len(part.found)} cases",
         summarize(part.found).items(),
         {
             "predicted": lambda item: item[0],
             "MAPE": lambda item: _percent(item[1].mean_error_ratio),
-            "bias": lambda item: f"{100 * item[1].bias_ratio:+.1f} %",
+            "bias": lambda item: _signed(item[1].bias_ratio),
             "geomean": lambda item: _percent(item[1].geomean_error_ratio),
             "p90": lambda item: _percent(item[1].p90_error_ratio),
             "worst": lambda item: _percent(item[1].worst_error_ratio),
@@ -143,40 +143,37 @@ def _print_errors(part: Part) -> None:
     )
 
 
-def show_memory(settings: Settings) -> None:
+def memory_sections(found: pd.DataFrame, errors: pd.DataFrame) -> tuple[Section, Section]:
     """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
-    from planner.validation.steps import memory_errors, memory_of_steps
-
-    found = memory_of_steps()
-    errors = memory_errors(found)
-    if settings.json:
-        write_json({"steps": found.to_dict("records"), "errors": errors.to_dict("index")})
-        return
-    print_items(
-        "Peak of device memory on one H200",
-        found.to_dict("records"),
-        {
-            "step": lambda s: f"{s['group']} {s['name']}",
-            "tables GB": lambda s: f"{s['tables_bytes'] / 1e9:.3f}",
-            "beside them: measured": lambda s: _beside_gb(s, "measured_bytes"),
-            "ledger": lambda s: _beside_gb(s, "predicted_bytes"),
-            "error": lambda s: f"{100 * s['rest_ratio']:+.1f} %",
-            "of the sum": lambda s: f"{100 * s['sum_ratio']:+.1f} %",
-        },
-    )
-    print_items(
-        "Errors beside tables",
-        errors.reset_index().to_dict("records"),
-        {
-            "steps": lambda e: e["group"],
-            "n": lambda e: str(e["num_steps"]),
-            "median": lambda e: _percent(e["rest_median_ratio"]),
-            "worst": lambda e: f"{100 * e['rest_worst_ratio']:+.1f} %",
-            "sum short by at most": lambda e: _percent(e["most_short_ratio"]),
-            "allocator adds": lambda e: (
-                _percent(e["reserved_median_ratio"] - 1.0, 0) if e["reserved_median_ratio"] else ""
-            ),
-        },
+    return (
+        Section.of(
+            "Peak of device memory on one H200",
+            found.to_dict("records"),
+            {
+                "step": lambda s: f"{s['group']} {s['name']}",
+                "tables GB": lambda s: f"{s['tables_bytes'] / 1e9:.3f}",
+                "beside them: measured": lambda s: _beside_gb(s, "measured_bytes"),
+                "ledger": lambda s: _beside_gb(s, "predicted_bytes"),
+                "error": lambda s: _signed(s["rest_ratio"]),
+                "of the sum": lambda s: _signed(s["sum_ratio"]),
+            },
+        ),
+        Section.of(
+            "Errors beside tables",
+            errors.reset_index().to_dict("records"),
+            {
+                "steps": lambda e: e["group"],
+                "n": lambda e: str(e["num_steps"]),
+                "median": lambda e: _percent(e["rest_median_ratio"]),
+                "worst": lambda e: _signed(e["rest_worst_ratio"]),
+                "sum short by at most": lambda e: _percent(e["most_short_ratio"]),
+                "allocator adds": lambda e: (
+                    _percent(e["reserved_median_ratio"] - 1.0, 0)
+                    if e["reserved_median_ratio"]
+                    else ""
+                ),
+            },
+        ),
     )
 
 
@@ -184,41 +181,38 @@ def _beside_gb(step: dict[Any, Any], name: str) -> str:
     return f"{(step[name] - step['tables_bytes']) / 1e9:.3f}"
 
 
-def show_intervals(settings: Settings) -> None:
+def interval_sections(
+    found: Sequence[Coverage], pairs: Sequence[PlanPair]
+) -> tuple[Section, Section]:
     """How many held-out measurements are inside their intervals, and pairs of plans."""
-    from planner.validation.intervals import coverages, published_pairs
-
-    found, pairs = coverages(), published_pairs()
-    if settings.json:
-        write_json(
+    return (
+        Section.of(
+            "Coverage of 90 % intervals",
+            found,
             {
-                "families": [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found],
-                "pairs": [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs],
-            }
-        )
-        return
-    print_items(
-        "Coverage of 90 % intervals",
-        found,
-        {
-            "measurements never fitted": lambda c: c.family,
-            "rows": lambda c: str(c.rows),
-            "inside": lambda c: _percent(c.coverage_ratio, 0),
-            "median width": lambda c: _percent(c.width_ratio, 0),
-            "80 to 97 %": lambda c: c.verdict,
-        },
+                "measurements never fitted": lambda c: c.family,
+                "rows": lambda c: str(c.rows),
+                "inside": lambda c: _percent(c.coverage_ratio, 0),
+                "median width": lambda c: _percent(c.width_ratio, 0),
+                "80 to 97 %": lambda c: c.verdict,
+            },
+        ),
+        Section.of(
+            "Two plans on one system",
+            pairs,
+            {
+                "plan of": lambda p: p.first,
+                "against plan of": lambda p: p.second,
+                "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
+                "predicted": lambda p: f"{p.predicted_ratio:.3f}",
+                "error": lambda p: _signed(p.error_ratio),
+            },
+        ),
     )
-    print_items(
-        "Two plans on one system",
-        pairs,
-        {
-            "plan of": lambda p: p.first,
-            "against plan of": lambda p: p.second,
-            "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
-            "predicted": lambda p: f"{p.predicted_ratio:.3f}",
-            "error": lambda p: f"{100 * p.error_ratio:+.1f} %",
-        },
-    )
+
+
+def _signed(ratio: float) -> str:
+    return f"{100 * ratio:+.1f} %"
 
 
 def _percent(ratio: float, digits: int = 1) -> str:
@@ -265,9 +259,12 @@ def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
     ]
 
 
-def print_scores(found: dict[str, Ranking]) -> None:
-    """Print one line for each model."""
-    print_items(
+def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
+    """One line for each model, and how often measured times are inside their intervals."""
+    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
+    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
+    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    return Section.of(
         "Predicted against trained",
         found.items(),
         {
@@ -281,40 +278,32 @@ def print_scores(found: dict[str, Ranking]) -> None:
             "in 10 %": lambda item: _percent(item[1].within_10_ratio),
             "regret": lambda item: _percent(item[1].mean_regret_ratio),
         },
-    )
-    say(
-        "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
-        "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
-        "which the plan predicted fastest is"
-    )
-
-
-def print_inside(outcomes: Sequence[Outcome]) -> None:
-    """Print how often measured times are inside their intervals."""
-    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
-    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
-    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
-    say(
-        f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times and "
-        f"{_percent(iterations)} of all iterations"
+        notes=(
+            "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one "
+            "factor that suits them best)",
+            "tau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in which the plan "
+            "predicted fastest is",
+            f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times "
+            f"and {_percent(iterations)} of all iterations",
+        ),
     )
 
 
-def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
-    """Print, for each plan, the ratio of the second half's times to those of the first."""
+def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
+    """For each plan, the ratio of the second half's times to those of the first."""
     pairs = pair_rows(outcomes)
-    print_items(
+    errors = np.log([predicted / measured for _, measured, predicted in pairs])
+    return Section.of(
         title,
         pairs,
         {
             "plan": lambda pair: pair[0],
             "measured": lambda pair: f"{pair[1]:.3f}",
             "predicted": lambda pair: f"{pair[2]:.3f}",
-            "error": lambda pair: f"{100 * (pair[2] / pair[1] - 1):+.1f} %",
+            "error": lambda pair: _signed(pair[2] / pair[1] - 1),
         },
+        notes=(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}",),
     )
-    errors = np.log([predicted / measured for _, measured, predicted in pairs])
-    say(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}")
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
@@ -393,39 +382,36 @@ def traces_json(traces: Sequence[TraceTimes], rows: Sequence[TraceRow]) -> dict[
     }
 
 
-def print_traces(traces: Sequence[TraceTimes], rows: Sequence[TraceRow], *, name: str = "") -> None:
-    """Per rank: whether the host sets the pace, what is off most, and a table of its kernels."""
+def trace_sections(
+    traces: Sequence[TraceTimes], rows: Sequence[TraceRow], *, name: str = ""
+) -> Iterator[Section]:
+    """Per rank: a table of its kernels, whether the host sets the pace, and what is off most."""
     for times in sorted(traces, key=lambda t: t.rank):
         own = [row for row in rows if row.rank == times.rank]
         steps = "one step" if times.iterations == 1 else f"median of {times.iterations} steps"
         title = ", ".join(filter(None, (f"Rank {times.rank}", times.device, steps, name)))
         columns = ("per iteration", "calls?", "measured", "predicted", "waits?", "error", "ratio")
-        print_rows(title, columns, [line for row in own for line in _lines(row, times)])
-        facts = [Fact(label="Pace", parts=(_pace(times),))]
-        if off := _off(own):
-            facts.append(Fact(label="Off most", parts=off))
-        print_facts(stdout_console(), tuple(facts))
+        yield Section.of(
+            title, [line for row in own for line in _lines(row, times)], by_place(*columns)
+        )
+        yield Section("", (Fact("Pace", (_pace(times),)), Fact("Off most", _off(own))))
 
 
-def _lines(row: TraceRow, times: TraceTimes) -> list[tuple[str, ...]]:
+def _lines(row: TraceRow, times: TraceTimes) -> Iterator[tuple[str, ...]]:
     """A stage, and below it its kernels by kind, where it has more than one kind."""
     kinds = [group for group in times.groups if group.stage == row.kind]
-    lines: list[tuple[str, ...]] = [
-        (
-            row.kind,
-            f"{sum(group.num_calls for group in kinds):g}" if kinds else "",
-            units.format_time(row.measured_s),
-            units.format_time(row.predicted_s),
-            units.format_time(row.wait_s) if row.wait_s else "",
-            "" if row.error_ratio is None else f"{100 * row.error_ratio:+.1f} %",
-            _ratio(row),
-        )
-    ]
-    if len(kinds) > 1:
-        for group in sorted(kinds, key=lambda g: -g.time_s):
-            time = units.format_time(group.time_s)
-            lines.append((f"- {group.group}", f"{group.num_calls:g}", time, "", "", "", ""))
-    return lines
+    yield (
+        row.kind,
+        f"{sum(group.num_calls for group in kinds):g}" if kinds else "",
+        units.format_time(row.measured_s),
+        units.format_time(row.predicted_s),
+        units.format_time(row.wait_s) if row.wait_s else "",
+        "" if row.error_ratio is None else _signed(row.error_ratio),
+        _ratio(row),
+    )
+    for group in sorted(kinds, key=lambda g: -g.time_s) if len(kinds) > 1 else ():
+        time = units.format_time(group.time_s)
+        yield (f"- {group.group}", f"{group.num_calls:g}", time, "", "", "", "")
 
 
 def _ratio(row: TraceRow) -> str:

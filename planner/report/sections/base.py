@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from abc import ABC
 from typing import ClassVar
@@ -46,22 +45,23 @@ class AbstractReportSection(ABC):  # each method has a default
         words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Section"))
         cls.name = "_".join(words).lower()
 
+    def __init__(self, scale_s: float = 0.0) -> None:
+        """Keep the least length of an axis of time, which pages of several plans share."""
+        self.scale_s = scale_s
+
     def build(self, result: PlanningResult) -> Section | None:
         """Facts and rows for one planning result; None for a part that only the page has."""
         del result
         return None
 
-    def draw_plan(
-        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
-    ) -> Markup | None:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup | None:
         """Charts of one plan, which pages of several plans show too; None if the part has none.
 
         Args:
             plan: the plan.
             pipeline: prices it.
-            scale_s: least length of an axis of time, which several plans share.
         """
-        del plan, pipeline, scale_s
+        del plan, pipeline
         return None
 
     def draw(self, result: PlanningResult) -> Markup | None:
@@ -91,15 +91,13 @@ def build_blocks(result: PlanningResult) -> tuple[Block, ...]:
     return tuple(part.block(body) for part, body in drawn if body)
 
 
-def parts() -> list[AbstractReportSection]:
-    """All parts, in their order."""
+def parts(scale_s: float = 0.0) -> list[AbstractReportSection]:
+    """All parts, in their order, with the least length of an axis of time."""
     package = importlib.import_module(_PACKAGE)
-    found: list[AbstractReportSection] = []
-    for file in discovery.names(package):
+    files = discovery.names(package)
+    for file in files:
         discovery.load(package, file, AbstractReportSection)
-        own = vars(importlib.import_module(f"{_PACKAGE}.{file}")).values()
-        kinds = (
-            kind for kind in own if inspect.isclass(kind) and kind is not AbstractReportSection
-        )
-        found += [kind() for kind in kinds if issubclass(kind, AbstractReportSection)]
-    return sorted(found, key=lambda part: part.order)
+    modules = {f"{_PACKAGE}.{file}" for file in files}
+    kinds = AbstractReportSection.__subclasses__()
+    own = [kind(scale_s) for kind in kinds if kind.__module__ in modules]
+    return sorted(own, key=lambda part: part.order)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
+from operator import attrgetter
 from typing import final
 
 import numpy as np
@@ -13,15 +15,15 @@ from costmodels.estimates import IterationEstimate, MemoryLedger, RankMemory, St
 from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
+from costmodels.workload import Table
 from planner.models import pipeline_of
 from planner.report import base, charts, figures
-from planner.report.base import Cell, Column, Fact, Kind, Section, laid_out
+from planner.report.base import Column, Fact, Kind, Section
 from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.text import significant
 
 # ------------------------------------------------------------------ timeline
 
@@ -52,25 +54,24 @@ class TimelineSection(
             for stage, share in figures.path_shares(estimate)
             if share >= _SMALLEST_SHARE
         )
-        facts = (Fact(label="By stage", parts=shares or ("none",)),)
+        facts = (Fact("By stage", shares or ("none",)),)
         return Section.of(
             "Critical path",
             estimate.critical_path,
-            (
-                (Column("rank", Kind.COUNT), lambda step: step.rank),
-                (Column("stage"), lambda step: step.stage),
-                (Column("start", Kind.TIME), lambda step: step.start_s),
-                (Column("time", Kind.TIME), lambda step: step.duration_s),
-                (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
-            ),
+            {
+                Column("rank", Kind.COUNT): lambda step: step.rank,
+                Column("stage"): lambda step: step.stage,
+                Column("start", Kind.TIME): lambda step: step.start_s,
+                Column("time", Kind.TIME): lambda step: step.duration_s,
+                Column("share", Kind.SHARE): lambda step: step.duration_s / total,
+            },
             facts=facts,
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, _pipeline: CostPipeline) -> Markup:
         """The critical path, and a lane for each stream of the notable ranks."""
-        del pipeline
         estimate = plan.estimate
-        end_s = max(length_s(estimate), scale_s)
+        end_s = max(length_s(estimate), self.scale_s)
         ranks = figures.notable_ranks(estimate)
         path = tuple(
             _bar(
@@ -154,24 +155,22 @@ class StagesSection(
         return Section.of(
             "Balance of ranks",
             sorted(stages, key=lambda stage: min(stage.start_s)),
-            (
-                (Column("stage"), lambda s: s.name),
-                (Column("stream", optional=True), lambda s: s.stream),
-                (Column("rank", Kind.COUNT), _slowest_rank),
-                (Column("slowest", Kind.TIME), lambda s: max(s.duration_s)),
-                (Column("median", Kind.TIME), lambda s: statistics.median(s.duration_s)),
-                (Column("fastest", Kind.TIME), lambda s: min(s.duration_s)),
-                (
-                    Column("worst/mean", Kind.FACTOR, optional=True),
-                    lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
+            {
+                Column("stage"): lambda s: s.name,
+                Column("stream", optional=True): lambda s: s.stream,
+                Column("rank", Kind.COUNT): _slowest_rank,
+                Column("slowest", Kind.TIME): lambda s: max(s.duration_s),
+                Column("median", Kind.TIME): lambda s: statistics.median(s.duration_s),
+                Column("fastest", Kind.TIME): lambda s: min(s.duration_s),
+                Column("worst/mean", Kind.FACTOR, optional=True): lambda s: (
+                    max(s.duration_s) / statistics.fmean(s.duration_s)
                 ),
-            ),
+            },
             notes=(note,),
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, _pipeline: CostPipeline) -> Markup:
         """A stacked bar for each rank, or for the busiest."""
-        del pipeline, scale_s
         families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
@@ -238,43 +237,40 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         for rank in _fullest_first(ledger):
             sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
             groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
-        used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
-        columns, rows = laid_out(
-            groups.values(),
-            (
-                (Column("ranks"), lambda ranks: figures.rank_ranges([r.rank for r in ranks])),
-                (Column("used GiB", Kind.GIB), lambda ranks: ranks[0].used_bytes),
-                (Column("capacity", Kind.GIB), lambda ranks: ranks[0].capacity_bytes),
-                (
-                    Column("share", Kind.SHARE),
-                    lambda ranks: ranks[0].used_bytes / ranks[0].capacity_bytes,
-                ),
-                *(
-                    (
-                        Column(PURPOSES[p].split()[0], Kind.GIB, optional=True),
-                        lambda ranks, p=p: purposes_bytes(ranks[0])[p],
-                    )
-                    for p in used
-                ),
-            ),
-        )
+        used = {
+            p: w for p, w in PURPOSES.items() if any(purposes_bytes(r)[p] for r in ledger.ranks)
+        }
+        names = {own[0].rank: figures.rank_ranges([r.rank for r in own]) for own in groups.values()}
+        shown = [own[0] for own in groups.values()]
         notes: tuple[str, ...] = ()
-        if len(rows) > _MEMORY_MOST_ROWS:
-            left_out = len(rows) - 2 * _SHOWN_AT_ENDS
-            rows = rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:]
-            told = f"{left_out} groups of ranks between them left out"
+        if len(shown) > _MEMORY_MOST_ROWS:
+            told = f"{len(shown) - 2 * _SHOWN_AT_ENDS} groups of ranks between them left out"
+            shown = shown[:_SHOWN_AT_ENDS] + shown[-_SHOWN_AT_ENDS:]
             notes = (f"Fullest and emptiest shown; {told}.",)
-        facts = [Fact(label="Hosts", parts=figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
+        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
             facts.insert(0, _reserve(ledger.fullest))
-        facts = [fact for fact in facts if fact.parts]
-        return Section(
-            title=self.title, facts=tuple(facts), columns=columns, rows=rows, notes=notes
+        return Section.of(
+            self.title,
+            shown,
+            {
+                Column("ranks"): lambda r: names[r.rank],
+                Column("used GiB", Kind.GIB): lambda r: r.used_bytes,
+                Column("capacity", Kind.GIB): lambda r: r.capacity_bytes,
+                Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
+                **{
+                    Column(PURPOSES[p].split()[0], Kind.GIB, optional=True): attrgetter(
+                        f"{p}_bytes"
+                    )
+                    for p in used
+                },
+            },
+            facts=tuple(fact for fact in facts if fact.parts),
+            notes=notes,
         )
 
-    def draw_plan(self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0) -> Markup:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup:
         """A bar for each rank, or for the fullest of each group of ranks."""
-        del scale_s
         groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
         fullest = {
             name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
@@ -312,14 +308,12 @@ def _reserve(rank: RankMemory) -> Fact:
     """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
     least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
     more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
-    return Fact(
-        label="Reserve",
-        parts=(
-            f"{base.format_gib(rank.reserved_bytes)} GiB",
-            f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
-            f"here up to {more} GiB",
-        ),
+    parts = (
+        f"{base.format_gib(rank.reserved_bytes)} GiB",
+        f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
+        f"here up to {more} GiB",
     )
+    return Fact("Reserve", parts)
 
 
 def purposes_bytes(rank: RankMemory) -> dict[str, float]:
@@ -342,20 +336,13 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
 
 # ------------------------------------------------------------------ traffic
 
-_MOST_WITH_TEXT = 16
-_STRONG = 0.85
-"""From this share of the highest value on, the ground is so dark that the text is light."""
-
 
 @final
 class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic", short="Traffic"):
     """A matrix of ranks, or of hosts if there are many ranks; only on the page."""
 
-    def draw_plan(
-        self, plan: Candidate, pipeline: CostPipeline, scale_s: float = 0.0
-    ) -> Markup | None:
+    def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup | None:
         """The matrix of one plan, unless there is a single rank."""
-        del scale_s
         world = pipeline.topology.world_size
         if world == 1:
             return None
@@ -363,29 +350,13 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         names, starts = list(groups), [ranks.start for ranks in groups.values()]
         traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
         matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)
-        highest = float(matrix.max()) or 1.0
-        rows = []
-        for a, row in zip(names, matrix, strict=True):
-            cells = zip(names, row, strict=True)
-            shown = [(*_cell(f"{a} to {b}", value), value / highest) for b, value in cells]
-            rows.append((a, shown, _cell(f"{a} sends", row.sum())))
-        sums = zip(names, matrix.sum(axis=0), strict=True)
-        received = [_cell(f"{a} receives", value) for a, value in sums]
         return block(
             "traffic",
             unit="hosts" if names[0].startswith("host") else "ranks",
-            dense=len(groups) > _MOST_WITH_TEXT,
-            strong=_STRONG,
-            heads=[name.rpartition(" ")[2] for name in names],
-            rows=rows,
-            received=[*received, _cell("all", matrix.sum())],
+            names=names,
+            matrix=matrix,
             by_rank=len(groups) == world,
         )
-
-
-def _cell(entity: str, num_bytes: float) -> tuple[str, str]:
-    """MiB as text, and the text for a pointer on it."""
-    return significant(num_bytes / units.MIB), f"{entity}: {units.format_bytes(num_bytes)}"
 
 
 # ------------------------------------------------------------------ tables
@@ -396,23 +367,10 @@ _TOP, _FOLDED = 20, 30
 """With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
 list."""
 
-_COLUMNS = (
-    Column("table"),
-    Column("cost", Kind.SHARE, hint="share of the time that all tables cause"),
-    Column("lookup", Kind.TIME, optional=True, hint="mean per rank, forward and backward"),
-    Column("exchange", Kind.TIME, optional=True, hint="mean per rank, all collectives"),
-    Column("type", hint="TorchRec's abbreviations, explained above"),
-    Column("kernel", optional=True),
-    Column("ranks"),
-    Column("rows", Kind.COUNT),
-    Column("dim", Kind.COUNT),
-    Column("size", Kind.BYTES),
-    Column("pooling", Kind.NUMBER, optional=True, hint="indices per sample, all features"),
-    Column("hot rows", Kind.SHARE, optional=True, hint="accesses on the hottest 1 % of rows"),
-)
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
-    "them on each rank. Hot rows: share of accesses on the hottest 1 % of rows."
+    "them on each rank; lookup (forward and backward) and exchange are means per rank. Pooling: "
+    "indices per sample of all features. Hot rows: share of accesses on the hottest 1 % of rows."
 )
 
 
@@ -426,46 +384,50 @@ class TablesSection(AbstractReportSection, order=60, title="Tables"):
 
     def build(self, result: PlanningResult) -> Section:
         """The tables that cost most; the rest are in plan.json."""
-        rows = _rows(result)
-        hidden = len(rows) - _TABLES_MOST_ROWS
-        left_out = [f"{hidden} cheaper tables left out; plan.json has them all."]
-        return Section(
-            title=self.title,
-            facts=(Fact(label="Sharding", parts=figures.kinds_in_words(result.plan)),),
-            columns=_COLUMNS,
-            rows=rows[:_TABLES_MOST_ROWS],
+        listed = _listed(result)
+        hidden = len(listed.rows) - _TABLES_MOST_ROWS
+        left_out = (f"{hidden} cheaper tables left out; plan.json has them all.",)
+        return replace(
+            listed,
+            facts=(Fact("Sharding", figures.kinds_in_words(result.plan)),),
+            rows=listed.rows[:_TABLES_MOST_ROWS],
             notes=(_NOTE, *(left_out if hidden > 0 else ())),
         )
 
     def draw(self, result: PlanningResult) -> Markup:
         """The list of the chosen plan."""
-        rows = _rows(result)
-        top = grid(_COLUMNS, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
+        listed = _listed(result)
+        columns, rows = listed.columns, listed.rows
+        top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
-        box = grid(_COLUMNS, rows, css="list", ident="tablelist")
+        box = grid(columns, rows, css="list", ident="tablelist")
         return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
 
 
-def _rows(result: PlanningResult) -> tuple[tuple[Cell, ...], ...]:
+def _listed(result: PlanningResult) -> Section:
     """A row for each table, in the order of their costs."""
     tables = {t.name: t for t in result.problem.workload.tables}
     costs = figures.table_costs(result.best, pipeline_of(result.problem))
     total_s = sum(map(sum, costs.values())) or 1.0
-    in_order = sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table))
-    return tuple(
-        (
-            table.name,
-            sum(costs[table.name]) / total_s,
-            *costs[table.name],
-            figures.short_name(placement),
-            figures.kernel_name(placement),
-            figures.where(placement),
-            table.num_embeddings,
-            table.embedding_dim,
-            table.weight_bytes,
-            table.pooling_factor,
-            table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings)),
-        )
-        for placement in in_order
-        for table in (tables[placement.table],)
+    return Section.of(
+        TablesSection.title,
+        sorted(result.plan.placements, key=lambda p: (-sum(costs[p.table]), p.table)),
+        {
+            Column("table"): lambda p: p.table,
+            Column("cost", Kind.SHARE): lambda p: sum(costs[p.table]) / total_s,
+            Column("lookup", Kind.TIME, optional=True): lambda p: costs[p.table][0],
+            Column("exchange", Kind.TIME, optional=True): lambda p: costs[p.table][1],
+            Column("type"): figures.short_name,
+            Column("kernel", optional=True): figures.kernel_name,
+            Column("ranks"): figures.where,
+            Column("rows", Kind.COUNT): lambda p: tables[p.table].num_embeddings,
+            Column("dim", Kind.COUNT): lambda p: tables[p.table].embedding_dim,
+            Column("size", Kind.BYTES): lambda p: tables[p.table].weight_bytes,
+            Column("pooling", Kind.NUMBER, optional=True): lambda p: tables[p.table].pooling_factor,
+            Column("hot rows", Kind.SHARE, optional=True): lambda p: _hot_ratio(tables[p.table]),
+        },
     )
+
+
+def _hot_ratio(table: Table) -> float:
+    return table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings))

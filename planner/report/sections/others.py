@@ -25,20 +25,18 @@ class AssumedSection(AbstractReportSection, order=15, title="Assumed"):
         if not result.assumed:
             return None
         ours_s = result.estimate.time.time_s
-        change = Column("change", Kind.DELTA)
-        notes = ("The same plan, with one value changed at a time.",)
         return Section.of(
             self.title,
             result.assumed,
-            (
-                (Column("what"), lambda a: a.what),
-                (Column("assumed"), lambda a: a.value),
-                (Column("tables", Kind.COUNT), lambda a: a.num_tables or None),
-                (Column("at the other end"), lambda a: a.other),
-                (Column("step", Kind.TIME), lambda a: a.time_s),
-                (change, lambda a: None if a.time_s is None else a.time_s - ours_s),
-            ),
-            notes=notes,
+            {
+                Column("what"): lambda a: a.what,
+                Column("assumed"): lambda a: a.value,
+                Column("tables", Kind.COUNT): lambda a: a.num_tables or None,
+                Column("at the other end"): lambda a: a.other,
+                Column("step", Kind.TIME): lambda a: a.time_s,
+                Column("change", Kind.DELTA): lambda a: a.time_s and a.time_s - ours_s,
+            },
+            notes=("The same plan, with one value changed at a time.",),
         )
 
 
@@ -70,16 +68,16 @@ class MovesSection(
         return Section.of(
             self.title,
             result.curve,
-            (
-                (Column("at most"), lambda p: _at_most(p.most_tables)),
-                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
-                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
-                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
-                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
-                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
-                (Column("at least", Kind.TIME), lambda p: p.bound_s),
-                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
-            ),
+            {
+                Column("at most"): lambda p: _at_most(p.most_tables),
+                Column("tables", Kind.COUNT): lambda p: p.move.moved_tables,
+                Column("moved", Kind.BYTES): lambda p: p.move.moved_bytes,
+                Column("over the links", Kind.TIME): lambda p: p.move.time_s,
+                Column("iteration", Kind.TIME): lambda p: p.iteration_s,
+                Column("saves", Kind.SHARE): lambda p: 1.0 - p.iteration_s / before_s,
+                Column("at least", Kind.TIME): lambda p: p.bound_s,
+                Column("paid back after"): lambda p: _payback(p.move.payback_s),
+            },
             notes=tuple(notes),
         )
 
@@ -114,12 +112,12 @@ class AlternativesSection(
         return Section.of(
             self.title,
             [best, *sorted(others, key=lambda plan: plan.estimate.time.time_s)],
-            (
-                (Column("plan"), lambda p: p.name),
-                (Column("role", optional=True), lambda p: roles[p.name]),
-                (Column("ratio", Kind.FACTOR), lambda p: figures.speedup(result.best, p)),
-                *figures.PLAN_CELLS,
-            ),
+            {
+                Column("plan"): lambda p: p.name,
+                Column("role", optional=True): lambda p: roles[p.name],
+                Column("ratio", Kind.FACTOR): lambda p: figures.speedup(result.best, p),
+                **figures.PLAN_CELLS,
+            },
             notes=notes,
         )
 
@@ -143,12 +141,12 @@ class ProvenanceSection(
         return Section.of(
             self.title,
             sorted(entries, key=lambda entry: -list(Source).index(entry.source)),
-            (
-                (Column("number"), lambda entry: entry.name),
-                (Column("value"), lambda entry: entry.value),
-                (Column("source"), lambda entry: entry.source.value),
-                (Column("reference"), lambda entry: entry.reference),
-            ),
+            {
+                Column("number"): lambda entry: entry.name,
+                Column("value"): lambda entry: entry.value,
+                Column("source"): lambda entry: entry.source.value,
+                Column("reference"): lambda entry: entry.reference,
+            },
             facts=(Fact("Training", training),),
         )
 

@@ -49,39 +49,21 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
         compared = advised and rival and rival.name == TORCHREC_BASELINE
         proof = told["Verdict"][-1:] if compared else told["Verdict"]
         shown = (proof, told.get("Scenarios", ()))
+        time, solver = result.estimate.time, result.solver
+        _, interval = base.format_interval(time.time_s, time.low_s, time.high_s)
+        low, high = interval.strip("[]").split(" .. ")
+        kind = figures.objective_kind(solver.objective)
         return block(
             "summary",
             advice=advised,
             verdict=["; ".join(parts) for parts in shown if parts],
-            cards=_cards(result),
+            r=result,
+            spread=f"{low} to {high}",
+            ended=f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s",
+            bound="unproven" if solver.bound is None else base.format_cell(kind, solver.bound),
             notes=summary.notes,
             pairs=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
-
-
-def _cards(result: PlanningResult) -> list[tuple[str, str, str]]:
-    """(label, value, note) of each figure."""
-    estimate, solver = result.estimate, result.solver
-    time, fullest = estimate.time, result.best.memory.fullest
-    exposed_s = estimate.exposed_communication_s
-    _, interval = base.format_interval(time.time_s, time.low_s, time.high_s)
-    spread = f"{interval.strip('[]').replace('..', 'to')} (90 %)"
-    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
-    hidden = f"{units.format_time(exposed_s)} that no compute hides"
-    held = f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}"
-    priced, kind = counted(solver.evaluations, "plan"), figures.objective_kind(solver.objective)
-    cards: tuple[tuple[str, Kind, float | None, str], ...] = (
-        ("Iteration", Kind.TIME, time.time_s, spread),
-        ("Throughput", Kind.RATE, estimate.samples_per_s, "samples per second"),
-        ("Proven bound", kind, solver.bound, ended),
-        ("Gap to the bound", Kind.GAP, solver.gap_ratio, f"{priced} priced"),
-        ("Exposed communication", Kind.SHARE, exposed_s / (time.time_s or 1.0), hidden),
-        ("Fullest device", Kind.BYTES, fullest.used_bytes, held),
-    )
-    return [
-        (label, "unproven" if value is None else base.format_cell(unit, value), note)
-        for label, unit, value, note in cards
-    ]
 
 
 # ------------------------------------------------------------------ the advice

@@ -33,7 +33,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
 import planner.errors
-from costmodels.memory import device_limits
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
 from planner.errors import InfeasibleError, NoPlanFoundError
@@ -154,7 +154,7 @@ def test_a_storage_reservation_is_obeyed(search: Search) -> None:
         model(), SHARDERS
     )
     assert search.asked is not None
-    left = device_limits(search.asked["workload"], search.asked["topology"])
+    left = CostPipeline(search.asked["workload"], search.asked["topology"]).device_limits
     assert left.tolist() == pytest.approx([2.0**29] * 4)
 
 

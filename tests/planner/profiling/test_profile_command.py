@@ -9,15 +9,15 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.cli.console import Settings
+from planner.cli.console import Settings, bars
 from planner.cli.interrupt import signals_interrupt
-from planner.cli.progress import bars
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
@@ -250,7 +250,8 @@ def test_progress_is_drawn_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for is_quiet in (False, True):
-        with bars(Settings(quiet=is_quiet)) as show:
+        command = click.Context(click.Command(None), obj=Settings(quiet=is_quiet))
+        with command, bars() as show:
             show("reading", 1.0, 2.0)
             show("reading", 2.0, 2.0)
         assert ("working: reading 100%" in capsys.readouterr().err) is not is_quiet

@@ -21,7 +21,7 @@ def test_ticks_are_round_numbers_of_what_the_axis_shows(factor: float, width: fl
     rng = np.random.default_rng(int(width * 10))
     for shown in 10.0 ** rng.uniform(-3, 9, 20):
         low = float(shown) / factor
-        scale = ChartScale([low, low * width], 0.0, 100.0)
+        scale = ChartScale([low, low * width])
         ticks = scale.ticks(factor)
         assert 2 <= len(ticks) <= 14
         assert all(scale.low * (1 - 1e-9) <= t <= scale.high * (1 + 1e-9) for t in ticks)

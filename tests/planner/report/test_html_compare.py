@@ -90,7 +90,8 @@ def test_timelines_of_one_page_share_their_scale(
     """A plan of half the time has bars of half the length."""
     best, draw = result.best, TimelineSection().draw_plan
     alone = _longest_bar(draw(best, pipeline))
-    shared = _longest_bar(draw(best, pipeline, 2.0 * length_s(best.estimate)))
+    scaled = TimelineSection(2.0 * length_s(best.estimate)).draw_plan
+    shared = _longest_bar(scaled(best, pipeline))
     assert shared == pytest.approx(alone / 2, rel=0.01)
     slower = replace(result.best, name="slower", estimate=_twice(result.best.estimate))
     blocks = compare_blocks(

@@ -81,7 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         for key, function in functions.items():
             setattr(module, key, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("planner.cli.environment.find_spec", lambda name: name)
+    monkeypatch.setattr("planner.cli.inputs.find_spec", lambda name: name)
     for name in JOB:
         monkeypatch.delenv(name, raising=False)
     return seen

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from planner.cli import environment as env
-from planner.cli.environment import Check, CheckLevel
+from planner.cli.commands import check as env
+from planner.cli.commands.check import Check, CheckLevel
 from tests.planner.cli.command_line import Run
 
 REQUIREMENTS = ["numpy<3,>=2.0.2", "click<9,>=8.1.7", 'torch==2.13.*; extra == "torchrec"']

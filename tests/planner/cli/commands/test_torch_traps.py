@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.cli import environment as env
-from planner.cli.environment import Check, CheckLevel, check_torch
+from planner.cli.commands import check as env
+from planner.cli.commands.check import Check, CheckLevel, check_torch
 
 PAIR = {
     "torch": "2.13.0+cpu",

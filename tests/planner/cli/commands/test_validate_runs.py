@@ -8,14 +8,15 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import click
 import pytest
 
 from costmodels.cpu.exchange import STAGES
-from planner.cli.console import Settings
-from planner.cli.environment import require_torchrec
+from planner.cli.console import Settings, status_line, stdout_console
+from planner.cli.inputs import require_torchrec
 from planner.cli.printing import validate_show as show
-from planner.cli.progress import status_line
 from planner.errors import InvalidInputError
+from planner.report.terminal import print_sections
 from planner.validation.tasks import Outcome
 
 
@@ -57,7 +58,7 @@ def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) 
     assert found["shardplan"].kendall_tau_ratio == 1.0
     assert found["bytes"].kendall_tau_ratio == -1.0
     assert found["shardplan"].mean_regret_ratio == 0.0
-    show.print_scores(found)
+    print_sections(stdout_console(), (show.scores_section(found, RUNS),))
     out = capsys.readouterr().out
     assert "Predicted against trained" in out
     assert "shardplan" in out
@@ -69,7 +70,7 @@ def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert name == "random TRD"
     assert measured == pytest.approx(0.55)
     assert predicted == pytest.approx(0.5)
-    show.print_pairs(runs, "Ratios")
+    print_sections(stdout_console(), (show.pairs_section(runs, "Ratios"),))
     assert "0.550" in capsys.readouterr().out
 
 
@@ -106,7 +107,7 @@ def test_what_a_slower_machine_adds_to_the_errors_is_told() -> None:
 
 
 def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.cli.environment.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.cli.inputs.find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match="pip install 'shardplan\\[torchrec\\]'"):
         require_torchrec("calibrate")
 
@@ -115,12 +116,13 @@ def test_a_quiet_status_line_prints_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with status_line(Settings(quiet=True), "working") as show_status:
+    quiet = click.Context(click.Command(None), obj=Settings(quiet=True))
+    with quiet, status_line("working") as show_status:
         show_status("on it")
     assert capsys.readouterr() == ("", "")
 
 
 def test_intervals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_inside(RUNS)
-    out = capsys.readouterr().out
+    print_sections(stdout_console(), (show.scores_section({}, RUNS),))
+    out = " ".join(capsys.readouterr().out.split())
     assert "hold 75.0 % of the plans' times and 75.0 % of all iterations" in out

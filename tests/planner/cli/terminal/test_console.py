@@ -12,11 +12,12 @@ import threading
 import time
 from typing import Any
 
+import click
 import pytest
 
 from planner.__main__ import run_guarded
 from planner.cli import console
-from planner.cli.console import Settings
+from planner.cli.console import Settings, live_progress
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -24,7 +25,6 @@ from planner.cli.interrupt import (
     interrupt_in,
     signals_interrupt,
 )
-from planner.cli.progress import live_progress
 from planner.cli.run import run as run_command_line
 from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
@@ -179,7 +179,7 @@ def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with live_progress(Settings(), "iteration") as report:
+    with live_progress("iteration") as report:
         assert report is not None
         report(LINE)
         time.sleep(0.2)
@@ -189,13 +189,13 @@ def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("settings", [Settings(json=True), Settings(quiet=True)])
 def test_progress_is_silent_when_asked(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with live_progress(settings, "iteration") as report:
+    with click.Context(click.Command(None), obj=settings), live_progress("iteration") as report:
         assert report is None
 
 
 def test_progress_is_silent_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with live_progress(Settings(), "iteration") as report:
+    with live_progress("iteration") as report:
         assert report is None
 
 
@@ -235,7 +235,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not console.stdout_console().no_color
     monkeypatch.setenv("NO_COLOR", "1")
     assert console.stdout_console().no_color
-    assert console.stderr_console().no_color
+    assert console.console_of(sys.stderr).no_color
 
 
 def test_values_already_read_pass_through() -> None:
@@ -267,7 +267,8 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         "run(sys.argv[1:])\n"
         "heavy = 'torch torchrec ortools optuna sklearn pandas numpy scipy pydantic rich yaml'\n"
         "heavy += ' multiprocessing concurrent.futures ctypes'\n"
-        "ours = 'planner.api planner.io planner.search planner.report planner.space.evaluation'\n"
+        "ours = 'planner.api planner.io.documents planner.search planner.report.figures'\n"
+        "ours += ' planner.report.page planner.report.terminal planner.space.evaluation'\n"
         "print(sorted({*heavy.split(), *ours.split()} & set(sys.modules)))\n"
     )
     done = subprocess.run(

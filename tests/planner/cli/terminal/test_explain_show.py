@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
-from planner.cli.printing.explain_show import print_costs, print_table
+from planner.cli.console import stdout_console
+from planner.cli.printing.explain_show import costs_section, table_section
 from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
+from planner.report.base import Section
 from planner.report.figures import where
+from planner.report.terminal import print_sections
+
+
+def show(section: Section) -> None:
+    print_sections(stdout_console(), (section,))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ def test_a_constraint_that_costs_nothing_is_not_written_as_minus_zero(
 ) -> None:
     cheap = ConstraintCost(constraint="free", kept_s=1.0, time_s=0.99999)
     dear = ConstraintCost(constraint="dear", kept_s=1.0, time_s=0.9)
-    print_costs([cheap, dear])
+    show(costs_section([cheap, dear]))
     shown = capsys.readouterr().out
     assert "no change" in shown
     assert "-10.00 %" in shown
@@ -48,7 +55,7 @@ def test_gains_are_shares_of_the_search_with_all_constraints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Not of the plan that is explained, which may break them and be faster."""
-    print_costs([ConstraintCost(constraint="dear", kept_s=2.0, time_s=1.5)])
+    show(costs_section([ConstraintCost(constraint="dear", kept_s=2.0, time_s=1.5)]))
     kept, dear = (line.split() for line in capsys.readouterr().out.splitlines() if " s " in line)
     assert kept == ["with", "all", "constraints", "2", "s"]
     assert dear == ["without", "dear", "1.5", "s", "-25.00", "%"]
@@ -58,7 +65,7 @@ def test_searches_that_the_clock_cut_are_marked(capsys: pytest.CaptureFixture[st
     """Each on its line, and no column for them where there are none."""
     whole = ConstraintCost(constraint="whole", kept_s=2.0, time_s=1.5)
     cut = ConstraintCost(constraint="short", kept_s=2.0, time_s=1.5, is_cut=True)
-    print_costs([whole, cut])
+    show(costs_section([whole, cut]))
     lines = {
         line.split()[1]: line.split()[-1]
         for line in capsys.readouterr().out.splitlines()
@@ -66,7 +73,7 @@ def test_searches_that_the_clock_cut_are_marked(capsys: pytest.CaptureFixture[st
     }
     assert lines["short"] == "cut"
     assert lines["whole"] == "%"
-    print_costs([whole])
+    show(costs_section([whole]))
     assert "search" not in capsys.readouterr().out
 
 
@@ -93,8 +100,10 @@ def test_a_long_list_of_options_says_what_it_leaves_out_and_keeps_the_plans_own(
         for rank in range(41)
     )
     rules = ("t: fused", "device_memory 2 GiB")
-    print_table(
-        TableExplanation(table="t", plan_time_s=41.0, options=options, rules=rules, num_stuck=2)
+    show(
+        table_section(
+            TableExplanation(table="t", plan_time_s=41.0, options=options, rules=rules, num_stuck=2)
+        )
     )
     shown = capsys.readouterr().out
     assert "41 options" in shown

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from planner.cli.console import Settings, complain, remark, say, write_data
+from planner.cli.console import complain, remark, tell, write_data
+from planner.report.base import Section
 from planner.support.text import printable, printable_lines
 from tests.planner.cases import first
 from tests.planner.cli.command_line import FakeApi, Run
@@ -189,7 +190,7 @@ def test_codes_are_shown_by_their_number() -> None:
     assert printable("\udc80") == "\\udc80"
 
 
-@pytest.mark.parametrize("tell", [say, complain, lambda text: remark(Settings(), text)])
+@pytest.mark.parametrize("tell", [complain, remark, lambda text: tell({}, (Section(text),))])
 def test_no_line_passes_codes_on(
     tell: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,3 +121,15 @@ def test_every_help_is_light_and_has_examples() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", commands())
+def test_every_flag_has_a_help(words: tuple[str, ...]) -> None:
+    """It is what the docstring of its command or dataclass says of it."""
+    context, command = click.Context(cli), cli.get_command(click.Context(cli), words[0])
+    for word in words[1:]:
+        assert isinstance(command, click.Group)
+        command = command.get_command(context, word)
+    assert command is not None
+    flags = [param for param in command.params if isinstance(param, click.Option)]
+    assert all(flag.help for flag in flags), [flag.name for flag in flags if not flag.help]
