@@ -155,7 +155,7 @@ def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "b").mkdir()
     with pytest.raises(InvalidInputError, match="b: cannot be written: Is a directory"):
         write_texts_atomic({tmp_path / "a": "1", tmp_path / "b": "2"})
-    monkeypatch.setattr(Path, "chmod", no_space)
+    monkeypatch.setattr(Path, "write_bytes", no_space)
     with pytest.raises(InvalidInputError, match="c: cannot be written: No space left"):
         write_texts_atomic({tmp_path / "c": "1", tmp_path / "d": "2"})
     assert {p.name for p in tmp_path.iterdir()} == {"b"}
