@@ -325,6 +325,14 @@ class CostPipeline(WorkModel):
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
             )
+        if self.workload.pipeline is Pipeline.PRIORITIZED:
+            waiting = self._stages.exchanges.next_batch_ratio
+            notes.append(
+                "pipeline prioritized is TorchRec's TrainPipelinePEC, which is in no release yet and "
+                f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the "
+                "batch before (next_batch_ratio of the tables, or else their laws), the others and "
+                "their gradients travel beside compute; tables of other types gain nothing"
+            )
         device, is_calibrated = self.topology.device, self.models.exchange is not None
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),

@@ -8,7 +8,7 @@ starts when the last rank has arrived at it, and takes the same time on all rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.errors import InvalidValueError
+from costmodels.sharding import ShardingType
 from costmodels.workload import Pipeline
 
 LOOKUP_FORWARD: Final = "lookup forward"
@@ -152,6 +153,8 @@ class StageTimes:
             before its backward pass.
         last_scatter_s: reduce-scatter of the gradients of the last piece.
         earlier_s: all micro-batches of a step but the last one; None if there are none.
+        next_batch_ratio: share of the vectors of row-wise tables whose rows two batches in a row
+            have, for the pipeline ``prioritized``.
     """
 
     bottom_forward_s: FloatArray
@@ -187,6 +190,7 @@ class StageTimes:
     gather_s: tuple[FloatArray, ...] = ()
     last_scatter_s: FloatArray = field(default_factory=_none)
     earlier_s: FloatArray | None = None
+    next_batch_ratio: float = 1.0
 
 
 Node = tuple[int, int]
@@ -444,17 +448,29 @@ class ProgramBuilder:
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Add the output exchange of each sharding type; returns the last step of each."""
         before = self.coded("output quantize", (produced,))
-        families = self.times.families
-        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, "output"))
+        return self.output_exchanges(self.times.families, before)
+
+    def output_exchanges(
+        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "output"
+    ) -> tuple[int, ...]:
+        """Add the output exchange of some sharding types; returns the last step of each."""
+        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, kind))
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Add the gradient exchange of each sharding type; returns the last step of each."""
-        before, arrived = self.coded("gradient quantize", (produced,)), list[int]()
-        for f in self.times.families:
+        before = self.coded("gradient quantize", (produced,))
+        return self.gradient_exchanges(self.times.families, before)
+
+    def gradient_exchanges(
+        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "gradient"
+    ) -> tuple[int, ...]:
+        """Add the gradient exchange of some sharding types; returns the last step of each."""
+        arrived = list[int]()
+        for f in families:
             labels, times = zip(*f.outputs_s, strict=True)
             names = [_REVERSED.get(label, label) for label in labels[::-1]]
             steps = zip(names, (f.gradients_s or times)[::-1], strict=True)
-            arrived += self._exchanged(f, steps, before, "gradient")
+            arrived += self._exchanged(f, steps, before, kind)
         return tuple(arrived)
 
     def _exchanged(
@@ -574,12 +590,45 @@ def _hugectr(builder: ProgramBuilder) -> None:
     builder.optimizer((reduced,))
 
 
+def _prioritized(builder: ProgramBuilder) -> None:
+    """The order of TorchRec's TrainPipelinePEC (pull requests 4200 to 4579; arXiv 2604.24073).
+
+    As sparse_dist, but of row-wise tables only the vectors whose rows the batch before has updated
+    are exchanged before the forward pass, and only the gradients that the next batch needs before
+    the update. Beside the forward pass travel the other gradients of the batch before, beside the
+    backward pass the other vectors of the next batch. All lookups and updates are on the compute
+    stream in any case, so they are not divided; nor are the latencies of exchanges.
+    """
+    whole, ratio = builder.times, builder.times.next_batch_ratio
+    rows = [f.name == ShardingType.ROW_WISE.value for f in whole.families]
+    pairs = list(zip(whole.families, rows, strict=True))
+    late = [_part(f, 1.0 - ratio) for f, by_rows in pairs if by_rows and ratio < 1.0]
+    early = tuple(_part(f, ratio) if by_rows else f for f, by_rows in pairs)
+    builder.times = replace(whole, families=early)
+    splits = builder.input_splits()
+    fetch = builder.add("cache fetch", whole.cache_fetch_s)
+    top = builder.forward((fetch,))
+    builder.gradient_exchanges(late, (fetch,), "gradient of last batch,")
+    builder.input_dist((splits,))
+    builder.input_copy(Stream.COPY)
+    builder.output_exchanges(late, (top,), "output of next batch,")
+    builder.backward((top,))
+
+
+def _part(family: FamilyTimes, ratio: float) -> FamilyTimes:
+    """A share of the exchanges of vectors of a sharding type."""
+    outputs = tuple((name, seconds * ratio) for name, seconds in family.outputs_s)
+    gradients = family.gradients_s and tuple(seconds * ratio for seconds in family.gradients_s)
+    return replace(family, outputs_s=outputs, gradients_s=gradients)
+
+
 PIPELINES: Final = {
     Pipeline.NONE: TrainingPipeline(order=_unpipelined, exposes_input_dist=True),
     Pipeline.SPARSE_DIST: TrainingPipeline(order=_sparse_dist),
     Pipeline.PREFETCH_SPARSE_DIST: TrainingPipeline(order=_prefetching, exposes_fetch=False),
     Pipeline.HUGECTR: TrainingPipeline(order=_hugectr, overlaps_bottom=True),
     Pipeline.LOOKAHEAD: TrainingPipeline(order=_prefetching, exposes_fetch=False),
+    Pipeline.PRIORITIZED: TrainingPipeline(order=_prioritized),
 }
 """All pipelines. ``none``, ``sparse_dist`` (TrainPipelineSparseDist) and ``prefetch_sparse_dist``
 (PrefetchTrainPipelineSparseDist) are TorchRec's, ``hugectr`` is HugeCTR's with both overlaps on, as

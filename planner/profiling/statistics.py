@@ -43,7 +43,8 @@ class BatchSums:
     """Sums over the measured batches of one size: number, indices, distinct rows, reuse.
 
     ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
-    ``num_shared`` the ones of them that this next batch has too.
+    ``num_shared`` the ones of them that this next batch has too; ``indices_followed`` and
+    ``indices_shared`` are the indices of these rows.
     """
 
     num_batches: int
@@ -51,6 +52,8 @@ class BatchSums:
     reuse: Sequence[int]
     num_followed: int
     num_shared: int
+    indices_followed: int
+    indices_shared: int
 
 
 @contextmanager
@@ -185,7 +188,9 @@ class Indices:
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
         rows = self._run(
             f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT, "
-            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1) FROM "
+            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1), "
+            f"coalesce(sum(n) FILTER (batch < {whole - 1}), 0)::BIGINT, "
+            "coalesce(sum(n) FILTER (next = batch + 1), 0)::BIGINT FROM "
             "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
             f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
             f"WHERE batch % {stride} = 0 GROUP BY bin"
@@ -197,6 +202,8 @@ class Indices:
             reuse=[found.get(place, 0) for place in range(REUSE_BINS)],
             num_followed=sum(row[3] for row in rows),
             num_shared=sum(row[4] for row in rows),
+            indices_followed=sum(row[5] for row in rows),
+            indices_shared=sum(row[6] for row in rows),
         )
 
     def _run(self, query: str, fetch: str = "fetchall") -> Any:
@@ -488,6 +495,9 @@ def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) ->
         mean_unique_rows=expected,
         reuse_histogram_ratio=[n / max(unique, 1) for n in sums.reuse] if num_batches else [],
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
+        next_batch_indices_ratio=sums.indices_shared / sums.indices_followed
+        if sums.num_followed
+        else None,
     )
 
 
