@@ -300,17 +300,27 @@ class CostPipeline(WorkModel):
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=list(Source).index)
 
+    def _pipeline_remark(self) -> str | None:
+        """What a pipeline rests on that no release of TorchRec has; None for the others."""
+        waiting = self._stages.exchanges.next_batch_ratio
+        remarks = {
+            Pipeline.LOOKAHEAD: "is BagPipe's and has no counterpart in TorchRec; hits of its "
+            "caches follow from each table's law, as if batches were drawn independently",
+            Pipeline.PRIORITIZED: "is TorchRec's TrainPipelinePEC, which is in no release yet and "
+            f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
+            "before (next_batch_ratio of the tables, or else their laws), the others and their "
+            "gradients travel beside compute; tables of other types gain nothing",
+        }
+        found = remarks.get(self.workload.pipeline)
+        return found and f"pipeline {self.workload.pipeline} {found}"
+
     def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))
-        if self.workload.pipeline is Pipeline.LOOKAHEAD:
-            notes.append(
-                "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
-                "caches follow from each table's law, as if batches were drawn independently"
-            )
         device, is_calibrated = self.topology.device, self.models.exchange is not None
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
+            self._pipeline_remark(),
             self.hot_row_remark(plan, self._kept_work(plan)),
             unused_remark(self.topology) if is_calibrated else None,
         ]

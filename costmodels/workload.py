@@ -37,8 +37,9 @@ class Pipeline(StrEnum):
     """Which parts of a training step run beside others.
 
     ``none``, ``sparse_dist`` and ``prefetch_sparse_dist`` are TorchRec's, ``hugectr`` is HugeCTR's
-    with both overlaps on, ``lookahead`` is BagPipe's. Each is one file of
-    :mod:`costmodels.iteration`.
+    with both overlaps on, ``lookahead`` is BagPipe's. ``prioritized`` is TorchRec's
+    TrainPipelinePEC: vectors of rows that the batch before does not have travel beside its
+    backward pass. The order of each is in :mod:`costmodels.iteration.base`.
     """
 
     NONE = "none"
@@ -46,6 +47,7 @@ class Pipeline(StrEnum):
     PREFETCH_SPARSE_DIST = "prefetch_sparse_dist"
     HUGECTR = "hugectr"
     LOOKAHEAD = "lookahead"
+    PRIORITIZED = "prioritized"
 
 
 _FOREACH_ADAGRAD: Final = 52.0
@@ -128,6 +130,8 @@ class Table:
         deduplicates_indices: whether each rank exchanges every distinct row of its batch only once;
             for unpooled tables.
         optimizer: what updates its rows; None for the optimizer of the workload.
+        next_batch_ratio: share of the vectors it exchanges for a batch whose rows the next batch
+            has too; None for what the distribution says of batches drawn independently.
 
     Raises:
         InvalidValueError: a size is out of range, or two fields contradict each other.
@@ -159,6 +163,7 @@ class Table:
     row_update: RowUpdate = RowUpdate.DEDUPLICATED
     deduplicates_indices: bool = False
     optimizer: Optimizer | None = None
+    next_batch_ratio: float | None = None
 
     def __post_init__(self) -> None:
         """Check shape and features."""
@@ -169,6 +174,11 @@ class Table:
         require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
         _check_stored(f"{where}: dtype", self.dtype)
         require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
+        shared = self.next_batch_ratio
+        require(
+            shared is None or 0 <= shared <= 1,
+            f"{where}: next_batch_ratio must be 0..1, got {shared}",
+        )
         require(
             not self.deduplicates_indices or self.pooling is Pooling.NONE,
             f"table {self.name!r}: deduplicate_indices needs pooling none, got {self.pooling}; "

@@ -8,7 +8,7 @@ starts when the last rank has arrived at it, and takes the same time on all rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.errors import refuse
+from costmodels.sharding import ShardingType
 from costmodels.workload import Pipeline
 
 LOOKUP_FORWARD: Final = "lookup forward"
@@ -153,6 +154,8 @@ class StageTimes:
             before its backward pass.
         last_scatter_s: reduce-scatter of the gradients of the last piece.
         earlier_s: all micro-batches of a step but the last one; None if there are none.
+        next_batch_ratio: share of the vectors of row-wise tables that wait for the batch before; 1
+            but for the pipeline ``prioritized``.
     """
 
     bottom_forward_s: FloatArray
@@ -188,6 +191,7 @@ class StageTimes:
     gather_s: tuple[FloatArray, ...] = ()
     last_scatter_s: FloatArray = field(default_factory=_none)
     earlier_s: FloatArray | None = None
+    next_batch_ratio: float = 1.0
 
 
 def require_times(seconds: FloatArray | float, what: str) -> None:
@@ -417,17 +421,29 @@ class ProgramBuilder:
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Add the output exchange of each sharding type; returns the last step of each."""
         before = self.coded("output quantize", (produced,))
-        families = self.times.families
-        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, "output"))
+        return self.output_exchanges(self.times.families, before)
+
+    def output_exchanges(
+        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "output"
+    ) -> tuple[int, ...]:
+        """Add the output exchange of some sharding types; returns the last step of each."""
+        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, kind))
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Add the gradient exchange of each sharding type; returns the last step of each."""
-        before, arrived = self.coded("gradient quantize", (produced,)), list[int]()
-        for f in self.times.families:
+        before = self.coded("gradient quantize", (produced,))
+        return self.gradient_exchanges(self.times.families, before)
+
+    def gradient_exchanges(
+        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "gradient"
+    ) -> tuple[int, ...]:
+        """Add the gradient exchange of some sharding types; returns the last step of each."""
+        arrived = list[int]()
+        for f in families:
             labels, times = zip(*f.outputs_s, strict=True)
             names = [_REVERSED.get(label, label) for label in labels[::-1]]
             steps = zip(names, (f.gradients_s or times)[::-1], strict=True)
-            arrived += self._exchanged(f, steps, before, "gradient")
+            arrived += self._exchanged(f, steps, before, kind)
         return tuple(arrived)
 
     def _exchanged(
@@ -502,14 +518,39 @@ def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
 
     The next batch's split sizes are exchanged before the forward pass, and its indices beside it.
     With ``prefetches``, the cache fetch of a coming batch runs on a stream of its own.
+
+    Where vectors of row-wise tables travel early, those wait whose rows the batch before has
+    updated, and before the update only the gradients travel that the next batch needs. Beside the
+    forward pass travel the other gradients of the batch before, beside the backward pass the other
+    vectors of the next batch (TorchRec's TrainPipelinePEC, pull requests 4200 to 4579; arXiv
+    2604.24073). All lookups and updates are on the compute stream in any case, so they are not
+    divided; nor are the latencies of exchanges.
     """
+    times, late = builder.times, list[FamilyTimes]()
+    if times.next_batch_ratio < 1.0:
+        late = [_part(f, 1.0 - times.next_batch_ratio) for f in times.families if _is_by_rows(f)]
+        early = (_part(f, times.next_batch_ratio) if _is_by_rows(f) else f for f in times.families)
+        builder.times = replace(times, families=tuple(early))
     splits, stream = builder.input_splits(), Stream.PREFETCH if prefetches else Stream.COMPUTE
     name = "cache prefetch" if prefetches else "cache fetch"
-    fetch = builder.add(name, builder.times.cache_fetch_s, stream)
+    fetch = builder.add(name, times.cache_fetch_s, stream)
     top = builder.forward(() if prefetches else (fetch,))
+    builder.gradient_exchanges(late, (fetch,), "gradient of last batch,")
     builder.input_dist((splits,))
     builder.input_copy(Stream.COPY)
+    builder.output_exchanges(late, (top,), "output of next batch,")
     builder.backward((top,))
+
+
+def _is_by_rows(family: FamilyTimes) -> bool:
+    return family.name == ShardingType.ROW_WISE.value
+
+
+def _part(family: FamilyTimes, ratio: float) -> FamilyTimes:
+    """A share of the exchanges of vectors of a sharding type."""
+    outputs = tuple((name, seconds * ratio) for name, seconds in family.outputs_s)
+    gradients = family.gradients_s and tuple(seconds * ratio for seconds in family.gradients_s)
+    return replace(family, outputs_s=outputs, gradients_s=gradients)
 
 
 def _hugectr(builder: ProgramBuilder) -> None:
@@ -549,6 +590,7 @@ PIPELINES: Final = {
     Pipeline.PREFETCH_SPARSE_DIST: _PREFETCHING,
     Pipeline.HUGECTR: TrainingPipeline(order=_hugectr, overlaps_bottom=True),
     Pipeline.LOOKAHEAD: _PREFETCHING,
+    Pipeline.PRIORITIZED: TrainingPipeline(order=_sparse_dist),
 }
 """All pipelines. ``none``, ``sparse_dist`` (TrainPipelineSparseDist) and ``prefetch_sparse_dist``
 (PrefetchTrainPipelineSparseDist) are TorchRec's, ``hugectr`` is HugeCTR's with both overlaps on, as

@@ -39,10 +39,11 @@ PIPELINE_DEPTH: Final = {
     Pipeline.PREFETCH_SPARSE_DIST: 5.0,
     Pipeline.HUGECTR: 2.0,
     Pipeline.LOOKAHEAD: 3.0,
+    Pipeline.PRIORITIZED: 5.0,
 }
 """Copies of a batch's indices that a pipeline holds at once, without those that ``lookahead`` adds.
 TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given;
-with prefetching one more."""
+with prefetching, or where a batch is compared with the one before, one more."""
 
 _LENGTH_BYTES: Final = 4.0
 """Bytes in the index exchange for the length of a bag, an int32."""

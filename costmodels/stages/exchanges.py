@@ -29,7 +29,7 @@ from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, batch_ratios
 from costmodels.uncertainty import Scale
-from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
+from costmodels.workload import DataType, DenseParallelism, Pipeline, Pooling, Workload
 
 _BUCKET_BYTES: Final = 25 * 1024**2
 """Bytes of gradients in one all-reduce: the default bucket of DistributedDataParallel."""
@@ -300,6 +300,32 @@ class EmbeddingExchanges:
     def pays_for_others(self) -> bool:
         """Whether the exchange of a rank takes longer when others have more to send to it."""
         return self.models.exchange is not None or self.models.collective.pays_for_others
+
+    @cached_property
+    def next_batch_ratio(self) -> float:
+        """Share of the vectors of row-wise tables whose rows the next batch has too.
+
+        It is the mean over all tables by the bytes of their vectors. Pooled tables count as 1,
+        because TorchRec's PECEmbeddingCollection has none. Of D(n) distinct rows in n indices, two
+        sets of m and n indices share D(m) + D(n) - D(m + n). Here n are the indices of all ranks,
+        and m those of one rank if they are exchanged once, otherwise a single one.
+        """
+        if self.workload.pipeline is not Pipeline.PRIORITIZED:
+            return 1.0
+        waiting, total = 0.0, 0.0
+        for table in self.workload.tables:
+            pooled, distinct = table.pooling is not Pooling.NONE, table.distribution
+            sent = self.workload.batch_size_per_rank * table.outputs_per_sample
+            one, whole = 1.0, sent * self.topology.world_size
+            if table.deduplicates_indices:
+                one, sent = sent, distinct.expected_unique_rows(sent)
+            shared = 1.0 if pooled else table.next_batch_ratio
+            if shared is None:
+                own, before, both = map(distinct.expected_unique_rows, (one, whole, one + whole))
+                shared = min(max((own + before - both) / own, 0.0), 1.0) if own > 0 else 1.0
+            waiting += shared * sent * table.embedding_dim
+            total += sent * table.embedding_dim
+        return waiting / total if total else 1.0
 
     def output_exchanges(self, kind: ShardingType) -> range:
         """Which collectives of the output exchange run: the first (0), the second (1), or both.

@@ -213,6 +213,7 @@ class StageModel:
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             input_splits_s=splits_s * ratio,
+            next_batch_ratio=self.exchanges.next_batch_ratio,
             bucket_s=tuple(s * ratio for s in self.reduction.beside_backward_s),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),

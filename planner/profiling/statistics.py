@@ -77,7 +77,8 @@ class BatchSums(NamedTuple):
     """Sums over the measured batches of one size: number, distinct rows, indices.
 
     ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
-    ``num_shared`` the ones of them that this next batch has too.
+    ``num_shared`` the ones of them that this next batch has too; ``indices_followed`` and
+    ``indices_shared`` are the indices of these rows.
     """
 
     num_batches: int
@@ -85,6 +86,8 @@ class BatchSums(NamedTuple):
     num_indices: int
     num_followed: int
     num_shared: int
+    indices_followed: int
+    indices_shared: int
 
 
 @contextmanager
@@ -231,7 +234,9 @@ class Indices:
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
         (sums,) = self._run(
             "SELECT count(*), coalesce(sum(n), 0)::BIGINT, "
-            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1) FROM "
+            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1), "
+            f"coalesce(sum(n) FILTER (batch < {whole - 1}), 0)::BIGINT, "
+            "coalesce(sum(n) FILTER (next = batch + 1), 0)::BIGINT FROM "
             "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
             f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
             f"WHERE batch % {stride} = 0"
@@ -474,6 +479,9 @@ def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) ->
         mean_indices=indices,
         mean_unique_rows=expected,
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
+        next_batch_indices_ratio=sums.indices_shared / sums.indices_followed
+        if sums.num_followed
+        else None,
     )
 
 

@@ -104,8 +104,9 @@ class ZipfStats(_Part):
 class BatchStats(_Part):
     """Means over the measured batches of one size; without any, what the law predicts.
 
-    ``next_batch_ratio``: share of the distinct rows of a batch that the next batch has too, such as
-    those that its lookups wait for; null if no two batches follow each other.
+    ``next_batch_ratio``: share of the distinct rows of a batch that the next batch has too;
+    ``next_batch_indices_ratio``: share of the indices of these rows; null if no two batches follow
+    each other.
     """
 
     batch_size: Annotated[int, Field(ge=1)]
@@ -113,6 +114,7 @@ class BatchStats(_Part):
     mean_indices: Amount
     mean_unique_rows: Amount
     next_batch_ratio: Ratio | None = None
+    next_batch_indices_ratio: Ratio | None = None
 
 
 class HotShare(_Part):
@@ -181,6 +183,16 @@ class TableStats(_Part):
             num_unique_curve=self._unique_curve(),
             hot_share_ratio=(hot.low_ratio, hot.high_ratio) if hot and self.is_undersampled else (),
         )
+
+    def next_batch_ratio(self, *, distinct: bool) -> float | None:
+        """Share of the ``distinct`` rows, or of all indices, whose rows the next batch has too.
+
+        It is that of the largest batches that were measured; None without any.
+        """
+        ordered = sorted(self.batches, key=lambda batch: batch.batch_size)
+        name = "next_batch_ratio" if distinct else "next_batch_indices_ratio"
+        found = [getattr(batch, name) for batch in ordered if batch.next_batch_ratio is not None]
+        return found[-1] if found else None
 
     @property
     def num_rows_needed(self) -> int:

@@ -310,6 +310,11 @@ def _table(
             indices = training.batch_size_per_rank * float(sum(factors))
             given = [[indices, max(given * indices, 1.0)]]
         law = _repeating(law, tuple((float(n), float(distinct)) for n, distinct in given))
+    once = entry.deduplicate_indices
+    once = training.deduplicate_indices and entry.pooling is Pooling.NONE if once is None else once
+    shared = entry.next_batch_ratio
+    if shared is None and stats is not None:
+        shared = stats.next_batch_ratio(distinct=once)
     codecs = entry.communication or training.communication
     return noun_of(
         Table,
@@ -322,9 +327,8 @@ def _table(
         dtype=entry.dtype or training.embedding_dtype,
         communication=codecs and spec.communication_of(codecs),
         row_update=entry.row_update or training.row_update,
-        deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
-        if entry.deduplicate_indices is None
-        else entry.deduplicate_indices,
+        deduplicates_indices=once,
+        next_batch_ratio=shared,
     )
 
 

@@ -363,6 +363,7 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
     """
     model = prices.model
     found: dict[Assignment, None] = {}
+    overfull: tuple[float, Assignment] | None = None
     for _ in range(count):
         if record.stopped or record.proven:
             break
@@ -376,7 +377,12 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:
                 found[plan] = None
+            elif np.isinf(value):
+                work = record.evaluate.space.work(plan)[None]
+                value = 1e6 * (1.0 + float(record.evaluate.space.overflow_ratio(work)[0]))
+                if overfull is None or value < overfull[0]:
+                    overfull = value, plan
         else:
             value *= _HOPELESS
         prices.tell(point, value)
-    return list(found)
+    return list(found) or [plan for _, plan in filter(None, [overfull])]

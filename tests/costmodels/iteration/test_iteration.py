@@ -207,6 +207,7 @@ EXPOSED = {
     "prefetch_sparse_dist": (False, False, False),
     "lookahead": (False, False, False),
     "hugectr": (False, True, True),
+    "prioritized": (False, True, False),
 }
 """Whether the index exchange and the cache fetch delay the step, and what the bottom MLP hides."""
 
@@ -221,10 +222,31 @@ def test_what_bounds_count_is_what_delays_the_step(name: str) -> None:
 
 def test_every_pipeline_is_worked_by_hand() -> None:
     worked = {"sparse_dist", "none", "prefetch_sparse_dist", "hugectr"}
-    assert set(PIPELINES) == worked | {"lookahead"}
+    assert set(PIPELINES) == worked | {"lookahead", "prioritized"}
     programs = [PIPELINES[n].program(stage_times()) for n in AHEAD]
     steps = [[(s.name, s.stream, s.after) for s in p.steps] for p in programs]
     assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ratio", "seconds"),
+    [
+        # as sparse_dist: nothing travels early
+        ("row_wise", 1.0, 33.5),
+        ("table_wise", 0.25, 33.5),
+        # fetch 1.5, bottom 2.5, lookup 7.5 | 5.5, a quarter of the exchange 8.25, top 10.25, its
+        # backward 14.25, a quarter of the gradients 15, update 21 | 23, bottom backward 25,
+        # all-reduce 28, optimizer 29; three quarters travel from 8.25 to 12.75 beside that
+        ("row_wise", 0.25, 29.0),
+        # the same without any exchange that others wait for: 3 + 3 less than at first
+        ("row_wise", 0.0, 27.5),
+    ],
+)
+def test_vectors_that_the_batch_before_lacks_travel_beside_compute(
+    kind: str, ratio: float, seconds: float
+) -> None:
+    times = dataclasses.replace(stage_times(families=(family(kind),)), next_batch_ratio=ratio)
+    assert time_of(PIPELINES["prioritized"].program(times)) == seconds
 
 
 @pytest.mark.parametrize("name", tuple(PIPELINES))

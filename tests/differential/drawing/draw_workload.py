@@ -39,8 +39,8 @@ _EVEN = 12
 """Rows that are a multiple of this are cut into equal blocks by up to four ranks."""
 
 
-_PIPELINES = [p.value for p in Pipeline if p is not Pipeline.LOOKAHEAD]
-"""Those that need no further key."""
+_PIPELINES = [p.value for p in Pipeline if p not in (Pipeline.LOOKAHEAD, Pipeline.PRIORITIZED)]
+"""Those that need no further key, and that are not drawn with hot rows."""
 
 
 def draw_workload(rng: np.random.Generator, *, larger: bool = False) -> Workload:

@@ -18,7 +18,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.topology import Topology
-from costmodels.workload import Table, Workload
+from costmodels.workload import Pipeline, Pooling, Table, Workload
 from planner import load_system
 from tests.differential.case import Case
 from tests.differential.drawing.dense_parts import with_dense_part
@@ -75,11 +75,33 @@ def _hot(rng: np.random.Generator, table: Table, samples: int) -> Table:
     return replace(table, distribution=replace(law, num_unique_curve=curve))
 
 
+def prioritized(rng: np.random.Generator, case: Case) -> Case:
+    """The case under the pipeline that sends first what the batch before has updated."""
+
+    def unpooled(day: Workload) -> Workload:
+        tables = (
+            replace(
+                t,
+                pooling=Pooling.NONE if rng.random() < 0.7 else t.pooling,
+                next_batch_ratio=(None, 0.0, 1.0, float(rng.random()))[int(rng.integers(4))],
+            )
+            for t in day.tables
+        )
+        return replace(
+            day, tables=tuple(tables), pipeline=Pipeline.PRIORITIZED, lookahead_batches=0
+        )
+
+    days = (case.workload, *case.scenarios)
+    first, *others = map(unpooled, days)
+    return replace(case, workload=first, scenarios=tuple(others))
+
+
 def hot(rng: np.random.Generator, case: Case) -> Case:
     """The case with hot rows on every other day too, often deduplicated or otherwise unusual."""
     days = tuple(with_hot_rows(rng, day) for day in case.scenarios)
     case = replace(case, scenarios=days)
-    for change, share in ((distinct, 0.35), (unusual, 0.3), (with_dense_part, 0.15)):
+    changes = (distinct, 0.35), (unusual, 0.3), (with_dense_part, 0.15), (prioritized, 0.2)
+    for change, share in changes:
         if rng.random() < share:
             with contextlib.suppress(InvalidValueError):  # what the case has rules out the change
                 case = change(rng, case)

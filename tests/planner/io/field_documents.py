@@ -180,6 +180,7 @@ DOCUMENTS: dict[str, Json] = {
         _workload(DLRM, pipeline="lookahead", lookahead=8),
         {**with_value(ALIKE, ("links", "network"), KIND), "fitted": FITTED},
     ),
+    "prioritized": _document(_workload(DOT, pipeline="prioritized"), ALIKE),
     "operators": _document(_workload(LISTED), ALIKE),
     "layers": _document(_workload({"layers": [{"kind": "mlp", "sizes": [64, 1]}]}), ALIKE),
     "kernels of 2021": _document(_workload(DOT, host_profile="eager_2021"), ALIKE),

@@ -299,6 +299,9 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert num_embeddings == 40_000
             return law
 
+        def next_batch_ratio(self, *, distinct: bool) -> float:
+            return 0.75 if distinct else 0.5
+
     class Statistics:
         def table(self, name: str, features: tuple[str, ...]) -> Measured:
             assert (name, features) == ("user", ("user",))
@@ -310,6 +313,7 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     table = load_workload_file(write(tmp_path, "workload.yaml", text)).workload.tables[0]
     assert table.distribution == law
     assert table.pooling_factor == 2.5
+    assert table.next_batch_ratio == 0.5
 
 
 def test_statistics_that_are_none(tmp_path: Path) -> None:

@@ -93,6 +93,11 @@ def test_users_in_order_are_counted_as_they_are(tmp_path: Path, length: int) -> 
     assert batch.next_batch_ratio == pytest.approx(
         sum(shared) / sum(len(p) for p in parts[:-1]), rel=1e-8
     )
+    batches = [ids[i : i + 102_400] for i in range(0, len(parts) * 102_400, 102_400)]
+    again = [np.isin(a, b).mean() for a, b in itertools.pairwise(batches)]
+    assert batch.next_batch_indices_ratio == pytest.approx(np.mean(again), rel=1e-8)
+    assert table.next_batch_ratio(distinct=True) == batch.next_batch_ratio
+    assert table.next_batch_ratio(distinct=False) == batch.next_batch_indices_ratio
     counts = np.sort(np.bincount(ids))[::-1]
     head = table.histogram.rank_end[:20]
     assert head[0] == 1
