@@ -187,8 +187,7 @@ class StageModel:
         # Of exchanges that are priced with the copies around them, what they cost once in a step.
         splits_s = self.exchanges.lengths_s if exchange is None else exchange.once_s
         host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
-        every = (*layers.bottom, *layers.top)
-        update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
+        every, optimizer = (*layers.bottom, *layers.top), self.workload.dense_optimizer
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
         loss_s = [r * (issue.call_s("loss") if layers.top else 0.0) for r in _LOSS_RATIOS]
@@ -223,7 +222,7 @@ class StageModel:
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
-            optimizer_host_s=update_s * host,
+            optimizer_host_s=issue.optimizer_s(every, optimizer) * host,
             collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,

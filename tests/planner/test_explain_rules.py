@@ -145,7 +145,7 @@ def test_one_of_several_pieces_moves_wherever_a_limit_on_shards_lets_it(
     explainer = Explainer(problem, Plan(placements=(start,)))
     located = explainer.space.located(0, start)
     assert located is not None
-    rest = explainer._without("t")
+    rest = explainer._pipeline.plan_work(Plan(placements=()))
     found = [way.places for way in explainer._placer.moved((0, located[0]), located[1], rest)]
     per_place = 1 if level is Level.RANK else 3
     every = [(*own[:i], at, *own[i + 1 :]) for i in range(3) for at in range(6) if at != own[i]]

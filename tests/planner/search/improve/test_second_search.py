@@ -258,8 +258,8 @@ def test_a_script_needs_no_guard(theirs: Assignment | None, tmp_path: Path) -> N
     told = subprocess.run([sys.executable, script], check=True, capture_output=True, env=alone)
     assert told.stdout.decode().splitlines() == ["the script", str(theirs)]
     with processes.WorkerPool(1) as pool:
-        (found,) = pool.run(_beside, [3])
-        assert found.value == theirs
+        ((_, found),) = pool.run(_beside, [3])
+        assert found.result() == theirs
 
 
 def _beside(seed: int) -> Assignment | None:
