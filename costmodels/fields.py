@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -49,9 +49,19 @@ def settle(owner: Any, where: str = "") -> None:
 
 @cache
 def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a dataclass with their annotations."""
+    """Fields of a dataclass with those annotations that are settled."""
     hints = get_type_hints(owner)
-    return tuple((f.name, hints[f.name]) for f in fields(owner))
+    return tuple((f.name, hints[f.name]) for f in fields(owner) if _is_known(hints[f.name]))
+
+
+def _is_known(kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):
+        is_plain = parts[1] is NoneType or get_origin(parts[1]) is Literal
+        return len(parts) == 2 and is_plain and _is_known(parts[0])
+    if origin is tuple:
+        return all(_is_known(part) for part in parts if part is not Ellipsis)
+    return isinstance(kind, type) and origin is None
 
 
 def _settled(what: str, value: Any, kind: Any) -> Any:
@@ -62,8 +72,6 @@ def _settled(what: str, value: Any, kind: Any) -> Any:
         return value if is_other else _settled(what, value, first)
     if origin is tuple:
         return _tuple(what, value, parts)
-    if origin is not None:
-        return value
     if kind is int:
         return _whole(what, value)
     if kind is float:

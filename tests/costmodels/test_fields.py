@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
+from costmodels.fields import settle
 from costmodels.pipeline import CostModels
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import (
@@ -145,3 +147,18 @@ def test_rules_in_lists_are_rules_in_tuples() -> None:
 def test_a_name_in_the_place_of_a_cost_model_is_refused(family: str) -> None:
     with pytest.raises(InvalidValueError, match=f"^models: {family} must be of class Abstract"):
         CostModels(**{family: "roofline"})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class OfAUser:
+    """A layer's fields may have annotations that are not settled."""
+
+    width: int | float
+    label: int | str | None
+    sizes: tuple[int | str, ...]
+
+
+def test_fields_of_several_kinds_are_left_alone() -> None:
+    made = OfAUser(2.5, None, (1, "a"))
+    settle(made)
+    assert made == OfAUser(2.5, None, (1, "a"))
