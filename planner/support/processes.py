@@ -9,17 +9,15 @@ import importlib
 import os
 import pickle
 import signal
-import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import get_context, resource_tracker, spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, current_process
-from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
@@ -188,7 +186,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
 
 def _send(pipe: Connection, request: bytes) -> None:
-    with contextlib.suppress(OSError):  # if the process has died, reading from its pipe will tell
+    # If the process has died, reading from its pipe will tell; a pipe that is closed while it is
+    # written has no number.
+    with contextlib.suppress(OSError, TypeError):
         pipe.send_bytes(request)
 
 
@@ -202,7 +202,7 @@ def _started(*, quiet: bool) -> _Worker:
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _main_hidden() if quiet else contextlib.nullcontext():
+        with _STARTING, _by_itself() if quiet else contextlib.nullcontext():
             process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -210,14 +210,26 @@ def _started(*, quiet: bool) -> _Worker:
     return _Worker(process=process, pipe=ours)
 
 
+_STARTING: Final = threading.Lock()
+
+
 @contextmanager
-def _main_hidden() -> Iterator[None]:
-    """A context for starting processes that do not import the main module."""
-    before, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+def _by_itself() -> Iterator[None]:
+    """A context for starting processes that do not import the main module of the caller.
+
+    Nor do they need the package that started this process, such as joblib.
+    """
+    prepared = spawn.get_preparation_data
+
+    def prepare(name: str) -> dict[str, Any]:
+        told = {key: value for key, value in prepared(name).items() if "main" not in key}
+        return told | {"start_method": "spawn"}
+
+    spawn.get_preparation_data = prepare
     try:
         yield
     finally:
-        sys.modules["__main__"] = before
+        spawn.get_preparation_data = prepared
 
 
 def _work(*, pipe: Connection, parent: int, quiet: bool) -> None:

@@ -2,8 +2,9 @@
 
 It proves nothing. It may do as much work as the first search has left when it begins. The two do
 not talk to each other: the plan of the second is taken when both have ended, so that no outcome
-depends on how fast the other is. If no process can be started, or a cost model is a class of the
-caller's main module, the second search runs after the first one, with the same outcome.
+depends on how fast the other is. If no process can be started, or a cost model is a class of a
+function or of the caller's main module, the second search runs after the first one, with the same
+outcome.
 
 It is a process and not a thread, because a search holds the interpreter most of the time. The
 process does not import the main module of the caller, so that it works from scripts and from
@@ -20,6 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Final
 
 from costmodels.errors import CostModelError
@@ -81,7 +83,9 @@ class SecondSearch:
         )
         self._pool = WorkerPool(1, quiet=True)
         self._has_begun = False
-        with contextlib.suppress(OSError, AssertionError):  # where no process can be started
+        # Where no process can be started, or it cannot be told of a class inside a function.
+        unsent = (PicklingError, AttributeError, TypeError)
+        with contextlib.suppress(OSError, AssertionError, *unsent):
             self._pool.begin(answer, self._request)
             self._has_begun = True
 

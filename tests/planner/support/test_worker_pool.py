@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import spawn
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,20 @@ def test_every_item_has_its_result() -> None:
             found[9].result()
         assert "in square" in "".join(caught.value.__notes__), "where it was raised"
         assert list(pool.run(square, [])) == []
+
+
+def test_threads_start_processes_side_by_side() -> None:
+    """Starting one without the main module of the caller takes nothing from others."""
+    main, prepare = sys.modules["__main__"], spawn.get_preparation_data
+
+    def called(number: int) -> int:
+        with WorkerPool(1, quiet=True) as pool:
+            return next(pool.run(square, [number]))[1].result()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(called, range(4))) == [0, 1, 4, 9]
+    assert sys.modules["__main__"] is main
+    assert spawn.get_preparation_data is prepare
 
 
 def test_processes_are_used_again_and_no_more_than_wanted() -> None:

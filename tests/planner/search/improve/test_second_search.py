@@ -98,16 +98,18 @@ def test_without_a_process_it_runs_afterwards(
     assert theirs is not None
 
 
+@pytest.mark.parametrize("is_local", [False, True])
 def test_classes_of_the_main_module_are_searched_with_afterwards(
-    theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
+    is_local: bool, theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that is defined in a script or a notebook; the other process cannot import it."""
+    """A model that is defined in a script, a notebook or a function, and cannot be imported."""
 
     class Mine(SynchronizedPhases):
         pass
 
-    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
-    monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
+    if not is_local:
+        Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+        monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
     space = _space(6, 2)
     evaluate = Evaluator(space, Mine(space.pipeline), Budget(max_evaluations=80))
     with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
