@@ -377,8 +377,8 @@ class LiveBytes:
 def live_bytes(workload: Workload) -> LiveBytes:
     """Bytes that are live in the passes of one micro-batch, without parameters and indices.
 
-    ``prioritized`` also holds the vectors of the next batch that travel early: of all unpooled
-    tables, as if a plan cut all of them by rows, and all of them where no share that waits is given.
+    ``prioritized`` also holds the vectors of the next batch that travel early, as if a plan cut all
+    unpooled tables by rows; all vectors of a table that does not say which share waits.
     """
     vectors = looked_up_bytes(workload)
     held = vectors if workload.pipeline in _HOLDING else 0.0
@@ -388,8 +388,7 @@ def live_bytes(workload: Workload) -> LiveBytes:
 
 
 def looked_up_bytes(workload: Workload, *, early: bool = False) -> float:
-    """Bytes of the vectors that a rank gets from the tables for its own samples; or those ``early``.
-    """
+    """Bytes of the vectors that a rank gets for its own samples; with ``early`` of early ones."""
 
     def share(table: Table) -> float:
         waits = table.next_batch_ratio if table.pooling is Pooling.NONE else 1.0

@@ -73,9 +73,10 @@ class IterationTime(AbstractNamedObjective):
         """``[K]`` the pipeline's weights, and 1 for phases that can lengthen an iteration.
 
         Such phases are: the all-reduce, if tables may be replicated; the exchanges of the types
-        that tables may have, also those of indices and of vectors that travel early; and the fetch of caches, if tables may be cached. Compute
-        can hide them, but only up to a point. The forward lookup without the fetch counts if tables
-        may be cached, and the backward lookup without decoding if there is such a phase.
+        that tables may have, of indices and of vectors that travel early; and the fetch of caches,
+        if tables may be cached. Compute can hide them, but only up to a point. The forward lookup
+        without the fetch counts if tables may be cached, and the backward lookup without decoding
+        if there is such a phase.
         """
         weights = np.array(self._pipeline.phases.weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
