@@ -410,7 +410,10 @@ def _measured(table: Table, found: TableStats) -> Table:
         replace(f, pooling_factor=float(found.features.get(f.name, found.pooling).mean))
         for f in table.features
     )
-    return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
+    shared = found.next_batch_ratio(distinct=table.deduplicates_indices)
+    shared = table.next_batch_ratio if shared is None else shared
+    law = found.distribution(table.num_embeddings)
+    return replace(table, features=features, distribution=law, next_batch_ratio=shared)
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -78,11 +78,13 @@ def _hot(rng: np.random.Generator, table: Table, samples: int) -> Table:
 def prioritized(rng: np.random.Generator, case: Case) -> Case:
     """The case under the pipeline that sends first what the batch before has updated."""
 
+    pooled = {t.name for t in case.workload.tables if rng.random() >= 0.7}
+
     def unpooled(day: Workload) -> Workload:
         tables = (
             replace(
                 t,
-                pooling=Pooling.NONE if rng.random() < 0.7 else t.pooling,
+                pooling=t.pooling if t.name in pooled else Pooling.NONE,
                 next_batch_ratio=(None, 0.0, 1.0, float(rng.random()))[int(rng.integers(4))],
             )
             for t in day.tables

@@ -40,6 +40,9 @@ def test_measured_tables_change_and_others_stay(stats: Stats) -> None:
     assert isinstance(found.tables[0].distribution, Empirical)
     assert found.tables[0].pooling_factor == pytest.approx(stats.tables["cat_0"].pooling.mean)
     assert found.tables[1] == other
+    shared = stats.tables["cat_0"].next_batch_ratio(distinct=False)
+    assert shared is not None
+    assert found.tables[0].next_batch_ratio == shared
     assert "no statistics of 1 of 2 tables (other)" in notes[0]
     assert "1 of its 2 tables are not in the workload (cat_1)" in notes[1]
     feature = replace(other.features[0], name="cat_1")
