@@ -9,6 +9,7 @@ import pytest
 
 from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.distribution.zipf import Zipf
+from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DenseArch, Feature, Pipeline, Pooling, Workload
@@ -60,11 +61,13 @@ def test_a_given_share_counts_and_pooled_tables_wait() -> None:
     given = workload_of(1, next_batch_ratio=0.125)
     assert ratio_of(given) == 0.125
     (table,) = given.tables
-    pooled = replace(table, name="pooled", pooling=Pooling.SUM)
+    pooled = replace(table, name="pooled", pooling=Pooling.SUM, next_batch_ratio=None)
     weights = table.pooling_factor * 0.125 + len(pooled.features), table.pooling_factor + 1.0
     both = replace(given, tables=(table, pooled))
     assert ratio_of(both) == pytest.approx(weights[0] / weights[1])
     assert ratio_of(replace(given, pipeline=Pipeline.SPARSE_DIST)) == 1.0
+    with pytest.raises(InvalidValueError, match="next_batch_ratio needs pooling none, got sum"):
+        replace(pooled, next_batch_ratio=0.5)
 
 
 def test_the_less_waits_the_faster_and_only_rows_gain() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.distribution.empirical import Empirical
+from costmodels.workload import Pooling
 from planner.errors import InvalidInputError
 from planner.profiling.profiler import profile_files
 from planner.profiling.statistics import ProfileOptions
@@ -33,7 +34,7 @@ def stats(stats_file: Path) -> Stats:
 
 def test_measured_tables_change_and_others_stay(stats: Stats) -> None:
     """By the table's name, or that of its only feature; both gaps are told."""
-    by_name = cases.table("cat_0", 5_000)
+    by_name = replace(cases.table("cat_0", 5_000), pooling=Pooling.NONE)
     other = cases.table("other", 5_000)
     workload = cases.workload((by_name, other))
     found, notes = with_stats(workload, stats, "stats.json")
