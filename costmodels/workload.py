@@ -131,7 +131,7 @@ class Table:
             for unpooled tables.
         optimizer: what updates its rows; None for the optimizer of the workload.
         next_batch_ratio: for unpooled tables, share of the vectors it exchanges for a batch whose
-            rows the next batch has too; None for what the distribution says of batches drawn independently.
+            rows the next batch has too; None for what the distribution says of independent batches.
 
     Raises:
         InvalidValueError: a size is out of range, or two fields contradict each other.
