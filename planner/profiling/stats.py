@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.errors import CostModelError
-from costmodels.workload import Table, Workload
+from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError, reading, refuse, refuse_any
 from planner.support.files import once_per_version
 from planner.support.text import printable
@@ -413,7 +413,12 @@ def _measured(table: Table, found: TableStats) -> Table:
         replace(f, pooling_factor=float(found.features.get(f.name, found.pooling).mean))
         for f in table.features
     )
-    return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
+    shared = table.next_batch_ratio
+    if table.pooling is Pooling.NONE:
+        measured = found.next_batch_ratio(distinct=table.deduplicates_indices)
+        shared = shared if measured is None else measured
+    law = found.distribution(table.num_embeddings)
+    return replace(table, features=features, distribution=law, next_batch_ratio=shared)
 
 
 def some_names(names: Sequence[str]) -> str:
