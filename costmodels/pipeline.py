@@ -308,8 +308,9 @@ class CostPipeline(WorkModel):
             "caches follow from each table's law, as if batches were drawn independently",
             Pipeline.PRIORITIZED: "is TorchRec's TrainPipelinePEC, which is in no release yet and "
             f"was not measured: {waiting:.2g} of the vectors of row-wise tables wait for the batch "
-            "before (next_batch_ratio of the tables, or else their laws), the others and their "
-            "gradients travel beside compute; tables of other types gain nothing",
+            "before (mean over all tables of next_batch_ratio, or else their laws; pooled ones 1), "
+            "the others and their gradients travel beside compute; tables of other types gain "
+            "nothing",
         }
         found = remarks.get(self.workload.pipeline)
         return found and f"pipeline {self.workload.pipeline} {found}"

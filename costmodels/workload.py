@@ -130,8 +130,8 @@ class Table:
         deduplicates_indices: whether each rank exchanges every distinct row of its batch only once;
             for unpooled tables.
         optimizer: what updates its rows; None for the optimizer of the workload.
-        next_batch_ratio: share of the vectors it exchanges for a batch whose rows the next batch
-            has too; None for what the distribution says of batches drawn independently.
+        next_batch_ratio: for unpooled tables, share of the vectors it exchanges for a batch whose
+            rows the next batch has too; None for what the distribution says of independent batches.
 
     Raises:
         InvalidValueError: a size is out of range, or two fields contradict each other.
@@ -178,6 +178,11 @@ class Table:
         require(
             shared is None or 0 <= shared <= 1,
             f"{where}: next_batch_ratio must be 0..1, got {shared}",
+        )
+        require(
+            shared is None or self.pooling is Pooling.NONE,
+            f"{where}: next_batch_ratio needs pooling none, got {self.pooling}; TorchRec sends no "
+            "pooled vectors early",
         )
         require(
             not self.deduplicates_indices or self.pooling is Pooling.NONE,

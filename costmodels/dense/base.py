@@ -26,6 +26,7 @@ from costmodels.workload import (
     InteractionKernel,
     Pipeline,
     Pooling,
+    Table,
     Workload,
 )
 
@@ -356,7 +357,7 @@ def activation_bytes(workload: Workload) -> float:
 # operators up to it keep, and the tensors that it works on. Lookups are a moment of their own,
 # after the backward pass of everything that follows them.
 
-_HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
+_HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.PRIORITIZED)
 """Pipelines of TorchRec that hold the looked-up vectors of a batch until its step has ended."""
 
 
@@ -374,15 +375,26 @@ class LiveBytes:
 
 
 def live_bytes(workload: Workload) -> LiveBytes:
-    """Bytes that are live in the passes of one micro-batch, without parameters and indices."""
+    """Bytes that are live in the passes of one micro-batch, without parameters and indices.
+
+    ``prioritized`` also holds the vectors of the next batch that travel early, as if a plan cut all
+    unpooled tables by rows; all vectors of a table that does not say which share waits.
+    """
     vectors = looked_up_bytes(workload)
     held = vectors if workload.pipeline in _HOLDING else 0.0
+    if workload.pipeline is Pipeline.PRIORITIZED:
+        held += looked_up_bytes(workload, early=True)
     return _live(dense_layers(workload), vectors, held)
 
 
-def looked_up_bytes(workload: Workload) -> float:
-    """Bytes of the vectors that a rank gets from the tables for its own samples."""
-    outputs = sum(t.embedding_dim * t.outputs_per_sample for t in workload.tables)
+def looked_up_bytes(workload: Workload, *, early: bool = False) -> float:
+    """Bytes of the vectors that a rank gets for its own samples; with ``early`` of early ones."""
+
+    def share(table: Table) -> float:
+        waits = table.next_batch_ratio if table.pooling is Pooling.NONE else 1.0
+        return 1.0 - (waits or 0.0) if early else 1.0
+
+    outputs = sum(t.embedding_dim * t.outputs_per_sample * share(t) for t in workload.tables)
     return workload.batch_size_per_rank * outputs * workload.output_dtype.num_bytes
 
 

@@ -207,8 +207,10 @@ class PhaseModel:
     def weights(self) -> FloatArray:
         """How often each phase counts in an iteration, ``[K]``; 0 for parts of other phases."""
         weights = [1.0, 1.0]
-        for _ in EXCHANGING_TYPES:
-            weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
+        for kind in EXCHANGING_TYPES:
+            by_rows = kind is ShardingType.ROW_WISE
+            paid = 2.0 * (self._stages.exchanges.next_batch_ratio if by_rows else 1.0)
+            weights.extend([paid, paid, 1.0 if self._pipeline.exposes_input_dist else 0.0])
         weights.append(0.0 if self._pipeline.overlaps_bottom else 1.0)
         weights.append(0.0)
         num_parts = 1 if self._stages.codecs is None else 2

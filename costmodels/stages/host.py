@@ -180,7 +180,11 @@ PROFILES: Final = {
     ),
 }
 """A captured CUDA graph is replayed without the host."""
-_TORCHREC_PIPELINES: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
+_TORCHREC_PIPELINES: Final = (
+    Pipeline.SPARSE_DIST,
+    Pipeline.PREFETCH_SPARSE_DIST,
+    Pipeline.PRIORITIZED,
+)
 """Pipelines whose own work counts as that of TorchRec's."""
 _FULL: Final = 4.0
 """Bytes of a parameter whose product is cast, if the product is of a smaller type."""

@@ -100,6 +100,14 @@ def write_or_print(text: str, data: object, output: Path | None = None, what: st
         remark(f"{what} written to {shown_paths((output,))}")
 
 
+def say(text: str) -> None:
+    """Print a line as a result on stdout; it is wrapped on a terminal, and not in a pipe."""
+    from planner.report.terminal import wrap
+
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    _echo("\n".join(wrap(printable(text), _width()) if has_width else [printable(text)]) + "\n")
+
+
 def complain(text: str) -> None:
     """Print lines on stderr, after the results that were printed before them."""
     flush_failure(sys.stdout)  # an error comes again, and is reported, when the command ends

@@ -72,15 +72,17 @@ class IterationTime(AbstractNamedObjective):
     def weights(self) -> FloatArray:
         """``[K]`` the pipeline's weights, and 1 for phases that can lengthen an iteration.
 
-        Such phases are: the all-reduce, if tables may be replicated; the exchanges of indices of
-        the types that tables may have; and the fetch of caches, if tables may be cached. Compute
-        can hide them, but only up to a point. The forward lookup without the fetch counts if tables
-        may be cached, and the backward lookup without decoding if there is such a phase.
+        Such phases are: the all-reduce, if tables may be replicated; the exchanges of the types
+        that tables may have, of indices and of vectors that travel early; and the fetch of caches,
+        if tables may be cached. Compute can hide them, but only up to a point. The forward lookup
+        without the fetch counts if tables may be cached, and the backward lookup without decoding
+        if there is such a phase.
         """
         weights = np.array(self._pipeline.phases.weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
         exchanging = {kind for kind, _ in self._calls} & set(EXCHANGING_TYPES)
-        weights[[exchange_phase(kind, INDICES) for kind in sorted(exchanging)]] = 1.0
+        may = [exchange_phase(kind, which) for kind in sorted(exchanging) for which in (0, INDICES)]
+        weights[may] = np.maximum(weights[may], 1.0)
         weights[[FETCH, FORWARD_ALONE]] = float(self._fetches)
         weights[BACKWARD_ALONE:] = 1.0
         return weights

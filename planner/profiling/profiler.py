@@ -82,7 +82,7 @@ def profile_files(
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(others),
     )
-    stats = Stats(kind=KIND, schema_version=1, source=source, tables=tables)
+    stats = Stats(kind=KIND, schema_version=2, source=source, tables=tables)
     write_text_atomic(output, stats_text(stats))
     return stats
 

@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.errors import CostModelError
-from costmodels.workload import Table, Workload
+from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError, reading, refuse, refuse_any
 from planner.support.files import once_per_version
 from planner.support.text import printable
 
 KIND: Final = "shardplan_stats"
+_HEADER: Final = (("kind",), ("schema_version",))
 _SHOWN_ERRORS: Final = 8
 _SHOWN_TABLES: Final = 3
 
@@ -247,7 +248,7 @@ class Stats(_Part):
     """The whole file."""
 
     kind: Literal["shardplan_stats"]
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     source: StatsSource
     tables: dict[str, TableStats]
 
@@ -315,6 +316,8 @@ def load_stats(path: Path) -> Stats:
         return Stats.model_validate_json(text)
     except ValidationError as error:
         problems = error.errors()
+        # Another kind of file, or version, breaks hundreds of rules.
+        problems = [p for p in problems if p["loc"] in _HEADER] or problems
         lines = [
             f"{path}: {'.'.join(str(p) for p in problem['loc']) or 'file'}: {problem['msg']}"
             for problem in problems[:_SHOWN_ERRORS]
@@ -410,7 +413,12 @@ def _measured(table: Table, found: TableStats) -> Table:
         replace(f, pooling_factor=float(found.features.get(f.name, found.pooling).mean))
         for f in table.features
     )
-    return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
+    shared = table.next_batch_ratio
+    if table.pooling is Pooling.NONE:
+        measured = found.next_batch_ratio(distinct=table.deduplicates_indices)
+        shared = shared if measured is None else measured
+    law = found.distribution(table.num_embeddings)
+    return replace(table, features=features, distribution=law, next_batch_ratio=shared)
 
 
 def some_names(names: Sequence[str]) -> str:

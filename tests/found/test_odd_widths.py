@@ -1,4 +1,4 @@
-"""Columns that are no multiple of 4: FBGEMM's rule is said, and is not HugeCTR's."""
+"""Columns that are no multiple of 4: FBGEMM's rule is said, priced, and not HugeCTR's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.io import load_system, load_workload_file
 from planner.io.documents import read_json
 from planner.io.importers.hugectr import import_hugectr
 from planner.models import pipeline_of
-from planner.options.torchrec_rules import odd_tables, width_remarks
+from planner.options.torchrec_rules import odd_tables, widened, width_remarks
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings
 from planner.support.status import Status
@@ -42,9 +42,7 @@ def test_plan_proves_nothing_for_such_widths() -> None:
     result = api.solve(PlanningProblem(workload=workload, topology=topology), search=search)
     assert result.solver.status is Status.OPTIMAL_FOR_WIDTHS
     assert any("only copy them to every rank" in w for w in result.warnings)
-    tables = (replace(t, embedding_dim=t.embedding_dim + 2) for t in workload.tables)
-    widened = replace(workload, tables=tuple(tables))
-    wide = api.solve(PlanningProblem(workload=widened, topology=topology), search=search)
+    wide = api.solve(PlanningProblem(workload=widened(workload), topology=topology), search=search)
     assert wide.solver.value < 0.02 * result.solver.value
     assert not any("multiple of 4" in w for w in wide.warnings)
 
@@ -72,10 +70,10 @@ def test_every_other_width_is_told(dim: int, told: str | None) -> None:
     assert told is None or told in remarks[0]
 
 
-def test_plan_names_the_next_widths(run: Run) -> None:  # noqa: F811
+def test_plan_prices_the_next_widths(run: Run) -> None:  # noqa: F811
     search = ("--evaluations", 100)
     done = run("plan", DATA / "dim10.csv", "--system", "a100_80gb_sxm", "--gpus", 8, *search)
     assert done.code == 0, done.err
     told = " ".join((done.out + done.err).split())
     assert "proven optimal" not in told
-    assert "embedding_dim 12 for 10, 20 for 18 would allow every sharding type" in told
+    assert "with embedding_dim 12 for 'users', 20 for 'items', a short search finds" in told

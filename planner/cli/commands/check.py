@@ -15,10 +15,9 @@ import click
 
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import assumed_section, settings, stdout_console, tell, write_json
+from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
 from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
-from planner.report.base import Section
 from planner.support.cores import usable_cores
 from planner.support.text import counted, printable
 
@@ -77,8 +76,9 @@ def _check(file: Path) -> int:
         write_json({"ok": False, "file": str(file), "problems": error.problems})
         return 2
     told = {"ok": True, "file": str(file), "kind": kind, "summary": summary, "assumed": assumed}
-    found = Section("", notes=(f"OK  {file}: {kind}: {summary}",))
-    tell(told, (found, assumed_section(assumed, None)), warnings)
+    if not settings().json:
+        say(f"OK  {file}: {kind}: {summary}")
+    tell(told, (assumed_section(assumed, None),), warnings)
     return 0
 
 

@@ -14,7 +14,6 @@ from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
 from planner.errors import refuse
-from planner.report.base import Section
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -131,8 +130,9 @@ def tables(
         text = io.read_template()
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
-    wrote = Section("", notes=(f"Wrote {path}",))
-    console.tell({"written": str(path)}, (wrote,), warnings or None)
+    if not console.settings().json:
+        console.say(f"Wrote {path}")
+    console.tell({"written": str(path)}, (), warnings or None)
     if not console.settings().json:
         then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
         console.remark(f"next: shardplan plan {then}")

@@ -21,9 +21,13 @@ from planner.support.text import format_gap
 if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
     from planner.result import PlanningResult, SolverReport
+    from planner.settings import SearchSettings
 
 EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
+
+_SHORT = 2000
+"""The budget of work, in priced plans, of the search that prices wider tables."""
 
 
 HEADINGS: Final = {
@@ -180,11 +184,39 @@ def _searched(
     )
     warnings = (*asked.warnings, *result.warnings)
     result = replace(result, warnings=warnings, assumed=assumed)
+    if not stop() and search.objective == "iteration":
+        result = _with_wider_price(result, steered, stop, start_s)
     if more.curve and not stop():
         result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
     if more.mtbf_s is not None:
         result = with_checkpoints(result, more.mtbf_s)
     return result
+
+
+def _with_wider_price(
+    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, start_s: float
+) -> PlanningResult:
+    """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
+
+    The short search takes what is left of a time limit; where nothing is left, there is no price.
+    """
+    from costmodels.errors import CostModelError
+    from planner import api
+    from planner.errors import PlannerError
+    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
+
+    problem, kept_s = result.problem, time.perf_counter() - start_s
+    is_late = kept_s > (search.time_limit_s or math.inf) - 1.0
+    if not odd_tables(problem.workload) or problem.scenarios or is_late:
+        return result
+    short = replace(search, kept_s=kept_s, max_evaluations=_SHORT, with_baselines=False)
+    wide = replace(problem, workload=widened(problem.workload), move_limit=None)
+    try:
+        found = api.solve(wide, search=short, should_stop=stop)
+    except (CostModelError, PlannerError):
+        return result
+    times_s = (one.estimate.time.time_s for one in (result, found))
+    return replace(result, warnings=(*result.warnings, priced_remark(problem.workload, *times_s)))
 
 
 def _deliver(result: PlanningResult, output: Path | None, limit_s: float | None) -> None:

@@ -313,7 +313,7 @@ def _table(
     once = entry.deduplicate_indices
     once = training.deduplicate_indices and entry.pooling is Pooling.NONE if once is None else once
     shared = entry.next_batch_ratio
-    if shared is None and stats is not None:
+    if shared is None and stats is not None and entry.pooling is Pooling.NONE:
         shared = stats.next_batch_ratio(distinct=once)
     codecs = entry.communication or training.communication
     return noun_of(

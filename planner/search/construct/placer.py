@@ -272,6 +272,9 @@ _HOPELESS: Final = 1.03
 loads spread evenly. Placing takes far longer than this test."""
 _CLOSE: Final = 1.12
 """Cycles may begin with plans within this factor of the best plan."""
+_OVERFULL_S: Final = 1e6
+"""What counts as the objective of plans that do not fit, and as much again if they need twice the
+memory: more than that of any plan, so that samples go where less memory is needed."""
 
 
 class PriceSearch:
@@ -359,7 +362,8 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
         count: number of samples.
 
     Returns:
-        The plans that are close to the best one.
+        The plans that are close to the best one; if there are none, the one that is least overfull,
+        from which a cycle may reach plans that no change of a few tables leads to.
     """
     model = prices.model
     found: dict[Assignment, None] = {}
@@ -379,7 +383,8 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
                 found[plan] = None
             elif np.isinf(value):
                 work = record.evaluate.space.work(plan)[None]
-                value = 1e6 * (1.0 + float(record.evaluate.space.overflow_ratio(work)[0]))
+                over = float(record.evaluate.space.overflow_ratio(work)[0])
+                value = _OVERFULL_S * (1.0 + over)
                 if overfull is None or value < overfull[0]:
                     overfull = value, plan
         else:

@@ -484,7 +484,12 @@ class Improver:
             self.cycle(start, USUAL.least_effort)
 
     def families(self, starts: list[Assignment]) -> list[Assignment]:
-        """The best plan of each set of sharding types that is not far from the best of all."""
+        """The best plan of each set of sharding types that is not far from the best of all.
+
+        If none of them fits, the one that is least overfull: a cycle takes tables out of overfull
+        ranks first, and puts them back where there is room. Where memory is tight, this leads to
+        far better plans than cycles from those that fit.
+        """
         value = self._record.evaluate.value
         best: dict[TypeSet, Assignment] = {}
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):

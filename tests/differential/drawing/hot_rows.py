@@ -77,22 +77,24 @@ def _hot(rng: np.random.Generator, table: Table, samples: int) -> Table:
 
 def prioritized(rng: np.random.Generator, case: Case) -> Case:
     """The case under the pipeline that sends first what the batch before has updated."""
+    pooled = {
+        t.name
+        for t in case.workload.tables
+        if t.pooling is not Pooling.NONE and rng.random() >= 0.7
+    }
 
-    def unpooled(day: Workload) -> Workload:
-        tables = (
-            replace(
-                t,
-                pooling=Pooling.NONE if rng.random() < 0.7 else t.pooling,
-                next_batch_ratio=(None, 0.0, 1.0, float(rng.random()))[int(rng.integers(4))],
-            )
-            for t in day.tables
-        )
-        return replace(
-            day, tables=tuple(tables), pipeline=Pipeline.PRIORITIZED, lookahead_batches=0
-        )
+    def unpooled(table: Table) -> Table:
+        share = (None, 0.0, 1.0, float(rng.random()))[int(rng.integers(4))]
+        if table.name in pooled:
+            return replace(table, next_batch_ratio=None)
+        return replace(table, pooling=Pooling.NONE, next_batch_ratio=share)
+
+    def ahead(day: Workload) -> Workload:
+        tables = tuple(map(unpooled, day.tables))
+        return replace(day, tables=tables, pipeline=Pipeline.PRIORITIZED, lookahead_batches=0)
 
     days = (case.workload, *case.scenarios)
-    first, *others = map(unpooled, days)
+    first, *others = map(ahead, days)
     return replace(case, workload=first, scenarios=tuple(others))
 
 

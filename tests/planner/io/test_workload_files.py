@@ -313,7 +313,21 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     table = load_workload_file(write(tmp_path, "workload.yaml", text)).workload.tables[0]
     assert table.distribution == law
     assert table.pooling_factor == 2.5
-    assert table.next_batch_ratio == 0.5
+    assert table.next_batch_ratio is None
+    unpooled = changed(text, "{stats: stats.json}", "{stats: stats.json}\n    pooling: none")
+    assert (
+        load_workload_file(write(tmp_path, "workload.yaml", unpooled))
+        .workload.tables[0]
+        .next_batch_ratio
+        == 0.5
+    )
+
+
+def test_the_share_of_the_next_batch_is_held_against_its_limits_at_its_key(tmp_path: Path) -> None:
+    shared = "distribution: {kind: zipf, exponent: 1.05}"
+    text = changed(WORKLOAD, shared, f"{shared}\n    next_batch_ratio: 1.5")
+    with pytest.raises(InvalidInputError, match=r"next_batch_ratio: .* must be at most 1"):
+        load_workload_file(write(tmp_path, "workload.yaml", text))
 
 
 def test_statistics_that_are_none(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.distribution.empirical import Empirical
+from costmodels.workload import Pooling
 from planner.errors import InvalidInputError
 from planner.profiling.profiler import profile_files
 from planner.profiling.statistics import ProfileOptions
@@ -33,13 +34,16 @@ def stats(stats_file: Path) -> Stats:
 
 def test_measured_tables_change_and_others_stay(stats: Stats) -> None:
     """By the table's name, or that of its only feature; both gaps are told."""
-    by_name = cases.table("cat_0", 5_000)
+    by_name = replace(cases.table("cat_0", 5_000), pooling=Pooling.NONE)
     other = cases.table("other", 5_000)
     workload = cases.workload((by_name, other))
     found, notes = with_stats(workload, stats, "stats.json")
     assert isinstance(found.tables[0].distribution, Empirical)
     assert found.tables[0].pooling_factor == pytest.approx(stats.tables["cat_0"].pooling.mean)
     assert found.tables[1] == other
+    shared = stats.tables["cat_0"].next_batch_ratio(distinct=False)
+    assert shared is not None
+    assert found.tables[0].next_batch_ratio == shared
     assert "no statistics of 1 of 2 tables (other)" in notes[0]
     assert "1 of its 2 tables are not in the workload (cat_1)" in notes[1]
     feature = replace(other.features[0], name="cat_1")

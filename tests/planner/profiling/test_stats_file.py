@@ -45,7 +45,7 @@ def test_round_trip(stats_file: Path) -> None:
 
 CHANGES: list[tuple[tuple[str | int, ...], object, str]] = [
     (("kind",), "other", "kind: Input should be 'shardplan_stats'"),
-    (("schema_version",), 2, "schema_version: Input should be 1"),
+    (("schema_version",), 1, "schema_version: Input should be 2"),
     (("tables", "cat_0", "num_samples"), "many", r"tables\.cat_0\.num_samples: .*integer"),
     (("tables", "cat_0", "num_samples"), -1, "greater than or equal to 0"),
     (("tables", "cat_0", "num_samples"), 1.5, "integer"),
@@ -81,7 +81,7 @@ def test_bad_files(
         (b"[" * 200_000, "Invalid JSON"),
         (b"[]", "should be an object"),
         (b"\xff\xfe", "cannot be read"),
-        (b'{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}', "source: Field req"),
+        (b'{"kind": "shardplan_stats", "schema_version": 2, "tables": {}}', "source: Field req"),
     ],
 )
 def test_other_files(tmp_path: Path, text: bytes, message: str) -> None:
@@ -89,6 +89,14 @@ def test_other_files(tmp_path: Path, text: bytes, message: str) -> None:
     file.write_bytes(text)
     with pytest.raises(InvalidInputError, match=message):
         load_stats(file)
+
+
+def test_one_error_says_that_a_file_is_of_another_version(data: Any, tmp_path: Path) -> None:
+    file = tmp_path / "stats.json"
+    file.write_text(json.dumps(data | {"schema_version": 1, "colour": "red"}))
+    with pytest.raises(InvalidInputError) as caught:
+        load_stats(file)
+    assert caught.value.problems == [f"{file}: schema_version: Input should be 2"]
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from planner.objectives.phases import SynchronizedPhases
@@ -9,12 +11,15 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import PriceSearch, explore
-from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.search.improve.ruin import Cycle
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 
-def _parts(seed: int = 0) -> tuple[SearchSpace, LinearModel, RankFreeBound, PriceSearch]:
-    space = cases.space(cases.synthetic(12, seed), cases.topology(1, 4))
+def _parts(
+    seed: int = 0, hbm_gib: float = 80.0
+) -> tuple[SearchSpace, LinearModel, RankFreeBound, PriceSearch]:
+    space = cases.space(cases.synthetic(12, seed), cases.topology(1, 4, hbm_gib=hbm_gib))
     model = LinearModel(space, SynchronizedPhases(space.pipeline))
     bounds = RankFreeBound(model)
     relaxation = bounds.relax(None)
@@ -70,3 +75,31 @@ def test_what_options_add_up_to_is_no_more_than_what_plans_cost() -> None:
     values = [record.evaluate.value(p) for p in found]
     assert record.value == min(values)
     assert record.value >= bounds.relax(None).bound
+
+
+def test_of_plans_that_do_not_fit_the_least_overfull_is_kept() -> None:
+    """And cycles that begin with it end with plans that fit."""
+    seen, fitting = 0, 0
+    for seed in range(12):
+        tables = cases.synthetic(12, seed).tables
+        room = sum(t.weight_bytes for t in tables) / 4 / 2**30
+        space, _, bounds, prices = _parts(seed, hbm_gib=1.02 * room)
+        record = Record(Evaluator(space, SynchronizedPhases(space.pipeline), Budget()))
+        tried: list[float] = []
+        consider = record.consider
+
+        def watched(plan: Assignment, phase: str, told: Any = consider) -> float:
+            tried.append(float(space.overflow_ratio(space.work(plan)[None])[0]))  # noqa: B023
+            return float(told(plan, phase))
+
+        record.consider = watched  # type: ignore[method-assign]
+        found = explore(prices, record, 12)
+        if found and np.isinf(record.value):
+            (least,) = found
+            assert space.overflow_ratio(space.work(least)[None])[0] == min(tried) > 0
+            every = np.ones(len(space.options), dtype=bool)
+            cycle = Cycle(record, least, bounds.cuts.get(None, []), every, np.random.default_rng(0))
+            cycle.run(60)
+            seen, fitting = seen + 1, fitting + bool(np.isfinite(record.value))
+    assert seen >= 3
+    assert fitting >= seen / 2

@@ -129,3 +129,12 @@ def test_check_tells_what_a_file_leaves_open(run: Run, workload_file: Path, tmp_
     assert "no memory.reserve" in done.err
     told = json.loads(run("check", path, "--json").out)["warnings"]
     assert any("no memory.reserve" in text for text in told)
+
+
+def test_a_pipe_gets_a_long_name_on_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    path = tmp_path / f"{'long ' * 20}name.yaml"
+    assert run("import", "tables", path, "--tables", 2).out == f"Wrote {path}\n"
+    assert run("check", path).out.startswith(f"OK  {path}: workload: 2 tables, ")

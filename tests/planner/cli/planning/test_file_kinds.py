@@ -16,7 +16,7 @@ FILES = {
     "system": (CONFIGS / "systems" / "h100_sxm.yaml").read_text(),
     "constraints": "constraints: [{max_tables_per_rank: 2}]\n",
     "plan": '{"schema_version": 1, "plan": {"m": {}}}',
-    "stats": '{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}',
+    "stats": '{"kind": "shardplan_stats", "schema_version": 2, "tables": {}}',
 }
 ARE = {
     "workload": "a workload",
