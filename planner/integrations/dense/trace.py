@@ -241,9 +241,8 @@ def _arguments(
 
     def faked(value: Any) -> Any:
         if isinstance(value, KeyedJaggedTensor):
-            value = (
-                value.sync()
-            )  # the host has to know lengths, because fake tensors have no values
+            # The host has to know lengths, because fake tensors have no values.
+            value = value.sync()
         made = _faked(value, fake)
         if made is value:
             return value
