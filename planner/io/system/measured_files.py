@@ -41,7 +41,9 @@ def read_calibration(path: str | Path) -> Calibration:
     try:
         return _adapter().validate_json(Path(path).read_bytes())
     except ValidationError as error:
-        refuse(f"{path} is not a calibration: {error.errors()[0]['msg']}")
+        first = error.errors()[0]
+        where = " ".join(map(str, [*first["loc"], first["msg"]]))
+        refuse(f"{path} is not a calibration: {where}; write it anew by 'shardplan calibrate'")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         refuse(f"cannot read the calibration {path}: {reason}")
