@@ -34,16 +34,16 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 12_650,
+    "costmodels": 12_700,
     "planner": 1_250,
     "planner/cli": 4_050,
     "planner/drift": 250,
     "planner/explain": 300,
     "planner/fit": 300,
     "planner/integrations": 5_500,
-    "planner/io": 4_700,
+    "planner/io": 4_750,
     "planner/objectives": 250,
-    "planner/options": 1_350,
+    "planner/options": 1_400,
     "planner/predict": 500,
     "planner/profiling": 1_250,
     "planner/report": 1_750,
@@ -58,7 +58,7 @@ MAX_CODE_LINES = {
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 43_750
+MAX_TOTAL_CODE_LINES = 43_850
 MAX_FILES = 304
 """Of both packages; the same holds."""
 
