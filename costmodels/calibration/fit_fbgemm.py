@@ -115,10 +115,10 @@ def fit_fbgemm(rows: Sequence[LookupRow], topology: Topology) -> FbgemmFit:
         InvalidValueError: there are no rows.
     """
     require(bool(rows), "no lookups were measured, so that there is nothing to fit")
-    start = _start(topology)
-    found = _solved(_parts(rows, topology), _measured(rows), start)
+    start, parts = _start(topology), _parts(rows, topology)
+    found = _solved(parts, _measured(rows), start)
     values = {n: float(getattr(start, n) * x) for n, x in zip(FITTED, found, strict=True)}
-    predicted = left_out(rows, topology, folds_of(rows))
+    predicted = left_out(rows, topology, folds_of(rows), parts)
     return FbgemmFit(constants=replace(start, **values), errors=block_errors(rows, predicted))
 
 
@@ -133,15 +133,22 @@ def folds_of(rows: Sequence[LookupRow]) -> IntArray:
     return np.array([points[row.block, row.point] % _FOLDS for row in rows])
 
 
-def left_out(rows: Sequence[LookupRow], topology: Topology, groups: IntArray) -> FloatArray:
+def left_out(
+    rows: Sequence[LookupRow],
+    topology: Topology,
+    groups: IntArray,
+    parts: FloatArray | None = None,
+) -> FloatArray:
     """Seconds ``[rows, 2]`` of each row, from fits to the rows of all other groups.
 
     Args:
         rows: the calls.
         topology: the system that ran them.
         groups: ``[rows]`` the group of each row.
+        parts: what each constant gives to each row (:func:`_parts`); None to work it out.
     """
-    parts, measured, start = _parts(rows, topology), _measured(rows), _start(topology)
+    parts = _parts(rows, topology) if parts is None else parts
+    measured, start = _measured(rows), _start(topology)
     predicted = np.zeros_like(measured)
     for group in np.unique(groups):
         out = groups == group
