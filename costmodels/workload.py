@@ -50,6 +50,15 @@ class Pipeline(StrEnum):
     PRIORITIZED = "prioritized"
 
 
+TORCHREC_PIPELINES: Final = (
+    Pipeline.SPARSE_DIST,
+    Pipeline.PREFETCH_SPARSE_DIST,
+    Pipeline.PRIORITIZED,
+)
+"""TorchRec's pipelines that work on several batches at once. They take host time of their own, and
+hold the looked-up vectors of a batch until its step has ended."""
+
+
 _FOREACH_ADAGRAD: Final = 52.0
 """Bytes that PyTorch's Adagrad reads and writes per parameter. Its five kernels add the squared
 gradient to the state (3 passes of 4 bytes), take the square root (2), add epsilon (2), scale the

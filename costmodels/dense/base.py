@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind, Product
 from costmodels.topology import Device, Topology
 from costmodels.workload import (
+    TORCHREC_PIPELINES,
     DenseArch,
     HostProfile,
     InteractionKernel,
@@ -357,9 +358,6 @@ def activation_bytes(workload: Workload) -> float:
 # operators up to it keep, and the tensors that it works on. Lookups are a moment of their own,
 # after the backward pass of everything that follows them.
 
-_HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.PRIORITIZED)
-"""Pipelines of TorchRec that hold the looked-up vectors of a batch until its step has ended."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBytes:
@@ -381,7 +379,7 @@ def live_bytes(workload: Workload) -> LiveBytes:
     unpooled tables by rows; all vectors of a table that does not say which share waits.
     """
     vectors = looked_up_bytes(workload)
-    held = vectors if workload.pipeline in _HOLDING else 0.0
+    held = vectors if workload.pipeline in TORCHREC_PIPELINES else 0.0
     if workload.pipeline is Pipeline.PRIORITIZED:
         held += looked_up_bytes(workload, early=True)
     return _live(dense_layers(workload), vectors, held)

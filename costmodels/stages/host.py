@@ -26,7 +26,7 @@ from costmodels.dense.base import Layer
 from costmodels.operators import OperatorKind
 from costmodels.topology import Host
 from costmodels.training.optimizers import DenseOptimizer
-from costmodels.workload import Feature, HostProfile, Pipeline, Workload
+from costmodels.workload import TORCHREC_PIPELINES, Feature, HostProfile, Workload
 
 _NUMBER_BYTES: Final = 4
 """Dense features, labels and weights of indices arrive as fp32."""
@@ -180,12 +180,6 @@ PROFILES: Final = {
     ),
 }
 """A captured CUDA graph is replayed without the host."""
-_TORCHREC_PIPELINES: Final = (
-    Pipeline.SPARSE_DIST,
-    Pipeline.PREFETCH_SPARSE_DIST,
-    Pipeline.PRIORITIZED,
-)
-"""Pipelines whose own work counts as that of TorchRec's."""
 _FULL: Final = 4.0
 """Bytes of a parameter whose product is cast, if the product is of a smaller type."""
 
@@ -280,7 +274,7 @@ class HostCosts:
         """What sharded modules and the training pipeline do with a batch once in a step."""
         if not workload.tables:
             return 0.0
-        calls, is_pipelined = self.profile.calls, workload.pipeline in _TORCHREC_PIPELINES
+        calls, is_pipelined = self.profile.calls, workload.pipeline in TORCHREC_PIPELINES
         return self.seconds(calls("wrapper") + is_pipelined * calls("pipelined"))
 
 

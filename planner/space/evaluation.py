@@ -271,6 +271,10 @@ class SearchSpace:
         over = self.pipeline.overflow_bytes(work, FITTING)
         return np.asarray(over / max(float(np.abs(self.pipeline.device_limits).sum()), 1.0))
 
+    def overfull_ratio(self, assignment: Assignment) -> float:
+        """:meth:`overflow_ratio` of an assignment."""
+        return float(self.overflow_ratio(self.work(assignment)[None])[0])
+
     def plan(self, assignment: Assignment) -> Plan:
         """The plan of an assignment.
 

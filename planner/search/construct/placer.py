@@ -382,9 +382,7 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
             if value < record.value * _CLOSE:
                 found[plan] = None
             elif np.isinf(value):
-                work = record.evaluate.space.work(plan)[None]
-                over = float(record.evaluate.space.overflow_ratio(work)[0])
-                value = _OVERFULL_S * (1.0 + over)
+                value = _OVERFULL_S * (1.0 + record.evaluate.space.overfull_ratio(plan))
                 if overfull is None or value < overfull[0]:
                     overfull = value, plan
         else:

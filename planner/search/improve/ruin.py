@@ -496,8 +496,7 @@ class Improver:
             if value(start) <= _PROMISING * self._record.value:
                 best.setdefault(self._types(start), start)
         if starts and not any(np.isfinite(value(start)) for start in starts):
-            over = self._space.overflow_ratio(np.stack([self._space.work(a) for a in starts]))
-            start = starts[int(over.argmin())]
+            start = min(starts, key=self._space.overfull_ratio)
             best.setdefault(self._types(start), start)
         return list(best.values())[: USUAL.starts]
 
