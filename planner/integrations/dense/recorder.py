@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -27,6 +27,7 @@ from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
+from planner.io.documents import read_words
 
 # ------------------ what an operator is
 
@@ -40,46 +41,17 @@ _TYPES: Final = {
     torch.float8_e4m3fn: DataType.FP8,
     torch.float8_e5m2: DataType.FP8,
 }
-_FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty_strided
-    is_same_size
-    lift_fresh new_empty new_empty_strided size stride storage_offset sym_numel sym_size sym_stride
-    view_as zero_numel _local_scalar_dense unsafe_chunk unsafe_split unsafe_split_with_sizes
-    transpose_ t_ squeeze_ unsqueeze_ as_strided_"""
-_NO_WORK: Final = frozenset(_FREE_NAMES.split())
+_WORDS: Final = read_words("torchrec")
+_NO_WORK: Final = frozenset(_WORDS["free"])
 """Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
-_NAMES: Final = {
-    OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
-        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm rms_norm
-        batch_norm_with_update _weight_norm_interface""",
-    OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
-    OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
-        index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
-        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss scatter_reduce
-        index_copy masked_scatter embedding_renorm_""",
-    OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
-        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss smooth_l1_loss
-        binary_cross_entropy_with_logits binary_cross_entropy count_nonzero mv addmv dot vdot
-        _trilinear std_mean median kthvalue aminmax histc cumprod cummax cummin logcumsumexp
-        multi_margin_loss max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
-        avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
-    OperatorKind.ELEMENTWISE: """cat stack copy copy_ _to_copy fill fill_ zeros ones full full_like
-        zeros_like ones_like arange linspace native_dropout constant_pad_nd where masked_fill
-        masked_fill_ repeat bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor
-        new_zeros new_ones new_full roll flip zero_ slice_scatter select_scatter one_hot
-        repeat_interleave glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward
-        hardswish hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye
-        diag_embed rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d upsample_linear1d
-        upsample_bilinear2d im2col col2im fake_quantize_per_tensor_affine_cachemask""",
-    OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
-        multinomial randperm mode""",
-}
 SORTS: Final = ("topk", "sort", "argsort")
 """Operators that sort as many elements as they return, or a little more."""
-KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+KINDS: Final = {
+    name: OperatorKind(kind) for kind, names in _WORDS["operators"].items() for name in names
+}
 
 
 def operator_name(func: Any) -> str:
@@ -238,7 +210,7 @@ def is_in_own_function() -> bool:
         return False
     kinds = _below(torch.autograd.Function)
     own = {getattr(getattr(kind, "forward", None), "__code__", None) for kind in kinds}
-    return any(frame.f_code in own for frame in _frames())
+    return any(frame.f_code in own for frame, _ in walk_stack(sys._getframe()))
 
 
 def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
@@ -262,20 +234,12 @@ def is_computed_again() -> bool:
     """
     if torch.is_grad_enabled():
         return True
-    for frame in _frames():
+    for frame, _ in walk_stack(sys._getframe()):
         if frame.f_code is _ENGINE:
             return False
         if frame.f_code.co_filename == checkpoint.__file__:
             return True
     return False
-
-
-def _frames() -> Iterator[FrameType]:
-    """The frames of the callers, the nearest first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _below(kind: type) -> Iterator[type]:

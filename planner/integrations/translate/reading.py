@@ -30,6 +30,7 @@ from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
 from planner.integrations.translate.settings import NO_LIMIT, data_type_of, fused_setting
+from planner.io.documents import read_words
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
@@ -295,18 +296,10 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-_NAMES: Final = {
-    Optimizer.SGD: "sgd",
-    Optimizer.ROWWISE_ADAGRAD: "rowwiseadagrad rowwiseweightedadagrad emainplacerowwiseadagrad",
-    Optimizer.ROWWISE_ADAM: "ensemblerowwiseadagrad partialrowwiseadam partialrowwiselamb",
-    Optimizer.ADAGRAD: "adagrad larssgd",
-    Optimizer.ADAM: "adam adamw lamb",
-    Optimizer.NONE: "none",
-}
-OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_OPTIMIZERS: Final = read_words("torchrec")["optimizers"]
+OPTIMIZERS: Final = {name: Optimizer(kind) for kind, names in _OPTIMIZERS.items() for name in names}
 """By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
-``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
-LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
+``EmbOptimType``."""
 
 UNKNOWN_AS: Final = Optimizer.ADAGRAD
 """An unknown optimizer is planned as this one, with one state for each weight, which is what
