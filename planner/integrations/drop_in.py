@@ -54,7 +54,7 @@ from planner.integrations.translate.private_names import last_options, proposers
 from planner.integrations.translate.reading import ModelDescription
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
-from planner.options.cuts import without_types
+from planner.options.enumeration import without_types
 from planner.options.table_limits import broken_constraints
 from planner.options.torchrec_rules import (
     layout_problems,

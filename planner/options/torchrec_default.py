@@ -38,7 +38,7 @@ from costmodels.torchrec_estimates import (
 )
 from costmodels.workload import Table
 from planner.errors import StoppedError
-from planner.options.cuts import torchrec_widths
+from planner.options.enumeration import torchrec_widths
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
 from planner.problem import PlanningProblem
 

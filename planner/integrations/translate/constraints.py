@@ -29,7 +29,7 @@ from planner.integrations.translate.pricing import planned_as
 from planner.integrations.translate.reading import ModelDescription, ShardableTable
 from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
-from planner.options.cuts import without_types
+from planner.options.enumeration import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 logger: Final = logging.getLogger(__name__)
