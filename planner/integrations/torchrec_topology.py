@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,14 @@ from planner.errors import InfeasibleError, refuse
 from planner.integrations.translate.private_names import topology_setting
 
 _MS_PER_S: Final = 1000.0
+_RATES: Final = {
+    "hbm_mem_bw": ("hbm_bandwidth", "device", "hbm_bandwidth_bytes_per_s"),
+    "ddr_mem_bw": ("ddr_bandwidth", "host", "ddr_bandwidth_bytes_per_s"),
+    "hbm_to_ddr_mem_bw": ("device_link_bandwidth", "host", "device_link_bandwidth_bytes_per_s"),
+    "intra_host_bw": ("host_link_bandwidth", "host_link", "bandwidth_bytes_per_s"),
+    "inter_host_bw": ("network_link_bandwidth", "network_link", "bandwidth_bytes_per_s"),
+}
+"""For each of TorchRec's bandwidths: our name, and the part and field of a system that has it."""
 
 
 def topology_from_torchrec(
@@ -115,11 +123,7 @@ def topology_to_torchrec(
     custom = torchrec_types.CustomTopologyData(data=per_rank, world_size=topology.world_size)
     hardware = torchrec_types.HardwareConfig(
         **{f"{name}_bytes": max(values) for name, values in per_rank.items()},
-        intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
-        inter_host_bw=topology.network_link.bandwidth_bytes_per_s / _MS_PER_S,
-        hbm_mem_bw=topology.device.hbm_bandwidth_bytes_per_s / _MS_PER_S,
-        ddr_mem_bw=topology.host.ddr_bandwidth_bytes_per_s / _MS_PER_S,
-        hbm_to_ddr_mem_bw=topology.host.device_link_bandwidth_bytes_per_s / _MS_PER_S,
+        **{n: getattr(getattr(topology, p), f) / _MS_PER_S for n, (_, p, f) in _RATES.items()},
     )
     trainer = torchrec_types.TrainerConfig(
         world_size=topology.world_size,
@@ -148,32 +152,19 @@ def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
-    per_ms = {
-        "hbm_bandwidth": topology.hbm_mem_bw,
-        "ddr_bandwidth": topology.ddr_mem_bw,
-        "device_link_bandwidth": topology.hbm_to_ddr_mem_bw,
-        "host_link_bandwidth": topology.intra_host_bw,
-        "network_link_bandwidth": topology.inter_host_bw,
-    }
-    rates = {name: float(value) * _MS_PER_S for name, value in per_ms.items()}
-    hbm, ddr, device_link, intra, inter = rates.values()
-    kept = tuple(p for p in sized.provenance if not any(p.name.endswith(name) for name in rates))
-    given = tuple(
-        Provenance(name=n, value=f"{v:.4g} B/s", source=Source.USER, reference="TorchRec topology")
-        for n, v in rates.items()
+    parts: dict[str, Any] = {}
+    names = tuple(name for name, _, _ in _RATES.values())
+    known = [p for p in sized.provenance if not p.name.endswith(names)]
+    for theirs, (name, part, field) in _RATES.items():
+        rate = float(getattr(topology, theirs)) * _MS_PER_S
+        parts[part] = replace(parts.get(part, getattr(sized, part)), **{field: rate})
+        told = {"value": f"{rate:.4g} B/s", "reference": "TorchRec topology"}
+        known.append(Provenance(name=name, source=Source.USER, **told))
+    near = replace(
+        sized.domain_link, bandwidth_bytes_per_s=parts["host_link"].bandwidth_bytes_per_s
     )
-    return replace(
-        sized,
-        domain_size=sized.local_world_size,
-        device=replace(sized.device, hbm_bandwidth_bytes_per_s=hbm),
-        host=replace(
-            sized.host, ddr_bandwidth_bytes_per_s=ddr, device_link_bandwidth_bytes_per_s=device_link
-        ),
-        host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
-        domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),
-        network_link=replace(sized.network_link, bandwidth_bytes_per_s=inter),
-        provenance=(*kept, *given),
-    )
+    own = {"domain_size": sized.local_world_size, "domain_link": near, **parts}
+    return replace(sized, provenance=tuple(known), **own)
 
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
