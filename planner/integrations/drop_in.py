@@ -54,14 +54,9 @@ from planner.integrations.translate.private_names import last_options, proposers
 from planner.integrations.translate.reading import ModelDescription
 from planner.integrations.translate.settings import Sharders, ShardPlannerError
 from planner.models import pipeline_of
+from planner.options import torchrec_rules
 from planner.options.enumeration import without_types
 from planner.options.table_limits import broken_constraints
-from planner.options.torchrec_rules import (
-    layout_problems,
-    pooling_problems,
-    runtime_warnings,
-    width_problems,
-)
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -134,8 +129,7 @@ class Count(NamedTuple):
 
     def problem(self, limits: Constraints) -> PlanningProblem:
         """The problem under some limits."""
-        tables, system = self.workload, self.topology
-        return PlanningProblem(workload=tables, topology=system, constraints=limits)
+        return PlanningProblem(workload=self.workload, topology=self.topology, constraints=limits)
 
     def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
         """The best plan by this count.
@@ -218,7 +212,8 @@ def best_plan(job: Job) -> PlanningResult:
         work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
             result = count.solved(job, work_s)
-            result = _against(job.rival.plan, result, count.make_pipeline)
+            if job.rival.plan is not None:
+                result = _against(job.rival.plan, result, count.make_pipeline)
             result = roomiest(result, count.make_pipeline)
         except InfeasibleError as error:
             failed.append((count, error))
@@ -235,15 +230,11 @@ def best_plan(job: Job) -> PlanningResult:
     raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
 
 
-def _against(
-    rival: Plan | None, result: PlanningResult, make_pipeline: MakePipeline
-) -> PlanningResult:
+def _against(rival: Plan, result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
     """The result with TorchRec's plan for comparison, or in place of ours if it is as good.
 
     It fits by the count of TorchRec's objectives, for TorchRec's planner has placed it by that.
     """
-    if rival is None:
-        return result
     problem, solver = result.problem, result.solver
     pipeline = pipeline_of(problem, make_pipeline)
     try:
@@ -267,14 +258,14 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
     or only some rank or table has (``STRICT_CONSTRAINTS``).
     """
-    workload, pipeline = count.workload, pipeline_of(count.problem(job.limits), count.make_pipeline)
+    pipeline = pipeline_of(count.problem(job.limits), count.make_pipeline)
     limits = np.maximum(pipeline.device_limits, 0.0)
-    ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
+    ordinary = (t for t in count.workload.tables if t.name not in job.model.key_values)
     left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
     kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
-    if sum(map(workload.trained_bytes, ordinary)) <= float(limits.sum()):
+    if sum(map(count.workload.trained_bytes, ordinary)) <= float(limits.sum()):
         lines.append("all devices together have room: widen the constraints or sharding types")
         kind = torchrec_types.PlannerErrorType.STRICT_CONSTRAINTS
     return ShardPlannerError("\n".join(lines), kind)
@@ -288,10 +279,10 @@ def soundest_plan(job: Job) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
-    workload, world_size = job.ours.workload, job.ours.topology.world_size
+    workload, best = job.ours.workload, best_plan(job)
     outputs = {f.table.name: f.output_dtype for f in job.model.tables}
-    best = best_plan(job)
-    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    told = workload, outputs, job.ours.topology.world_size
+    uneven = uneven_outputs(best.plan, *told)
     # Tables of these modules are left only types under which every rank has a part.
     gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
     rules = tuple(
@@ -302,7 +293,7 @@ def soundest_plan(job: Job) -> PlanningResult:
         everywhere = replace(job.limits, tables=rules)
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
-            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+            uneven = uneven_outputs(best.plan, *told)
     if uneven:
         logger.warning(
             "training may fail: tables of modules %s have outputs that are not fp32, and not every "
@@ -310,7 +301,7 @@ def soundest_plan(job: Job) -> PlanningResult:
             "fp32",
             uneven[:5],
         )
-    for line in runtime_warnings(best.plan, workload):
+    for line in torchrec_rules.runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best
@@ -371,19 +362,15 @@ def host_bytes(pipeline: CostPipeline, plan: Plan) -> float:
 
 def fullest_ratio(pipeline: CostPipeline, plan: Plan) -> float:
     """Share of its memory for tables that the fullest rank uses."""
-    return float(_shares(pipeline, pipeline.plan_work(plan)).max())
-
-
-def _shares(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
-    """``[..., W]`` share of its memory for tables that each rank uses."""
-    return np.asarray(pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0))
+    held = pipeline.device_bytes(pipeline.plan_work(plan))
+    return float((held / np.maximum(pipeline.device_limits, 1.0)).max())
 
 
 def _fullness(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
     """``[...]`` how far and how full the memory of plans is: a norm over ranks, and host bytes."""
-    norm = (_shares(pipeline, work) ** _POWER).sum(axis=-1) ** (1.0 / _POWER)
-    room = max(float(pipeline.device_limits.sum()), 1.0)
-    far = pipeline.host_bytes(work).sum(axis=-1) / room
+    shares = pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0)
+    norm = (shares**_POWER).sum(axis=-1) ** (1.0 / _POWER)
+    far = pipeline.host_bytes(work).sum(axis=-1) / max(float(pipeline.device_limits.sum()), 1.0)
     return np.asarray(_FAR * far + _FINEST_RATIO * np.ceil(norm / _FINEST_RATIO))
 
 
@@ -465,7 +452,7 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
         return result
     estimate = pipeline.estimate(found)
     slower = estimate.time.time_s / best.estimate.time.time_s - 1
-    pace = f"{slower:.2%} slower" if slower >= 0 else f"{-slower:.2%} faster"
+    pace = f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"
     why = f"its fullest rank uses {now:.0%} of the memory for embeddings instead of {filled:.0%}"
     if kept < far:
         why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
@@ -546,14 +533,15 @@ def rival_plan(
         within = f" within {job.limit_s:g} s" if share < 1.0 else ""
         return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
     rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
-    factors = {name: rule.cache_load_factors for name, rule in rules.items()}
+    factors = ((name, rule.cache_load_factors) for name, rule in rules.items())
+    pinned = {name: given[0] for name, given in factors if len(given) == 1}
     try:
         for proposer in proposers_of(theirs):
             ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
         options = last_options(theirs)
-        plan = plan_of(options, {n: f[0] for n, f in factors.items() if len(f) == 1})
+        plan = plan_of(options, pinned)
         rating_ms = float(NoopPerfModel(topology).rate(options))
     except Exception as error:  # an error in this comparison must not stop the job
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
@@ -566,7 +554,7 @@ def rival_plan(
     ]
     if wrong:
         return Rival(reason=f"cannot run: {wrong[0]}")
-    if problems := pooling_problems(plan, workload):
+    if problems := torchrec_rules.pooling_problems(plan, workload):
         return Rival(reason=f"changes the model: {problems[0]}")
     return Rival(plan=plan, rating_ms=rating_ms)
 
@@ -574,8 +562,8 @@ def rival_plan(
 def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
     workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
-    layout = layout_problems(plan, workload, job.ours.topology, device=device)
-    return [*layout, *width_problems(plan, workload).values()]
+    layout = torchrec_rules.layout_problems(plan, workload, job.ours.topology, device=device)
+    return [*layout, *torchrec_rules.width_problems(plan, workload).values()]
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -13,8 +13,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from torch import nn
-from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner import types
 
 from costmodels.topology import Topology
 from costmodels.units import GIB
@@ -33,13 +32,7 @@ from planner.space.budget import default_work_s
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
     from torchrec.distributed.planner.provider import DefaultPlannerProvider
-    from torchrec.distributed.planner.types import (
-        PlannerConfig,
-        PlannerSessionContext,
-        PlannerVariant,
-        ShardingPlanRequest,
-        StorageReservationPolicy,
-    )
+    from torchrec.distributed.planner.types import PlannerSessionContext, ShardingPlanRequest
 except ImportError as error:
     message = (
         f"{__name__} needs torchrec 1.9, which has planner providers; installed is torchrec "
@@ -137,7 +130,7 @@ class ShardplanProvider(DefaultPlannerProvider):
 
     def build_topology(
         self, sku: str, request: ShardingPlanRequest, ctx: PlannerSessionContext
-    ) -> TorchrecTopology:
+    ) -> types.Topology:
         """TorchRec's topology of the system at the size of the request.
 
         Raises:
@@ -151,7 +144,7 @@ class ShardplanProvider(DefaultPlannerProvider):
 
     def build_storage_reservation(
         self, sku: str, request: ShardingPlanRequest
-    ) -> StorageReservation:
+    ) -> types.StorageReservation:
         """The reservation of the request; one that keeps nothing if the request names none.
 
         Raises:
@@ -160,7 +153,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         config = request.planner_config
         names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
         given = [request.storage_reservation, *(getattr(config, name) for name in names)]
-        unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
+        unset = config.storage_reservation_policy == types.StorageReservationPolicy.UNSET
         if unset and all(value is None for value in given):
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
@@ -169,8 +162,8 @@ class ShardplanProvider(DefaultPlannerProvider):
         self,
         sku: str,
         *,
-        topology: TorchrecTopology,
-        storage_reservation: StorageReservation,
+        topology: types.Topology,
+        storage_reservation: types.StorageReservation,
         ctx: PlannerSessionContext,
     ) -> SystemPlanner:
         """The planner of a system.
@@ -209,9 +202,9 @@ class ShardplanProvider(DefaultPlannerProvider):
         self._hints_for(request.planner_config)
         self.build_storage_reservation(sku, request)
 
-    def _hints_for(self, config: PlannerConfig) -> WorkloadHints:
+    def _hints_for(self, config: types.PlannerConfig) -> WorkloadHints:
         """The hints, with the pipeline of a configuration that is for this planner."""
-        if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
+        if config.planner_variant not in (types.PlannerVariant.UNSET, types.PlannerVariant.OSS):
             refuse(
                 f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
                 "unset, or 'oss', to plan with shardplan"
@@ -222,7 +215,9 @@ class ShardplanProvider(DefaultPlannerProvider):
         return replace(self._hints, pipeline=_PIPELINES.get(kind, self._hints.pipeline))
 
 
-def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:
+def requested_system(
+    sku: str, request: ShardingPlanRequest
+) -> tuple[Topology, types.HardwareConfig]:
     """Our system at the size of a request, and what the request changes in it.
 
     TorchRec counts memory per rank, and both memory and bandwidths in units of 1024 ** 3 bytes.
@@ -247,7 +242,7 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
     if intra is not None:
         domain = replace(system.domain_link, bandwidth_bytes_per_s=intra * GIB)
         system = replace(system, domain_link=domain)
-    changed = HardwareConfig(
+    changed = types.HardwareConfig(
         hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
         ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
         intra_host_bw=None if intra is None else intra * GIB / 1000,
@@ -265,7 +260,7 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
         for name in defaults.keys() - set(USED)
     }
     policy = config.storage_reservation_policy
-    if policy in (StorageReservationPolicy.FIXED_PERCENTAGE, StorageReservationPolicy.INFERENCE):
+    if policy.name in ("FIXED_PERCENTAGE", "INFERENCE"):
         why = f"storage_reservation_policy {policy.value!r} does not read it"
         unread |= dict.fromkeys(_HEURISTIC_ONLY, why)
     lines = [

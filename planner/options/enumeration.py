@@ -33,34 +33,21 @@ from typing import Final
 
 import numpy as np
 
+from costmodels import sharding
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import (
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    option_of,
-)
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Workload
 from planner.errors import StoppedError, refuse, refuse_any
+from planner.options import torchrec_rules as runtime
 from planner.options.table_limits import (
     HOST_KERNELS,
     TableLimits,
     TableOptions,
     crowded,
     table_limits,
-)
-from planner.options.torchrec_rules import (
-    COLUMN_MULTIPLE,
-    NOT_DIVIDED,
-    SUMS_ROWS,
-    rows_change,
-    tables_by_module,
 )
 from planner.problem import PlanningProblem, TableConstraint
 
@@ -99,11 +86,11 @@ def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[Shardi
 def column_splits(dim: int, min_width: int, most: int) -> Iterator[tuple[int, ...]]:
     """Column widths of 1 to ``most`` equal pieces: multiples of 4, at least ``min_width`` wide."""
     yield (dim,)
-    for count in range(2, min(most, dim // COLUMN_MULTIPLE) + 1):
+    for count in range(2, min(most, dim // runtime.COLUMN_MULTIPLE) + 1):
         width, rest = divmod(dim, count)
         if width < min_width:
             return
-        if not rest and width % COLUMN_MULTIPLE == 0:
+        if not rest and width % runtime.COLUMN_MULTIPLE == 0:
             yield (width,) * count
 
 
@@ -113,7 +100,7 @@ def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
     Multiples of 4 that divide the columns and are no narrower than 128, or than ``min_width``.
     """
     least = max(min_width, MIN_COLUMN_WIDTH)
-    widths = range(least + -least % COLUMN_MULTIPLE, dim, COLUMN_MULTIPLE)
+    widths = range(least + -least % runtime.COLUMN_MULTIPLE, dim, runtime.COLUMN_MULTIPLE)
     width = next((w for w in widths if dim % w == 0), dim)
     return (width,) * (dim // width)
 
@@ -230,17 +217,16 @@ def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
     neither keeps its rules.
     """
     found = dict(zip((t.name for t in workload.tables), rules, strict=True))
-    for tables in tables_by_module(workload).values():
+    for tables in runtime.tables_by_module(workload).values():
         if all(t.pooling is not Pooling.MEAN for t in tables):
             continue
-        whole = [
-            (t, without_types(found[t.name], SUMS_ROWS if t.pooling is Pooling.MEAN else ()))
-            for t in tables
-        ]
-        changes = rows_change(tables)
-        rows = [(t, None if changes else without_types(found[t.name], NOT_DIVIDED)) for t in tables]
+        gone = {t.name: runtime.SUMS_ROWS if t.pooling is Pooling.MEAN else () for t in tables}
+        whole = {name: without_types(found[name], types) for name, types in gone.items()}
+        rows = {name: without_types(found[name], runtime.NOT_DIVIDED) for name in gone}
+        if runtime.rows_change(tables):
+            rows = dict.fromkeys(gone)
         for way in (rows, whole) if by_rows else (whole, rows):
-            left = {t.name: rule for t, rule in way if rule is not None}
+            left = {name: rule for name, rule in way.items() if rule is not None}
             if len(left) == len(way):
                 found |= left
                 break
@@ -512,13 +498,14 @@ def _given(
         return
     topology, placement = problem.topology, problem.move_limit.start.placement(limit.table.name)
     sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
-    given = option_of(placement, limit.table, **sizes)
+    given = sharding.option_of(placement, limit.table, **sizes)
     if given is None:
         return
     found: list[ShardingOption] = []
     for kind in _same_shards(given.sharding_type, topology):
         general = names.get(kind, kind)
-        splits = SPREAD[general] is not Spread.UNIFORM or len(given.column_widths) == 1
+        is_whole = len(given.column_widths) == 1
+        splits = is_whole or sharding.SPREAD[general] is not sharding.Spread.UNIFORM
         option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
         if allowed and option not in (*listed, *found):

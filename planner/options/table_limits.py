@@ -28,12 +28,7 @@ from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Table, Workload
 from planner.errors import InfeasibleError, refuse_any
-from planner.options.torchrec_rules import (
-    COLUMN_MULTIPLE,
-    column_multiple,
-    legal_types_and_kernels,
-    unsummed_words,
-)
+from planner.options import torchrec_rules as runtime
 from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
 from planner.rules.placement_rules import PlacementRules, count_words, memory_words
 
@@ -98,7 +93,7 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
 
 def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
     """Whether TorchRec has kernels in host memory for any of the tables on these ranks."""
-    menus = (legal_types_and_kernels(table, topology.compute_device) for table in tables)
+    menus = (runtime.legal_types_and_kernels(table, topology.compute_device) for table in tables)
     return any(k in HOST_KERNELS for menu in menus for kernels in menu.values() for k in kernels)
 
 
@@ -108,8 +103,8 @@ def _limit(
     """The limits of a table, and why they leave it no option; empty if they leave some."""
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
-    multiple = column_multiple(problem.workload)
-    legal = legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
+    multiple = runtime.column_multiple(problem.workload)
+    legal = runtime.legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
     named = [set(r.cache_load_factors) for r in rules if r.cache_load_factors]
     factors = tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
@@ -134,7 +129,7 @@ def _limit(
     limit = TableLimits(
         table=table,
         kernels=kernels,
-        min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
+        min_column_width=max([runtime.COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
@@ -160,15 +155,15 @@ def _no_option(
     if not legal:
         return (
             f"table {table.name!r}: TorchRec cannot train unpooled tables of {table.embedding_dim} "
-            f"columns on CPU cores, where they need a multiple of {COLUMN_MULTIPLE}; change "
-            "embedding_dim"
+            f"columns on CPU cores, where they need a multiple of {runtime.COLUMN_MULTIPLE}; "
+            "change embedding_dim"
         )
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
     reasons = [
         f"table {table.name!r}: {named} leave it no option",
         f"TorchRec knows {', '.join(legal)} for it, ranks left: {num_ranks}",
         "allow more sharding types, kernels or ranks",
-        unsummed_words(table),
+        runtime.unsummed_words(table),
     ]
     return "; ".join(filter(None, reasons))
 

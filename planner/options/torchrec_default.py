@@ -21,21 +21,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    place,
-    row_block_columns,
-)
-from costmodels.torchrec_estimates import (
-    CACHE_LOAD_FACTOR,
-    TorchrecMachine,
-    TorchrecTable,
-    shard_perf,
-    shard_storage,
-)
+from costmodels import sharding
+from costmodels import torchrec_estimates as estimates
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.workload import Table
 from planner.errors import StoppedError
 from planner.options.enumeration import torchrec_widths
@@ -85,7 +73,7 @@ class DefaultOption:
 
 
 def default_options(
-    problem: PlanningProblem, machine: TorchrecMachine, stop: Callable[[], None]
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, stop: Callable[[], None]
 ) -> list[list[DefaultOption]]:
     """The options of each table, in the order of TorchRec's enumerator.
 
@@ -102,7 +90,7 @@ def default_options(
 
 
 def _options(
-    problem: PlanningProblem, machine: TorchrecMachine, index: int, table: Table
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int, table: Table
 ) -> Iterator[DefaultOption]:
     constraints, topology = problem.constraints, problem.topology
     rules = constraints.for_table(table.name)
@@ -112,22 +100,22 @@ def _options(
         ShardingType.ROW_WISE: topology.world_size,
         ShardingType.TABLE_ROW_WISE: topology.local_world_size,
     }
-    read = TorchrecTable.of(table, problem.workload)
+    read = estimates.TorchrecTable.of(table, problem.workload)
     named = (r.sharding_types for r in rules if r.sharding_types)
     types = set(legal).intersection(constraints.sharding_types, *named)
     kernels = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
     for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        blocks = row_block_columns(table.num_embeddings, parts.get(kind, 1))[1].tolist()
+        blocks = sharding.row_block_columns(table.num_embeddings, parts.get(kind, 1))[1].tolist()
         if kind is ShardingType.DATA_PARALLEL:
             blocks = [table.num_embeddings] * topology.world_size
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
-            seconds = shard_perf(read, machine, kind, kernel, num_cols=widths[0]).total_s
+            seconds = estimates.shard_perf(read, machine, kind, kernel, num_cols=widths[0]).total_s
             held = {}
             for rows in set(blocks):
                 sizes = {"num_rows": rows, "num_cols": widths[0]}
-                kept = shard_storage(read, machine, kind, kernel, **sizes)
+                kept = estimates.shard_storage(read, machine, kind, kernel, **sizes)
                 held[rows] = DefaultShard(seconds, kept.hbm_bytes, kept.ddr_bytes)
             shards = tuple(held[rows] for rows in blocks) * len(widths)
             columns = tuple(zip(*shards, strict=True))
@@ -137,7 +125,7 @@ def _options(
                 sharding_type=kind,
                 kernel=kernel,
                 column_widths=widths,
-                cache_load_factor_ratio=CACHE_LOAD_FACTOR if cached else None,
+                cache_load_factor_ratio=estimates.CACHE_LOAD_FACTOR if cached else None,
             )
             most, total = (DefaultShard(*map(of, columns)) for of in (max, sum))
             yield DefaultOption(table=index, option=option, shards=shards, most=most, total=total)
@@ -218,7 +206,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
     together, or the mean over ranks, or one of its shards alone, takes too long.
     """
     workload, topology = problem.workload, problem.topology
-    machine = TorchrecMachine.of(topology)
+    machine = estimates.TorchrecMachine.of(topology)
     limits = machine.device_limits_bytes(workload)
     options = default_options(problem, machine, stop)
     if min(limits) < 0 or not all(options):
@@ -243,7 +231,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
             rating_s, best = max(placing.seconds), (list(chosen), places)
     sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
     placements = tuple(
-        place(option.option, workload.tables[option.table].num_embeddings, where, **sizes)
+        sharding.place(option.option, workload.tables[option.table].num_embeddings, where, **sizes)
         for option, where in zip(*best, strict=True)
     )
     plan = Plan(placements=placements) if placements else None
@@ -302,7 +290,7 @@ class _Placing:
     Tables that load all ranks come first, and then the others in order of decreasing memory.
     """
 
-    def __init__(self, machine: TorchrecMachine, limits: Sequence[float]) -> None:
+    def __init__(self, machine: estimates.TorchrecMachine, limits: Sequence[float]) -> None:
         self._local = machine.group_size
         self._room = list(limits)
         self._host_room = list(machine.ddr_limits_bytes)

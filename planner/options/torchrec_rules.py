@@ -17,19 +17,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from costmodels import sharding
 from costmodels.errors import InvalidValueError
-from costmodels.sharding import (
-    BY_ROWS,
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    ShardingType,
-    Shards,
-    Spread,
-    TablePlacement,
-    check_plan,
-    option_of,
-)
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
@@ -39,7 +29,7 @@ from planner.support.text import counted
 COLUMN_MULTIPLE: Final = 4
 """The columns of a fused shard are a multiple of this (FBGEMM, ``construct_split_state``)."""
 
-SUMS_ROWS: Final = BY_ROWS
+SUMS_ROWS: Final = sharding.BY_ROWS
 """Types whose partial sums of pooled vectors are added up by a reduce-scatter. FBGEMM's codecs that
 scale rows (int8, fp8 with rows, mx4) cannot be added up, and TorchRec fails with them
 (``comm_ops.py`` gives them no context there)."""
@@ -118,7 +108,7 @@ def layout_problems(
     """
     _fused_kernels(device)
     try:
-        check_plan(plan, workload, topology.world_size)
+        sharding.check_plan(plan, workload, topology.world_size)
     except InvalidValueError as error:
         return [str(error)]
     world, group, problems = topology.world_size, _group_size(plan, topology), []
@@ -163,7 +153,7 @@ def _group_size(plan: Plan, topology: Topology) -> int:
     for placement in plan.placements:
         first = [s for s in placement.shards if s.col_offset == 0]
         if (
-            SPREAD[placement.sharding_type] is Spread.HOSTS
+            sharding.SPREAD[placement.sharding_type] is sharding.Spread.HOSTS
             and len(first) == topology.domain_size <= topology.world_size
         ):
             return topology.domain_size
@@ -219,13 +209,13 @@ says, and joins the pieces of a rank (``TableBatchedEmbeddingSlice``)."""
 
 def _is_laid_out(placement: TablePlacement, table: Table, world: int, group: int) -> bool:
     """Whether shards that tile a table lie as TorchRec's runtime has them for their type."""
-    option = option_of(placement, table, world_size=world, local_world_size=group)
+    option = sharding.option_of(placement, table, world_size=world, local_world_size=group)
     if option is None or (placement.sharding_type in _ALONE and len(option.column_widths) > 1):
         return False
     return option.may_be_at(option.places_of(placement.ranks, group), group)
 
 
-def _shards_words(shards: Shards) -> str:
+def _shards_words(shards: sharding.Shards) -> str:
     """How many shards there are, with the first three of them."""
     first = ", ".join(
         f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols} on rank {s.rank}"

@@ -30,11 +30,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from torchrec.distributed.planner import storage_reservations
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
-from torchrec.distributed.planner.storage_reservations import (
-    FixedPercentageStorageReservation,
-    HeuristicalStorageReservation,
-)
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.types import CacheParams
 
@@ -331,10 +328,10 @@ def default_reservation() -> StorageReservation:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return HeuristicalStorageReservation(percentage=MARGIN_RATIO)
+        return storage_reservations.HeuristicalStorageReservation(percentage=MARGIN_RATIO)
 
 
-class LeftToOurCount(FixedPercentageStorageReservation):
+class LeftToOurCount(storage_reservations.FixedPercentageStorageReservation):
     """Keeps nothing, because our ledger counts what is not a table; for users who chose none."""
 
     def __init__(self) -> None:

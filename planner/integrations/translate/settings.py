@@ -15,13 +15,8 @@ from typing import Any, Final
 
 import torchrec
 from torch import nn
-from torchrec.distributed.planner.types import (
-    ParameterConstraints,
-    PlannerErrorType,
-    ShardingOption,
-)
-from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -45,7 +40,7 @@ Rules = Mapping[str, tuple[Rule, str]]
 """The rule of each value by its name, and in words what it has to be."""
 
 
-class ShardPlannerError(TorchrecPlannerError, PlannerError):
+class ShardPlannerError(torchrec_types.PlannerError, PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
 
     def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
@@ -55,7 +50,7 @@ class ShardPlannerError(TorchrecPlannerError, PlannerError):
 
 def as_planner_error(error: Exception) -> ShardPlannerError:
     """Message and reason of any error, with its class name unless it is a planner's own."""
-    if isinstance(error, TorchrecPlannerError):
+    if isinstance(error, torchrec_types.PlannerError):
         return ShardPlannerError(str(error), error.error_type)
     kinds = {
         InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
@@ -214,7 +209,7 @@ class WorkloadHints:
 Sharders = list[ModuleSharder[nn.Module]]
 
 
-Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
+Callback = Callable[[list[torchrec_types.ShardingOption]], list[torchrec_types.ShardingOption]]
 
 
 def require_arguments(given: Mapping[str, Any]) -> None:
@@ -228,7 +223,8 @@ def require_arguments(given: Mapping[str, Any]) -> None:
         InvalidInputError: there is such an argument; the message names the first one.
     """
     if (topology := given["topology"]) is not None:
-        require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
+        hint = "Topology(world_size=8, ...) is one"
+        require_kind("topology", topology, torchrec_types.Topology, hint)
         sizes = {name: getattr(topology, name) for name in _SIZES}
         refuse_any([f"topology: {line}" for line in _wrong(sizes, _SIZES, needed=_SIZES)])
     refuse_any(_wrong(given, _RULES, needed=("hints", "memory_headroom")))
@@ -254,8 +250,8 @@ def asked_sharders(module: object, sharders: object) -> Sharders:
 
 
 def called_back(
-    options: list[ShardingOption], callbacks: Iterable[Callback], world_size: int
-) -> list[ShardingOption]:
+    options: list[torchrec_types.ShardingOption], callbacks: Iterable[Callback], world_size: int
+) -> list[torchrec_types.ShardingOption]:
     """The options after each callback in turn.
 
     Raises:
@@ -265,7 +261,8 @@ def called_back(
     what = "what a callback returns must be"
     for callback in callbacks:
         found: object = callback(options)
-        if not isinstance(found, list) or not all(isinstance(o, ShardingOption) for o in found):
+        is_option = _is(torchrec_types.ShardingOption)
+        if not isinstance(found, list) or not all(map(is_option, found)):
             refuse(f"{what} the list of ShardingOption, got {shown(found)}")
         options = found
         for option, shard in ((o, s) for o in options for s in o.shards):
