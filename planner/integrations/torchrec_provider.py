@@ -25,7 +25,7 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import Sharders
+from planner.integrations.translate.settings import WORDS, Sharders
 from planner.result import PlanningResult
 from planner.space.budget import default_work_s
 
@@ -51,12 +51,7 @@ USED: Final = (
 """Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
-_PIPELINES: Final = {
-    "none": Pipeline.NONE,
-    "train_base": Pipeline.NONE,
-    "train_sparse_dist": Pipeline.SPARSE_DIST,
-    "train_prefetch_sparse_dist": Pipeline.PREFETCH_SPARSE_DIST,
-}
+_PIPELINES: Final = {name: Pipeline(kind) for name, kind in WORDS["pipelines"].items()}
 
 
 class SystemPlanner(ShardPlanner):

@@ -27,22 +27,11 @@ from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
-from planner.io.documents import read_words
+from planner.integrations.translate.settings import WORDS
 
 # ------------------ what an operator is
 
-_TYPES: Final = {
-    torch.float32: DataType.FP32,
-    torch.float16: DataType.FP16,
-    torch.bfloat16: DataType.BF16,
-    torch.int8: DataType.INT8,
-    torch.uint8: DataType.INT8,
-    torch.bool: DataType.INT8,
-    torch.float8_e4m3fn: DataType.FP8,
-    torch.float8_e5m2: DataType.FP8,
-}
-_WORDS: Final = read_words("torchrec")
-_NO_WORK: Final = frozenset(_WORDS["free"])
+_NO_WORK: Final = frozenset(WORDS["free"])
 """Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
@@ -50,7 +39,7 @@ CONVOLUTION: Final = "convolution"
 SORTS: Final = ("topk", "sort", "argsort")
 """Operators that sort as many elements as they return, or a little more."""
 KINDS: Final = {
-    name: OperatorKind(kind) for kind, names in _WORDS["operators"].items() for name in names
+    name: OperatorKind(kind) for kind, names in WORDS["operators"].items() for name in names
 }
 
 
@@ -90,7 +79,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
 
 def data_type(tensor: torch.Tensor) -> DataType:
     """The element type; types of eight bytes count as fp32, because only products depend on it."""
-    return _TYPES.get(tensor.dtype, DataType.FP32)
+    return DataType(WORDS["tensors"].get(str(tensor.dtype).removeprefix("torch."), DataType.FP32))
 
 
 class Call(NamedTuple):

@@ -38,16 +38,6 @@ Pair = tuple[ShardingType, ComputeKernel]
 Legal = dict[ShardingType, tuple[ComputeKernel, ...]]
 Given = Mapping[str, ParameterConstraints]
 
-GUARDED: Final = (ShardingType.GRID_SHARD,)
-"""Types that TorchRec's enumerator lists for a table only when its constraint names them."""
-
-GUARDED_BEHIND_PROCESSORS: Final = (
-    ShardingType.ROW_WISE,
-    ShardingType.TABLE_ROW_WISE,
-    ShardingType.GRID_SHARD,
-)
-"""The same for tables of feature-processed modules."""
-
 OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
 """For each of TorchRec's devices the one whose rules hold there."""
 
@@ -164,9 +154,13 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 def allowed_pairs(
     sharder: ModuleSharder[nn.Module], given: ParameterConstraints, compute_device: str
 ) -> list[tuple[str, str]]:
-    """The pairs that sharder and constraint leave; guarded types only if the latter names them."""
+    """The pairs that sharder and constraint leave.
+
+    Some types TorchRec's enumerator lists for a table only when its constraint names them; for
+    tables of feature-processed modules these are all types that cut rows.
+    """
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
-    guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
+    guarded = torchrec_rules.SUMS_ROWS if behind else (ShardingType.GRID_SHARD,)
     types = [str(t) for t in given.sharding_types or ()]
     kernels = [str(k) for k in given.compute_kernels or ()]
     return [

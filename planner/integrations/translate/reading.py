@@ -9,7 +9,6 @@ from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torchrec.distributed.embedding import get_ec_index_dedup
@@ -29,8 +28,7 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import NO_LIMIT, data_type_of, fused_setting
-from planner.io.documents import read_words
+from planner.integrations.translate.settings import NO_LIMIT, WORDS, data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
@@ -232,13 +230,7 @@ _EXCHANGES: Final = {
     "reduce_scatter": CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name,
     "sequence": CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name,
 }
-_BY_TYPE: Final = {
-    torch.float32: Precision.FP32,
-    torch.float16: Precision.FP16,
-    torch.bfloat16: Precision.BF16,
-    torch.uint8: Precision.FP8,
-    torch.int8: Precision.FP8,
-}
+_BY_TYPE: Final = {f"torch.{name}": Precision(kind) for name, kind in WORDS["codecs"].items()}
 """Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
 """
 _BY_SIZE: Final = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
@@ -262,8 +254,8 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     """The element types of a sharder's codecs that cannot be priced."""
     registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
     both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
-    types = {c.quantized_dtype for codecs in both for c in (codecs.forward, codecs.backward)}
-    return sorted(map(str, types - set(_BY_TYPE)))
+    types = {str(c.quantized_dtype) for codecs in both for c in (codecs.forward, codecs.backward)}
+    return sorted(types - set(_BY_TYPE))
 
 
 def _codecs(both: Any) -> Codecs:
@@ -279,7 +271,7 @@ def _codec(codec: Any) -> Codec:
     if named in {p.value for p in Precision}:
         precision = Precision(named)
         return Codec(precision=precision, row_dim=max(rows, 0) if precision in _WITH_ROWS else 0)
-    return Codec(precision=_BY_TYPE.get(codec.quantized_dtype, Precision.FP32))
+    return Codec(precision=_BY_TYPE.get(str(codec.quantized_dtype), Precision.FP32))
 
 
 def row_to_fill(table: Table, batch_size: int) -> int:
@@ -296,8 +288,7 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-_OPTIMIZERS: Final = read_words("torchrec")["optimizers"]
-OPTIMIZERS: Final = {name: Optimizer(kind) for kind, names in _OPTIMIZERS.items() for name in names}
+OPTIMIZERS: Final = {n: Optimizer(kind) for kind, own in WORDS["optimizers"].items() for n in own}
 """By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``."""
 

@@ -32,6 +32,7 @@ from planner.errors import (
     refuse,
     refuse_any,
 )
+from planner.io.documents import read_words
 from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
@@ -65,15 +66,10 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
 """The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
 
-_QUANTIZED: Final = ("quant", "quant_uvm", "quant_uvm_caching")
-"""Kernels of quantized modules, which are priced as those that keep weights in the same memory."""
+WORDS: Final = read_words("torchrec")
+"""What TorchRec, FBGEMM and PyTorch call types, kernels and operators."""
 
-KEY_VALUE_KERNELS: Final = (
-    "key_value",
-    "dram_virtual_table",
-    "ssd_virtual_table",
-    "dram_ssd_virtual_table",
-)
+KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
@@ -99,7 +95,7 @@ def our_kernel(name: str) -> ComputeKernel:
 
 def is_priced_as_another(name: str) -> bool:
     """Whether a kernel has no cost model of its own."""
-    return name not in (*KEY_VALUE_KERNELS, *_QUANTIZED, *ComputeKernel)
+    return name not in (*KEY_VALUE_KERNELS, *WORDS["quantized_kernels"], *ComputeKernel)
 
 
 def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
@@ -111,10 +107,7 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
     return next((name for name in usable if our_kernel(name) is kernel), str(kernel))
 
 
-DATA_TYPES: Final = {
-    **{t.name: t for t in DataType if t not in (DataType.TF32, DataType.FP4)},
-    **{"NFP8": DataType.FP8, "UINT8": DataType.INT8},
-}
+DATA_TYPES: Final = {name: DataType(kind) for name, kind in WORDS["data_types"].items()}
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
 _TORCHREC: Final = Path(torchrec.__file__).parent
