@@ -27,7 +27,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Table, Workload
-from planner.errors import InfeasibleError, refuse_any
+from planner.errors import InfeasibleError, InvalidInputError, refuse, refuse_any
 from planner.options import torchrec_rules as runtime
 from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
 from planner.rules.placement_rules import PlacementRules, count_words, memory_words
@@ -79,9 +79,10 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
     problems = constraint_problems(problem.constraints, names, problem.topology)
     rules, limits = PlacementRules.of(problem), []
     for index, table in enumerate(problem.workload.tables):
-        limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
-        limits.append(limit)
-        problems += filter(None, [wrong])
+        try:
+            limits.append(_limit(problem, table, partial(rules.obstacle, index)))
+        except InvalidInputError as error:
+            problems += error.problems
     if rules and not problems:
         allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
         for row, limit in zip(allowed, limits, strict=True):
@@ -99,8 +100,12 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
 
 def _limit(
     problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
-) -> tuple[TableLimits, str]:
-    """The limits of a table, and why they leave it no option; empty if they leave some."""
+) -> TableLimits:
+    """The limits of a table.
+
+    Raises:
+        InvalidInputError: they leave it no option; the message says why.
+    """
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
     multiple = runtime.column_multiple(problem.workload)
@@ -108,8 +113,12 @@ def _limit(
     named = [set(r.cache_load_factors) for r in rules if r.cache_load_factors]
     factors = tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
-    lacks_factor = not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left
-    kernels_left -= {ComputeKernel.FUSED_UVM_CACHING} if lacks_factor else set()
+    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
+        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        refuse(
+            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
+            "name one in all of them"
+        )
     types_left = set(constraints.sharding_types)
     types_left.intersection_update(*(r.sharding_types for r in rules if r.sharding_types))
     ranks, hosts = _places(
@@ -126,7 +135,9 @@ def _limit(
         left = [k for k in choices if k in usable and all(r.allows_pair(kind, k) for r in rules)]
         if left:
             kernels[kind] = tuple(left)
-    limit = TableLimits(
+    if not kernels or not ranks:
+        refuse(_no_option(table, rules, tuple(legal), len(ranks)))
+    return TableLimits(
         table=table,
         kernels=kernels,
         min_column_width=max([runtime.COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
@@ -136,13 +147,6 @@ def _limit(
         names_load_factors=bool(named),
         obstacle=obstacle,
     )
-    if lacks_factor:
-        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
-        return limit, (
-            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
-            "name one in all of them"
-        )
-    return limit, "" if kernels and ranks else _no_option(table, rules, tuple(legal), len(ranks))
 
 
 def _no_option(

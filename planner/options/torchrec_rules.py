@@ -150,14 +150,13 @@ def _group_size(plan: Plan, topology: Topology) -> int:
     It is the domain if the plan is cut for domains, which TorchRec runs when the environment
     variable ``TORCHREC_RESOLVED_POD_SIZE`` is set. All tables of a plan use the same one.
     """
-    for placement in plan.placements:
-        first = [s for s in placement.shards if s.col_offset == 0]
-        if (
-            sharding.SPREAD[placement.sharding_type] is sharding.Spread.HOSTS
-            and len(first) == topology.domain_size <= topology.world_size
-        ):
-            return topology.domain_size
-    return topology.local_world_size
+    first = (
+        len([s for s in placement.shards if s.col_offset == 0])
+        for placement in plan.placements
+        if sharding.SPREAD[placement.sharding_type] is sharding.Spread.HOSTS
+    )
+    is_domain = topology.domain_size <= topology.world_size and topology.domain_size in first
+    return topology.domain_size if is_domain else topology.local_world_size
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
@@ -229,46 +228,45 @@ _NAMED: Final = 5
 
 def odd_tables(workload: Workload) -> tuple[Table, ...]:
     """The tables that can only be copied because of their columns."""
-    multiple = column_multiple(workload)
-    return tuple(t for t in workload.tables if t.embedding_dim % multiple)
+    return tuple(t for t in workload.tables if t.embedding_dim % column_multiple(workload))
 
 
 def widened(workload: Workload) -> Workload:
     """The workload with the columns of such tables rounded up to the next multiple."""
-    wide = (replace(t, embedding_dim=_next(t, workload)) for t in workload.tables)
-    return replace(workload, tables=tuple(wide))
+    multiple = column_multiple(workload)
+    wide = (-(-t.embedding_dim // multiple) * multiple for t in workload.tables)
+    pairs = zip(workload.tables, wide, strict=True)
+    return replace(workload, tables=tuple(replace(t, embedding_dim=dim) for t, dim in pairs))
 
 
 def width_remarks(workload: Workload) -> tuple[str, ...]:
     """What FBGEMM's rule does to the tables, with their names and the next widths; often empty."""
-    odd = odd_tables(workload)
+    odd, wide = odd_tables(workload), widened(workload)
     if not odd:
         return ()
-    pairs = {t.embedding_dim: _next(t, workload) for t in odd}
     named = _listed(f"{t.name!r} ({t.embedding_dim})" for t in odd)
-    more_bytes = sum(t.weight_bytes * (_next(t, workload) / t.embedding_dim - 1) for t in odd)
-    next_widths = _listed(f"{wide} for {width}" for width, wide in sorted(pairs.items()))
+    pairs = {t.embedding_dim: wide.table(t.name).embedding_dim for t in odd}
+    next_widths = _listed(f"{dim} for {width}" for width, dim in sorted(pairs.items()))
+    more_bytes = format_bytes(wide.weight_bytes - workload.weight_bytes)
     have = "has" if len(odd) == 1 else "have"
     return (
         f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
         f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
         f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
-        f"would allow every sharding type, for {format_bytes(more_bytes)} more weights; HugeCTR "
+        f"would allow every sharding type, for {more_bytes} more weights; HugeCTR "
         "(training.pipeline: hugectr) has no such rule",
     )
 
 
 def priced_remark(workload: Workload, time_s: float, widened_s: float) -> str:
     """What the step takes with the widened tables, beside the time of the plan."""
-    sizes = _listed(f"{_next(t, workload)} for {t.name!r}" for t in odd_tables(workload))
+    wide = widened(workload)
+    sizes = (f"{wide.table(t.name).embedding_dim} for {t.name!r}" for t in odd_tables(workload))
     return (
-        f"with embedding_dim {sizes}, a short search finds a step of {format_time(widened_s)} "
-        f"instead of {format_time(time_s)}; the bound of this plan holds for the widths as they are"
+        f"with embedding_dim {_listed(sizes)}, a short search finds a step of "
+        f"{format_time(widened_s)} instead of {format_time(time_s)}; the bound of this plan holds "
+        "for the widths as they are"
     )
-
-
-def _next(table: Table, workload: Workload) -> int:
-    return table.embedding_dim + -table.embedding_dim % column_multiple(workload)
 
 
 def _listed(parts: Iterable[str]) -> str:

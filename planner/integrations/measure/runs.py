@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -36,9 +37,9 @@ from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Pooling, Workload
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure import gloo_ranks
+from planner.integrations.measure.microbench_lookup import IndexSampler, bag_lengths
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
-from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.io.system.measured_files import load_constants
 from planner.problem import PlanningProblem
@@ -53,9 +54,8 @@ Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 """One rank's share of a batch: dense features, indices and labels."""
 
 
-def _marker(marks: StageClock | None) -> Callable[[str], None]:
-    """What ends a stage of a step; nothing where no clock runs."""
-    return (lambda _: None) if marks is None else marks.mark
+_NO_CLOCK: Final[Any] = SimpleNamespace(mark=lambda _: None, follow=lambda *_: None)
+"""Stands for the clock of stages where none runs."""
 
 
 class Model(nn.Module):
@@ -74,7 +74,7 @@ class Model(nn.Module):
     ) -> None:
         """Make dense weights on the CPU, and tables without memory."""
         super().__init__()
-        self._marks, self._mark = marks, _marker(marks)
+        self._clock = marks or _NO_CLOCK
         self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
         self._positions = blocks.positions if blocks is not None else 0
         self._is_sequence = workload.tables[0].pooling is Pooling.NONE
@@ -98,15 +98,14 @@ class Model(nn.Module):
     ) -> torch.Tensor:
         """The loss of a batch."""
         bottom = self.bottom(dense)
-        self._mark("dense_forward")
+        self._clock.mark("dense_forward")
         found = getattr(self, self._tables)(sparse)
         sequences = list(found.values()) if self._is_sequence else []
         vectors = [x.values() for x in sequences] or [found.values()]
-        self._mark("vectors")
-        if self._marks is not None:
-            for tensor in vectors:
-                self._marks.follow(tensor, "dense_backward")
-            self._marks.follow(bottom, "gradients")
+        self._clock.mark("vectors")
+        for tensor in vectors:
+            self._clock.follow(tensor, "dense_backward")
+        self._clock.follow(bottom, "gradients")
         met = vectors[0]
         if sequences:
             padded = [x.to_padded_dense(self._positions) for x in sequences]
@@ -115,7 +114,7 @@ class Model(nn.Module):
             met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
         logits = self.top(torch.cat([bottom, met], dim=1))
         loss: torch.Tensor = self.loss(logits.squeeze(-1), labels)
-        self._mark("dense_forward")
+        self._clock.mark("dense_forward")
         return loss
 
 
@@ -163,7 +162,7 @@ class Training:
         self, case: RunCase, world_size: int, seed: int, marks: StageClock | None = None
     ) -> None:
         """Shard the model under the plan, and initialise it."""
-        workload, self._mark = case.workload, _marker(marks)
+        workload, self._mark = case.workload, (marks or _NO_CLOCK).mark
         torch.manual_seed(seed)
         fused_params = {
             "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
