@@ -52,7 +52,7 @@ from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.reading import ModelDescription
-from planner.integrations.translate.settings import Sharders, ShardPlannerError
+from planner.integrations.translate.settings import Sharders, ShardPlannerError, said
 from planner.models import pipeline_of
 from planner.options import torchrec_rules
 from planner.options.enumeration import without_types
@@ -219,13 +219,7 @@ def best_plan(job: Job) -> PlanningResult:
             failed.append((count, error))
             continue
         if failed:
-            logger.warning(
-                "by our count %s; the plan fits by TorchRec's count, which leaves out a second "
-                "batch of inputs, gradients of outputs, received embeddings and the state of "
-                "optimizers among fused_params, and counts outputs of narrow weights as narrow: it "
-                "may run out of memory",
-                failed[0][1],
-            )
+            logger.warning(said("theirs", reason=failed[0][1]))
         return result
     raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
 
@@ -295,12 +289,7 @@ def soundest_plan(job: Job) -> PlanningResult:
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
             uneven = uneven_outputs(best.plan, *told)
     if uneven:
-        logger.warning(
-            "training may fail: tables of modules %s have outputs that are not fp32, and not every "
-            "rank has some of them; allow data_parallel and row_wise for these tables, or take "
-            "fp32",
-            uneven[:5],
-        )
+        logger.warning(said("uneven outputs", modules=uneven[:5]))
     for line in torchrec_rules.runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)

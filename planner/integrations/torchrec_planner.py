@@ -51,11 +51,7 @@ TIME_LIMIT_S: Final = 300.0
 """The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
 work, after about 10 s at most; the limit is for machines that are far slower."""
 
-REPLACED_PARTS: Final = {
-    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
-    "partitioner": "its search places shards itself",
-    "performance_model": "it minimises its own predicted iteration time; see system=",
-}
+REPLACED_PARTS: Final[dict[str, str]] = settings.WORDS["replaced_parts"]
 """Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 

@@ -25,7 +25,7 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import WORDS, Sharders
+from planner.integrations.translate.settings import WORDS, Sharders, said
 from planner.result import PlanningResult
 from planner.space.budget import default_work_s
 
@@ -268,8 +268,6 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
         lines.append("cache_config is not used: TorchRec's orchestrators keep no plans")
     most = io.load_smallest(sku).local_world_size
     if request.local_world_size > most:
-        lines.append(
-            f"local_world_size {request.local_world_size} is more than the {most} GPUs of a host "
-            f"of {sku}: all of them are taken to lie in one host"
-        )
+        told = {"ranks": request.local_world_size, "most": most, "system": sku}
+        lines.append(said("large hosts", **told))
     return lines

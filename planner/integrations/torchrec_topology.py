@@ -24,6 +24,7 @@ from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
 from planner.errors import InfeasibleError, refuse
 from planner.integrations.translate.private_names import topology_setting
+from planner.integrations.translate.settings import said
 
 _MS_PER_S: Final = 1000.0
 _RATES: Final = {
@@ -252,10 +253,7 @@ def pod_size_mismatch(topology: TorchrecTopology) -> list[str]:
     """
     pod_size = topology.intra_group_size // topology.local_world_size
     seen = os.environ.get(POD_SIZE_VARIABLE, "1")
-    line = (
-        f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
-        f"{pod_size} on every rank before training"
-    )
+    line = said("pods", pod_size=pod_size, variable=POD_SIZE_VARIABLE, seen=seen)
     return [line] if seen != str(pod_size) else []
 
 
@@ -281,21 +279,13 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
     bandwidths = type(topology.comms_bandwidths).__name__
     world_size, group = topology.world_size, topology.intra_group_size
     kind = "ddr" if topology.compute_device == "cpu" else "hbm"
-    memories = {getattr(d.storage, kind) for d in topology.devices}
-    said = {
-        f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
-        "predicted times do not change with them": changed,
-        f"of {bandwidths} only intra_host_bw and inter_host_bw are used; pass system= for links "
-        "with latencies and measured curves": (
-            bandwidths != "BasicCommsBandwidths" and not rates_from_base
-        ),
-        "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
-        "blocks all the same, where TorchRec's planner cuts them in proportion to the memories": (
-            len(memories) > 1
-        ),
-        f"{world_size} ranks do not fill hosts of {group}: planned and priced as hosts of "
-        f"{host_size(topology)}, without table_row_wise and grid_shard": world_size % group,
-        "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
-        "bandwidths": topology.compute_device == "mtia",
+    applies = {
+        "factors of a topology": changed,
+        "bandwidths": bandwidths != "BasicCommsBandwidths" and not rates_from_base,
+        "memories": len({getattr(d.storage, kind) for d in topology.devices}) > 1,
+        "hosts": world_size % group,
+        "mtia": topology.compute_device == "mtia",
     }
-    return [line for line, applies in said.items() if applies]
+    sizes = {"ranks": world_size, "group": group, "size": host_size(topology)}
+    values = {"factors": ", ".join(changed), "bandwidths": bandwidths, **sizes}
+    return [said(name, **values) for name, is_so in applies.items() if is_so]

@@ -30,18 +30,6 @@ from planner.integrations.translate.settings import WorkloadHints as WorkloadHin
 from planner.io.importers.base import Imported, assume
 from planner.problem import NO_CONSTRAINTS
 
-_UNSEEN_DENSE: Final = (
-    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
-    "it, pass hints=WorkloadHints(inputs=lambda batch: ...), the arguments of the model's forward"
-)
-
-
-_UNKNOWN_OPTIMIZERS: Final = (
-    "optimizers {} of the tables have no known cost: planned with the state of "
-    f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-    f"four times what {reading.UNKNOWN_AS} adds to it"
-)
-
 
 def describe_model(
     module: nn.Module,
@@ -92,9 +80,10 @@ def describe_model(
         unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
     workload, unknown = workload_of(found, hints, batch_size)
     if unseen_bytes:
-        warnings.append(_UNSEEN_DENSE)
+        warnings.append(settings.said("unseen dense"))
     if unknown:
-        warnings.append(_UNKNOWN_OPTIMIZERS.format(unknown))
+        told = {"names": unknown, "optimizer": reading.UNKNOWN_AS, "least": Optimizer.SGD}
+        warnings.append(settings.said("unknown optimizers", **told))
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense or DenseArch(), reserved_bytes=reserved_bytes),
@@ -218,15 +207,6 @@ def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
 
 # ------------------ models that a function of the user builds
 
-_ASSUMED: Final = (
-    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
-    "does not say them"
-)
-_UPDATED: Final = "; a model does not say how its dense part is updated"
-_TRACED: Final = (
-    "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-    "gradients, as vectors from tables do"
-)
 _NO_TABLES: Final = (
     "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
     "name a function that gives its inputs with --inputs"
@@ -276,7 +256,7 @@ def import_module(
         pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
         unsaid = f"{batch_size}; a model does not say it"
-        assumed |= {"tables": _ASSUMED, "training.batch_size_per_rank": unsaid}
+        assumed |= {"tables": settings.said("assumed"), "training.batch_size_per_rank": unsaid}
         for warning in described.warnings:
             assume(assumed, "model", warning)
     elif dense is not None:
@@ -284,9 +264,11 @@ def import_module(
     else:
         refuse(f"{factory}: {_NO_TABLES}")
     if workload.dense.is_given:
-        assumed["training.dense_optimizer"] = f"{workload.dense_optimizer.value}{_UPDATED}"
+        assumed["training.dense_optimizer"] = (
+            f"{workload.dense_optimizer.value}; {settings.said('updated')}"
+        )
     if trace is not None:
-        assumed["dense"] = "; ".join([_TRACED, *trace.remarks])
+        assumed["dense"] = "; ".join([settings.said("traced"), *trace.remarks])
     return Imported(
         workload=workload,
         constraints=described.constraints if described else NO_CONSTRAINTS,

@@ -69,6 +69,12 @@ WHOLE_CACHE: Final = 1.0 - 2.0**-20
 WORDS: Final = read_words("torchrec")
 """What TorchRec, FBGEMM and PyTorch call types, kernels and operators."""
 
+
+def said(remark: str, **values: object) -> str:
+    """A remark on settings or on what a model does not say, with some values."""
+    return str(WORDS["remarks"][remark]).format(**values)
+
+
 KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 
