@@ -200,11 +200,9 @@ def sized_system(
         return system
     by_rank = system.speed_by_rank_ratio or system.hbm_capacity_by_rank_bytes
     if by_rank or system.ddr_capacity_by_host_bytes:
-        refuse(
-            f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
-            f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "
-            "host: give the system at this size"
-        )
+        own = {"ranks": system.world_size, "per_host": system.local_world_size}
+        own |= {"asked": ranks, "asked_per_host": per_host}
+        refuse(said("unequal system", system=system.name, **own))
     return system.resized(ranks // per_host, per_host)
 
 
@@ -219,10 +217,7 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
         InvalidInputError: there is no process group.
     """
     if not dist.is_initialized():
-        refuse(
-            "the number of ranks is not known without a process group; pass topology=, or call "
-            "init_process_group first"
-        )
+        refuse(said("number of ranks"))
     device = get_device_type()
     world = dist.get_world_size()
     local = get_local_size(world)

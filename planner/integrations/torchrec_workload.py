@@ -207,10 +207,6 @@ def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
 
 # ------------------ models that a function of the user builds
 
-_NO_TABLES: Final = (
-    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
-    "name a function that gives its inputs with --inputs"
-)
 _PRECISIONS: Final = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -262,7 +258,7 @@ def import_module(
     elif dense is not None:
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
     else:
-        refuse(f"{factory}: {_NO_TABLES}")
+        refuse(f"{factory}: {settings.said('no tables')}")
     if workload.dense.is_given:
         assumed["training.dense_optimizer"] = (
             f"{workload.dense_optimizer.value}; {settings.said('updated')}"

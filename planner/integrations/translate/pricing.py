@@ -49,7 +49,7 @@ from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.reading import TableSource
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting, said
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
@@ -133,10 +133,7 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        refuse(
-            f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
-            "ShardPlanner, or leave these tables out"
-        )
+        refuse(said("key values", what=what, names=[*found][:5]))
 
 
 def planned_as(
