@@ -260,9 +260,8 @@ def import_module(
     else:
         refuse(f"{factory}: {settings.said('no tables')}")
     if workload.dense.is_given:
-        assumed["training.dense_optimizer"] = (
-            f"{workload.dense_optimizer.value}; {settings.said('updated')}"
-        )
+        kind = workload.dense_optimizer.value
+        assumed["training.dense_optimizer"] = settings.said("updated", optimizer=kind)
     if trace is not None:
         assumed["dense"] = "; ".join([settings.said("traced"), *trace.remarks])
     return Imported(

@@ -378,25 +378,6 @@ def tables_by_module(workload: Workload) -> dict[str, list[Table]]:
     return found
 
 
-def checkpoint_problem(plan: Plan) -> str:
-    """Which tables could not be loaded from a checkpoint; empty if all could.
-
-    Args:
-        plan: any plan.
-    """
-    found = [
-        p.table
-        for p in plan.placements
-        if p.sharding_type is not ShardingType.DATA_PARALLEL and len(set(p.cells.num_cols)) > 1
-    ]
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tables are cut into columns of unequal widths ({_listed(found)}): "
-        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
-    )
-
-
 def width_problems(plan: Plan, workload: Workload) -> dict[str, str]:
     """From the path of each module whose pieces have several widths to a line about it.
 
@@ -446,10 +427,19 @@ def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
     """
     if workload.pipeline is Pipeline.HUGECTR:
         return ()
+    unequal = [
+        p.table
+        for p in plan.placements
+        if p.sharding_type is not ShardingType.DATA_PARALLEL and len(set(p.cells.num_cols)) > 1
+    ]
+    unloaded = (
+        f"{len(unequal)} tables are cut into columns of unequal widths ({_listed(unequal)}): "
+        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
+    )
     fails = [f"training will fail: {line}" for line in width_problems(plan, workload).values()]
     others = [
         f"under this plan TorchRec computes another model: {problem}; cut all tables of the module "
         "by rows (row_wise, table_row_wise) or no mean-pooled one"
         for problem in pooling_problems(plan, workload)
     ]
-    return (*fails, *others, *filter(None, [checkpoint_problem(plan)]))
+    return (*fails, *others, *([unloaded] if unequal else ()))

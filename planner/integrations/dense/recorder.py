@@ -100,16 +100,9 @@ class Call(NamedTuple):
         return (defaults | dict(positional) | self.kwargs).get(name)
 
 
-class Product(NamedTuple):
-    """An operator that is priced as a matrix product, or a fused attention.
-
-    ``operands`` are the tensors whose gradients are products again.
-    """
-
-    kind: OperatorKind
-    shape: tuple[int, ...]
-    operands: tuple[torch.Tensor, ...]
-    is_causal: bool = False
+Product = tuple[tuple[torch.Tensor, ...], dict[str, Any]]
+"""The operands of a matrix product or a fused attention, whose gradients are products again; and
+its kind, its shape, and whether it is causal."""
 
 
 def product_of(call: Call, path: str) -> Product | None:
@@ -136,7 +129,7 @@ def product_of(call: Call, path: str) -> Product | None:
         is_batched = name in ("bmm", "baddbmm")
         shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
         kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
-        return Product(kind, tuple(map(int, shape)), (left, right))
+        return (left, right), {"kind": kind, "shape": tuple(map(int, shape))}
     if name == CONVOLUTION:
         given, filters = call.args[:2]
         transposed, groups = call.given("transposed"), call.given("groups")
@@ -145,15 +138,15 @@ def product_of(call: Call, path: str) -> Product | None:
         columns = (outer, inner) if transposed else (inner, outer)
         shape = (groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns)
         kind = OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL
-        return Product(kind, shape, (given, filters))
+        return (given, filters), {"kind": kind, "shape": shape}
     if name.startswith("_scaled_dot_product_") or name in (
         "_flash_attention_forward",
         "_efficient_attention_forward",
     ):
         query, key, value = call.read[:3]
         sizes = (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1])
-        shape = (math.prod(query.shape[:-2]), *map(int, sizes))
-        return Product(OperatorKind.ATTENTION, shape, (query, key), bool(call.given("is_causal")))
+        told = {"kind": OperatorKind.ATTENTION, "is_causal": bool(call.given("is_causal"))}
+        return (query, key), {"shape": (math.prod(query.shape[:-2]), *map(int, sizes)), **told}
     return None
 
 
@@ -464,19 +457,12 @@ class Recorder(TorchDispatchMode):
         can_have = any(x.is_floating_point() or x.is_complex() for x in made)
         has_gradient = can_have and any(self._needs(read))
         if product := product_of(call, path):
-            gradients = self._needs(product.operands)
-            if product.kind is OperatorKind.ATTENTION:
-                gradients = (has_gradient, has_gradient)
-            return Operator(
-                kind=product.kind,
-                shape=product.shape,
-                dtype=data_type(product.operands[0]),
-                left_gradient=gradients[0],
-                right_gradient=gradients[1],
-                is_cast=any(_storage(x) in self._cast for x in product.operands),
-                is_causal=product.is_causal,
-                **figures,
-            )
+            operands, told = product
+            is_fused = told["kind"] is OperatorKind.ATTENTION
+            gradients = (has_gradient,) * 2 if is_fused else self._needs(operands)
+            figures |= {"dtype": data_type(operands[0]), **told}
+            figures |= dict(zip(("left_gradient", "right_gradient"), gradients, strict=True))
+            return Operator(is_cast=any(_storage(x) in self._cast for x in operands), **figures)
         if kind is None:
             words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)
