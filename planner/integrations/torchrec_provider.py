@@ -43,11 +43,7 @@ except ImportError as error:
 
 logger: Final = logging.getLogger(__name__)
 
-USED: Final = (
-    *("planner_variant", "pipeline_type", "debug", "timeout_seconds"),
-    *("storage_reservation_policy", "storage_reservation_percentage"),
-    *("dense_tensor_estimate", "parameter_multiplier"),
-)
+USED: Final = tuple(WORDS["planner_config"])
 """Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")

@@ -76,11 +76,10 @@ def describe_model(
     found = with_unique_names(found)
     warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
     dense, unseen_bytes = _dense_of(module, hints, batch_size), 0.0
+    workload, unknown = workload_of(found, hints, batch_size)
     if dense is None:
         unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
-    workload, unknown = workload_of(found, hints, batch_size)
-    if unseen_bytes:
-        warnings.append(settings.said("unseen dense"))
+        warnings += [settings.said("unseen dense")] if unseen_bytes else []
     if unknown:
         told = {"names": unknown, "optimizer": reading.UNKNOWN_AS, "least": Optimizer.SGD}
         warnings.append(settings.said("unknown optimizers", **told))
@@ -260,8 +259,7 @@ def import_module(
     else:
         refuse(f"{factory}: {settings.said('no tables')}")
     if workload.dense.is_given:
-        kind = workload.dense_optimizer.value
-        assumed["training.dense_optimizer"] = settings.said("updated", optimizer=kind)
+        assumed["training.dense_optimizer"] = settings.said("updated", workload=workload)
     if trace is not None:
         assumed["dense"] = "; ".join([settings.said("traced"), *trace.remarks])
     return Imported(

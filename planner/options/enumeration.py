@@ -361,21 +361,10 @@ def enumerate_options(
     limits = table_limits(problem)
     names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     every = _every_option(problem, limits, names)
-    count = sum(map(len, every))
-    wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
-    sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
-    if (
-        every_kernel
-        or count - len(limits) <= _EVERY
-        or not pipeline.lookup.prefers_device(problem.topology)
-    ):
-        menus = [wide] * len(limits)
-    elif is_crowded := crowded(problem, limits, sizes, pipeline.device_limits):
-        menus = _menus_by_size(sizes, pipeline, wide)
-    else:
-        fitting = _WHOLE_RATIO * float(pipeline.device_limits.min())
-        menus = [HostMenu.NONE if size <= fitting else wide for size in sizes]
-    options, left_out = [], []
+    menus, is_crowded = [HostMenu.EVERY] * len(limits), False
+    if not every_kernel:
+        menus, is_crowded = _menus(problem, pipeline, limits, sum(map(len, every)))
+    options, left_out, problems = [], [], []
     for limit, menu, alike in zip(limits, menus, every, strict=True):
         kept = [option for option in alike if _is_listed(option, limit, menu)]
         if menu is HostMenu.NONE and len(kept) < len(alike):
@@ -383,8 +372,9 @@ def enumerate_options(
         named = [replace(option, table=limit.table.name) for option in kept]
         own = [option for option in named if limit.obstacle(option) is None]
         options.append((*own, *_given(problem, names, limit, own)))
+        problems += [] if options[-1] else [_nothing_left(limit, alike)]
+    refuse_any(problems)
     works = priced(pipeline, options, progress=progress, should_stop=should_stop)
-    _require_options(limits, every, options)
     tables = tuple(
         TableOptions(
             table=limit.table.name,
@@ -451,39 +441,37 @@ def _is_listed(option: ShardingOption, limit: TableLimits, menu: HostMenu) -> bo
     return is_on_menu or option.kernel not in HOST_KERNELS
 
 
-def _menus_by_size(
-    sizes: Sequence[float], pipeline: CostPipeline, wide: HostMenu
-) -> list[HostMenu]:
-    """The menu of each table if device memory is scarce: none for tables too small to matter.
+def _menus(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits], count: int
+) -> tuple[list[HostMenu], bool]:
+    """The menu of each table, for so many options in all, and whether device memory is scarce.
 
-    These are the smallest tables, as many as together free next to no device memory. A bound that
-    shall hold for their kernels in host memory too allows that much more memory than there is. On a
-    thousand ranks :data:`_SMALL_RATIO` is more than one device holds, so that each of these tables
-    has to fit into a device by itself as well.
+    If it is, tables too small to matter have none: the smallest tables, as many as together free
+    next to no device memory. A bound that shall hold for their kernels in host memory too allows
+    that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more than one
+    device holds, so that each of these tables has to fit into a device by itself as well.
     """
-    limits, order = np.maximum(pipeline.device_limits, 0.0), np.argsort(sizes, kind="stable")
-    together = np.cumsum(np.asarray(sizes)[order])
-    few = order[together <= _SMALL_RATIO * float(limits.sum())]
-    small = {int(t) for t in few if sizes[t] <= _WHOLE_RATIO * float(limits.min())}
-    return [HostMenu.NONE if t in small else wide for t in range(len(sizes))]
+    wide = HostMenu.UNCUT if count > _MANY else HostMenu.EVERY
+    if count - len(limits) <= _EVERY or not pipeline.lookup.prefers_device(problem.topology):
+        return [wide] * len(limits), False
+    sizes = np.array([problem.workload.trained_bytes(limit.table) for limit in limits])
+    is_crowded = crowded(problem, limits, sizes.tolist(), pipeline.device_limits)
+    room = np.maximum(pipeline.device_limits, 0.0)
+    has_none = sizes <= _WHOLE_RATIO * float(room.min())
+    if is_crowded:
+        order = np.argsort(sizes, kind="stable")
+        has_none[order[np.cumsum(sizes[order]) > _SMALL_RATIO * float(room.sum())]] = False
+    return [HostMenu.NONE if none else wide for none in has_none], is_crowded
 
 
-def _require_options(
-    limits: Sequence[TableLimits],
-    every: Sequence[Sequence[ShardingOption]],
-    found: Sequence[Sequence[ShardingOption]],
-) -> None:
-    """Refuse rules on groups and counts that leave a table without any option."""
-    problems = []
-    for limit, tried, options in zip(limits, every, found, strict=True):
-        if not options:
-            reasons = {str(o.sharding_type): limit.obstacle(o) for o in tried}
-            rule = " and ".join(dict.fromkeys(filter(None, reasons.values())))
-            problems.append(
-                f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
-                f"to it ({', '.join(reasons)}); allow table_wise for it, or drop it from the rule"
-            )
-    refuse_any(problems)
+def _nothing_left(limit: TableLimits, tried: Sequence[ShardingOption]) -> str:
+    """Which rules on groups and counts leave a table without any option."""
+    reasons = {str(o.sharding_type): limit.obstacle(o) for o in tried}
+    rule = " and ".join(dict.fromkeys(filter(None, reasons.values())))
+    return (
+        f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left to it "
+        f"({', '.join(reasons)}); allow table_wise for it, or drop it from the rule"
+    )
 
 
 def _given(

@@ -29,7 +29,7 @@ from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Table, Workload
 from planner.errors import InfeasibleError, InvalidInputError, refuse, refuse_any
 from planner.options import torchrec_rules as runtime
-from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
+from planner.problem import Constraints, Level, PlanningProblem, TableGroup
 from planner.rules.placement_rules import PlacementRules, count_words, memory_words
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
@@ -136,7 +136,8 @@ def _limit(
         if left:
             kernels[kind] = tuple(left)
     if not kernels or not ranks:
-        refuse(_no_option(table, rules, tuple(legal), len(ranks)))
+        patterns = ", ".join(repr(r.pattern) for r in rules)
+        refuse(_no_option(table, patterns, tuple(legal), len(ranks)))
     return TableLimits(
         table=table,
         kernels=kernels,
@@ -149,12 +150,7 @@ def _limit(
     )
 
 
-def _no_option(
-    table: Table,
-    rules: tuple[TableConstraint, ...],
-    legal: tuple[ShardingType, ...],
-    num_ranks: int,
-) -> str:
+def _no_option(table: Table, named: str, legal: Sequence[str], num_ranks: int) -> str:
     """Why a table has no option: its constraints, or TorchRec alone where it knows no type."""
     if not legal:
         return (
@@ -162,9 +158,8 @@ def _no_option(
             f"columns on CPU cores, where they need a multiple of {runtime.COLUMN_MULTIPLE}; "
             "change embedding_dim"
         )
-    named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
     reasons = [
-        f"table {table.name!r}: {named} leave it no option",
+        f"table {table.name!r}: {named or 'the general constraints'} leave it no option",
         f"TorchRec knows {', '.join(legal)} for it, ranks left: {num_ranks}",
         "allow more sharding types, kernels or ranks",
         runtime.unsummed_words(table),

@@ -113,16 +113,12 @@ def _typical(points: Sequence[designs.LookupPoint]) -> designs.LookupPoint:
     return replace(points[0], forward_s=float(np.exp(forward)), backward_s=float(np.exp(backward)))
 
 
-def _measure_steps(
-    points: Sequence[designs.StepPoint],
-    rank: int,
-    world_size: int,
-    settings: RunSettings,
-    pace: Pace,
-) -> list[designs.StepPoint]:
-    """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
-    cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
-    log = train_in_turns(cases, rank, world_size, settings, pace)
+def _measure_steps(points: Sequence[designs.StepPoint], *job: Any) -> list[designs.StepPoint]:
+    """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry.
+
+    ``job`` are the other arguments of :func:`train_in_turns`.
+    """
+    log = train_in_turns([RunCase(workload=p.workload, plan=p.plan) for p in points], *job)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)
