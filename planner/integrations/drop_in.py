@@ -203,10 +203,8 @@ def best_plan(job: Job) -> PlanningResult:
     if rates_by_torchrec(job.search.objective):
         counts = [job.theirs]
         if job.model.key_values:
-            refuse(
-                f"objective {job.search.objective!r} cannot rate key-value tables "
-                f"({[*job.model.key_values][:5]}); use objective 'iteration'"
-            )
+            names = [*job.model.key_values][:5]
+            refuse(said("unrated", objective=job.search.objective, names=names))
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
         work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
@@ -601,10 +599,8 @@ def load_for_model(path: Path, job: Job) -> Plan:
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
-        lines.append(
-            f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "
-            "by our count than the storage reservation and memory_headroom leave"
-        )
+        lacking = format_bytes(-fullest.headroom_bytes)
+        lines.append(said("overfull", fullest=fullest, lacking=lacking))
     for line in lines:
         logger.warning("the plan %s is used, although %s", path, line)
     return plan

@@ -137,11 +137,8 @@ def terms_of(
         kernel = settings.our_kernel(option.compute_kernel)
         kind = ShardingType(option.sharding_type)
     except ValueError:
-        refuse(
-            f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
-            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
-            f"{', '.join(ComputeKernel)}"
-        )
+        kernels = ", ".join(ComputeKernel)
+        refuse(settings.said("no cost model", table=table, option=option, kernels=kernels))
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
@@ -243,10 +240,8 @@ def _require_ssd(options: Sequence[ShardingOption], topology: torchrec_types.Top
         needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:
-            message = (
-                f"rank {rank} needs {format_bytes(needed[rank])} of SSD for its key_value tables "
-                f"and the topology gives it {format_bytes(device.storage.ssd)}; pass a Topology "
-                "with a larger ssd_cap, or allow other kernels"
-            )
+            sizes = map(format_bytes, (needed[rank], device.storage.ssd))
+            told = dict(zip(("needed", "given"), sizes, strict=True))
+            message = settings.said("full ssd", rank=rank, **told)
             kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
             raise settings.ShardPlannerError(message, kind)

@@ -196,10 +196,7 @@ class ShardplanProvider(DefaultPlannerProvider):
     def _hints_for(self, config: types.PlannerConfig) -> WorkloadHints:
         """The hints, with the pipeline of a configuration that is for this planner."""
         if config.planner_variant not in (types.PlannerVariant.UNSET, types.PlannerVariant.OSS):
-            refuse(
-                f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
-                "unset, or 'oss', to plan with shardplan"
-            )
+            refuse(said("another planner", variant=config.planner_variant.value))
         kind = config.pipeline_type
         if kind is not None and kind not in _PIPELINES:
             refuse(f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}")

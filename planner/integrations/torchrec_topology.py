@@ -61,10 +61,7 @@ def topology_from_torchrec(
     on_cpu = topology.compute_device == "cpu"
     caps = ddr if on_cpu else [float(d.storage.hbm) for d in topology.devices]
     if (least := min(caps)) <= 0:
-        message = (
-            f"rank {caps.index(least)} has {least:.0f} bytes of device memory after the storage "
-            "reservation; reserve less, reduce the batch, or use devices with more memory"
-        )
+        message = said("no memory", rank=caps.index(least), least=least)
         raise InfeasibleError(message, shortfall_bytes=-least)
     hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
     sized = base_system(base, topology)

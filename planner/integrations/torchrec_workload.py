@@ -284,10 +284,7 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     made = _called(factory, device="meta")
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
-        refuse(
-            f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
-            "ParameterConstraints by table name"
-        )
+        refuse(settings.said("built", factory=factory, kind=type(made).__name__))
     return model, constraints
 
 

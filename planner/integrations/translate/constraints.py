@@ -107,15 +107,12 @@ def _one_table(
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
-        words = torchrec_rules.unsummed_words(table)
-        refuse(
-            f"no sharding option is left: constraints ask for types {given.sharding_types} and "
-            f"kernels {given.compute_kernels}; its sharder offers "
-            f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
-            f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
-            f"{runs or 'nothing'}; widen the constraints, or change that"
-            + (f": {words}" if words else "")
-        )
+        told = {
+            "offers": _listed(offered_pairs(sharder, compute_device)),
+            "runs": runs or "nothing",
+        }
+        words = (settings.said("no option", given=given, table=table, **told),)
+        refuse(": ".join(filter(None, (*words, torchrec_rules.unsummed_words(table)))))
     ratio = _pinned_load_factor(entry, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
@@ -277,12 +274,9 @@ def search_limits(
     for given, entry in zip(constraints.tables, model.tables, strict=True):
         limit, rows = without_types(given, whole), entry.table.num_embeddings
         if limit is None:
-            problems.append(
-                f"table {given.pattern!r}: constraints and its sharder leave it "
-                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
-                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
-                "that, another local_world_size, or allow table_wise"
-            )
+            told = {"given": given, "types": [str(t) for t in given.sharding_types]}
+            told |= {"world_size": world_size, "group": group}
+            problems.append(settings.said("whole hosts", **told))
             continue
         if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
             gone = [ShardingType.COLUMN_WISE]

@@ -28,7 +28,13 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import NO_LIMIT, WORDS, data_type_of, fused_setting
+from planner.integrations.translate.settings import (
+    NO_LIMIT,
+    WORDS,
+    data_type_of,
+    fused_setting,
+    said,
+)
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
@@ -155,11 +161,8 @@ def features_of(
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
-        refuse(
-            f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
-            f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
-            "them smaller"
-        )
+        told = {"indices": max(indices), "batch_size": batch_size, "most": MOST_INDICES}
+        refuse(said("many indices", **told))
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
@@ -314,10 +317,7 @@ def optimizer_name(entry: TableSource) -> str:
         return _name_of(own())
     chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
-        refuse(
-            "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
-            f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
-        )
+        refuse(said("optimizer of a sharder", given=shown(chosen)))
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
@@ -353,10 +353,7 @@ def sources_of(
             children = reversed(list(owner.named_children()))
             stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
         elif configs is None:
-            yield (
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
+            yield said("unknown module", path=path, kind=type(owner).__name__)
         else:
             for name, parameter in parameters.items():
                 limit = given.get(name, NO_LIMIT)
@@ -405,11 +402,7 @@ def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
     parted = any(min(rank * block, rows) % size for rank in range(world_size))
     if not parted or buckets == 1 or buckets % world_size == 0 or rows % buckets:
         return []
-    return [
-        f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
-        f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
-        f"use a number of buckets that is a multiple of {world_size}"
-    ]
+    return [said("buckets", entry=entry, buckets=buckets, ranks=world_size)]
 
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
