@@ -107,12 +107,10 @@ def _one_table(
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
-        told = {
-            "offers": _listed(offered_pairs(sharder, compute_device)),
-            "runs": runs or "nothing",
-        }
-        words = (settings.said("no option", given=given, table=table, **told),)
-        refuse(": ".join(filter(None, (*words, torchrec_rules.unsummed_words(table)))))
+        offers = _listed(offered_pairs(sharder, compute_device))
+        told = {"given": given, "table": table, "offers": offers, "runs": runs or "nothing"}
+        words = settings.said("no option", **told), torchrec_rules.unsummed_words(table)
+        refuse(": ".join(filter(None, words)))
     ratio = _pinned_load_factor(entry, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
