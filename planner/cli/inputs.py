@@ -18,7 +18,7 @@ from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
 from planner.io.constraints import merged
-from planner.options.cuts import rank_batch
+from planner.options.enumeration import rank_batch
 from planner.options.table_limits import broken_constraints
 from planner.problem import NO_CONSTRAINTS, PlanningProblem
 from planner.profiling.readers import AbstractReader

@@ -12,9 +12,8 @@ from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
-from planner.options.cuts import ListingProgress
-from planner.options.enumeration import enumerate_options
-from planner.options.memory import refuse_hopeless
+from planner.options.enumeration import ListingProgress, enumerate_options
+from planner.options.table_limits import refuse_hopeless
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard

@@ -20,7 +20,7 @@ from planner.errors import (
     StoppedError,
     refuse,
 )
-from planner.options import cuts
+from planner.options import enumeration
 from planner.options.torchrec_rules import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
@@ -206,7 +206,7 @@ class SolvingRun:
 # TorchRec cannot run some plans, and under others it computes something else than the model does.
 # This depends on several tables of a module together, and the search does not know of it. If the
 # plan of the search is such a plan, the problem is searched again under narrower rules
-# (:mod:`planner.options.cuts`), and the best plan of these searches is the answer. The bound
+# (:mod:`planner.options.enumeration`), and the best plan of these searches is the answer. The bound
 # of the first search holds for it as well, because all these plans are also plans of the first
 # search.
 
@@ -275,7 +275,7 @@ def _searched_anew(
 
     Rules that are narrowed less are searched first.
     """
-    constraints, given = problem.constraints, cuts.rules_of(problem)
+    constraints, given = problem.constraints, enumeration.rules_of(problem)
     seen, waiting = {given}, deque([(first, given)])
     while waiting:
         found, rules = waiting.popleft()
@@ -295,7 +295,7 @@ def _searched_anew(
             waiting.append((result, narrower))
 
 
-def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
+def _narrower(found: PlanningResult, rules: enumeration.Rules) -> Iterator[enumeration.Rules]:
     """Rules that leave out what TorchRec does not run correctly in the plan found under ``rules``.
 
     If means are pooled wrongly, either no mean is cut by rows, or all tables of their modules are.
@@ -305,10 +305,9 @@ def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
     workload = found.problem.workload
     if pooling_problems(found.plan, workload):
         for by_rows in (False, True):
-            yield cuts.pooled_alike(workload, rules, by_rows=by_rows)
+            yield enumeration.pooled_alike(workload, rules, by_rows=by_rows)
     elif modules := width_problems(found.plan, workload):
-        yield cuts.uncut_columns(workload, rules, modules)
         widths = piece_widths(found.plan, workload)
-        for i in range(_WIDTHS):
-            each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
-            yield cuts.pieces_of_one_width(workload, rules, found.plan, each)
+        each = [{m: widths[m][min(i, len(widths[m]) - 1)] for m in modules} for i in range(_WIDTHS)]
+        for chosen in (dict.fromkeys(modules, 0), *each):
+            yield enumeration.pieces_of_one_width(workload, rules, found.plan, chosen)

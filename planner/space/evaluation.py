@@ -30,9 +30,8 @@ from costmodels.sharding import (
     place,
 )
 from planner.errors import refuse
-from planner.options.cuts import PLAIN_NAMES
-from planner.options.enumeration import Listing
-from planner.options.memory import drop_unfit, memory_coefficients
+from planner.options.enumeration import PLAIN_NAMES, Listing
+from planner.options.table_limits import drop_unfit, memory_coefficients
 from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s

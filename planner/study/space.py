@@ -24,8 +24,7 @@ from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.options.enumeration import enumerate_options
-from planner.options.memory import surely_crowded
-from planner.options.table_limits import CACHE_LOAD_FACTORS
+from planner.options.table_limits import CACHE_LOAD_FACTORS, surely_crowded
 from planner.problem import PlanningProblem, TableConstraint
 from planner.rules.group_rules import group_problem
 

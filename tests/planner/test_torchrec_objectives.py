@@ -25,8 +25,7 @@ from planner import api
 from planner import torchrec_terms as torchrec_space_module
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
-from planner.options.cuts import torchrec_widths
-from planner.options.enumeration import Listing, enumerate_options
+from planner.options.enumeration import Listing, enumerate_options, torchrec_widths
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.space.evaluation import SearchSpace
 from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space

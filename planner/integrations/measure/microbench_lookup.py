@@ -1,4 +1,4 @@
-"""Times FBGEMM's table-batched lookups, forward and backward, table by table."""
+"""Draws batches of indices, and times FBGEMM's table-batched lookups, table by table."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from costmodels.calibration.points import LookupPoint
+from costmodels.datatypes import IntArray
+from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
 _REPEATS = 3
@@ -133,3 +134,35 @@ def fused_tables(
     if cached:
         module.reset_cache_states()
     return module
+
+
+# ------------------ batches of indices
+
+
+class IndexSampler:
+    """Draws row ids from a law, which says whether hot rows are scattered or come first."""
+
+    def __init__(self, law: AbstractIndexDistribution, rng: np.random.Generator) -> None:
+        """Prepare the inverse distribution function over bins."""
+        rows, probability = law.frequency_bins()
+        mass = np.cumsum(rows * probability)
+        self._mass = mass / mass[-1]
+        self._starts = np.concatenate([[0.0], np.cumsum(rows)])
+        self._ids = rng.permutation(law.num_embeddings) if law.scattered else None
+        self._last = law.num_embeddings - 1
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """``count`` independent ids."""
+        bins = np.searchsorted(self._mass, rng.random(count), side="right")
+        bins = np.minimum(bins, len(self._mass) - 1)
+        start, end = self._starts[bins], self._starts[bins + 1]
+        ranks = (start + rng.random(count) * (end - start)).astype(np.int64)
+        ranks = np.minimum(ranks, self._last)
+        return ranks if self._ids is None else np.asarray(self._ids[ranks], dtype=np.int64)
+
+
+def bag_lengths(pooling_factor: float, num_bags: int, rng: np.random.Generator) -> IntArray:
+    """Indices per bag: constant if the mean is a whole number below 2, otherwise Poisson."""
+    if pooling_factor == 1.0:
+        return np.ones(num_bags, dtype=np.int64)
+    return rng.poisson(pooling_factor, num_bags).astype(np.int64)

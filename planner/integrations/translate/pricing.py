@@ -30,11 +30,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from torchrec.distributed.planner import storage_reservations
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
-from torchrec.distributed.planner.storage_reservations import (
-    FixedPercentageStorageReservation,
-    HeuristicalStorageReservation,
-)
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.types import CacheParams
 
@@ -52,7 +49,7 @@ from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.reading import TableSource
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting, said
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
@@ -136,10 +133,7 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        refuse(
-            f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
-            "ShardPlanner, or leave these tables out"
-        )
+        refuse(said("key values", what=what, names=[*found][:5]))
 
 
 def planned_as(
@@ -331,10 +325,10 @@ def default_reservation() -> StorageReservation:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return HeuristicalStorageReservation(percentage=MARGIN_RATIO)
+        return storage_reservations.HeuristicalStorageReservation(percentage=MARGIN_RATIO)
 
 
-class LeftToOurCount(FixedPercentageStorageReservation):
+class LeftToOurCount(storage_reservations.FixedPercentageStorageReservation):
     """Keeps nothing, because our ledger counts what is not a table; for users who chose none."""
 
     def __init__(self) -> None:

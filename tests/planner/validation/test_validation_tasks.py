@@ -15,7 +15,7 @@ from costmodels.sharding import ShardingType, check_plan
 from costmodels.system_models import cpu_models
 from planner import load_system
 from planner.errors import NoPlanFoundError
-from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
+from planner.integrations.measure.microbench_lookup import IndexSampler, bag_lengths
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
 from planner.validation.tasks import BLOCK_TASKS
