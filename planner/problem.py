@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.support.kinds import LIST, require_amount, require_kind
 
+CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
+"""Fields of constraints that limit what a table may have, each with all that there is."""
 PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 
 

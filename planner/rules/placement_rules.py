@@ -12,8 +12,8 @@ A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import (
     ComputeKernel,
-    Plan,
     Shard,
     ShardingOption,
     ShardingType,
@@ -31,9 +30,11 @@ from costmodels.sharding import (
     TablePlacement,
     place,
 )
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology, members, ranks_on_first_host
 from costmodels.workload import Table, Workload
+from planner.errors import InfeasibleError
 from planner.problem import (
+    CHOICES,
     Constraints,
     CountLimit,
     Level,
@@ -106,7 +107,7 @@ class MoveBudget:
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [_held(limit.start, t.name) for t in workload.tables]
+        self._held = [limit.start.placement(t.name).shards for t in workload.tables]
         self._known: dict[ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
@@ -151,15 +152,10 @@ class MoveBudget:
         new = rectangles(shards)
         cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
-        old, ranks = self._held[table]
-        np.subtract.at(missing.T, ranks, overlaps(new, old).T)
+        held = self._held[table]
+        ranks = np.array([s.rank for s in held], dtype=np.int64)
+        np.subtract.at(missing.T, ranks, overlaps(new, rectangles(held)).T)
         return missing * self._cell[table]
-
-
-def _held(plan: Plan, table: str) -> tuple[IntArray, IntArray]:
-    """(rectangles ``[N, 4]``, ranks ``[N]``) of a table's shards in a plan."""
-    shards = plan.placement(table).shards
-    return rectangles(shards), np.array([s.rank for s in shards], dtype=np.int64)
 
 
 # ------------------ words
@@ -174,12 +170,11 @@ _USUAL_COLUMNS = 4
 
 def general_words(constraints: Constraints) -> dict[str, str]:
     """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
-    found = {}
-    if set(constraints.sharding_types) != set(ShardingType):
-        found["sharding_types"] = f"all tables: {_of(constraints.sharding_types, ShardingType)}"
-    if set(constraints.kernels) != set(ComputeKernel):
-        found["kernels"] = f"all tables: {_of(constraints.kernels, ComputeKernel)}"
-    return found
+    return {
+        key: f"all tables: {_of(chosen, kinds)}"
+        for key, kinds in CHOICES.items()
+        if {*(chosen := getattr(constraints, key))} != {*kinds}
+    }
 
 
 def table_words(rule: TableConstraint) -> str:
@@ -355,6 +350,10 @@ class PlacementRules:
         pieces = np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size // step)
         return np.repeat(pieces, step)
 
+    def num_places(self, level: Level) -> int:
+        """The number of ranks, or of hosts."""
+        return self.world_size if level is Level.RANK else self.num_hosts
+
     def at(self, level: Level, counts: IntArray) -> IntArray:
         """Counts ``[..., W]`` as they are for ranks; for hosts summed over their ranks."""
         if level is Level.RANK:
@@ -383,23 +382,15 @@ class PlacementRules:
 
     def obstacle(self, table: int, option: ShardingOption) -> str | None:
         """A rule, in words, that an option breaks on all places; None if there is no such rule."""
-        pieces, local = option.num_pieces, self.local_world_size
         for cap in self.caps:
             if not cap.members[table]:
                 continue
-            places = self.world_size if cap.level is Level.RANK else self.num_hosts
-            if option.is_uniform:
-                alone = cap.distinct or cap.level is Level.RANK
-                needs = 1 if alone else local
-                crowded = cap.distinct and cap.most == 1 and cap.members.sum() > 1
-                if crowded or needs > cap.most:
-                    return cap.text
-            elif not cap.distinct:
-                blocks = option.spread is Spread.HOSTS
-                each = local if blocks and cap.level is Level.HOST else 1
-                where = self.num_hosts if blocks else places
-                if pieces > where * (cap.most // each):
-                    return cap.text
+            in_blocks = option.spread is Spread.HOSTS and cap.level is Level.HOST
+            block = self.local_world_size if in_blocks and not cap.distinct else 1
+            room = self.num_places(cap.level) * (cap.most - cap.most % block)
+            is_alone = cap.distinct and cap.most == 1 and cap.members.sum() > 1
+            if taken(cap, option, self) > room or (is_alone and option.is_uniform):
+                return cap.text
         for union in self.unions:
             if union.members[table] and not self._fits_union(union.level, option):
                 return union.text
@@ -561,7 +552,7 @@ def unmet_rules(
     for cap in rules.caps:
         members = (own for own, is_member in zip(options, cap.members, strict=True) if is_member)
         least = sum(min(taken(cap, option, rules) for option in own) for own in members)
-        places = rules.world_size if cap.level is Level.RANK else rules.num_hosts
+        places = rules.num_places(cap.level)
         if least > cap.most * places:
             what = "tables" if cap.distinct else "shards"
             lines.append(
@@ -579,10 +570,99 @@ def rule_names(rules: PlacementRules) -> tuple[str, ...]:
 
 def taken(cap: Cap, option: ShardingOption, rules: PlacementRules) -> int:
     """How much an option uses of a cap at least: places if tables count, otherwise shards."""
-    local = rules.local_world_size
     if option.is_uniform:
-        return rules.num_hosts if cap.distinct and cap.level is Level.HOST else rules.world_size
-    block = local if option.spread is Spread.HOSTS else 1
+        return rules.num_places(cap.level) if cap.distinct else rules.world_size
+    block = rules.local_world_size if option.spread is Spread.HOSTS else 1
     if cap.distinct:
         return block if cap.level is Level.RANK else 1
     return option.num_pieces * block
+
+
+# ------------------ groups
+#
+# The constraints of one group of ranks that share a copy of the tables.
+
+
+def group_constraints(
+    constraints: Constraints, group: Topology, *, between_hosts: bool | None = None
+) -> Constraints:
+    """The constraints as the plan of one group has to keep them, so that every group keeps them.
+
+    A shard on one place of the plan has a copy on the rank of that place in every group. A table
+    may therefore be on a place only if it may be on all of these ranks, and the memory of a place
+    is limited as that of the most limited of them. Where several groups share a host, its memory
+    and its number of shards are shared out equally.
+
+    Args:
+        constraints: rules on ranks and hosts of the whole job.
+        group: a system that :func:`group_topology` has made, or that of the whole job.
+        between_hosts: as in :func:`members`; None finds out from the number of ranks on a host.
+
+    Raises:
+        InfeasibleError: a table may be on no place, because some copy would break its rule.
+    """
+    whole = group.whole
+    if whole is None or whole.world_size == group.world_size:
+        return constraints
+    layouts = (False, True) if between_hosts is None else (between_hosts,)
+    found = (members(whole, group.world_size, between_hosts=b) for b in layouts)
+    groups = next(g for g in found if ranks_on_first_host(g, whole) == group.local_world_size)
+    hosts = groups[:, :: group.local_world_size] // whole.local_world_size
+    places = {Level.RANK: groups, Level.HOST: hosts}
+    sharing = whole.local_world_size // group.local_world_size
+    return replace(
+        constraints,
+        tables=tuple(_table_rule(rule, places) for rule in constraints.tables),
+        counts=tuple(_count_rule(rule, sharing) for rule in constraints.counts),
+        memory=tuple(_memory_rule(rule, places, sharing) for rule in constraints.memory),
+    )
+
+
+def group_problem(
+    problem: PlanningProblem, group_size: int, *, between_hosts: bool = False
+) -> PlanningProblem | None:
+    """The problem of one group: its system and its constraints; None as in :func:`group_topology`.
+
+    Raises:
+        InfeasibleError: as in :func:`group_constraints`.
+    """
+    group = group_topology(problem.topology, group_size, between_hosts=between_hosts)
+    if group is None:
+        return None
+    rules = group_constraints(problem.constraints, group, between_hosts=between_hosts)
+    return replace(problem, topology=group, constraints=rules)
+
+
+def _table_rule(rule: TableConstraint, places: Mapping[Level, IntArray]) -> TableConstraint:
+    """The rule with the places at which the ranks and hosts of all groups are allowed ones."""
+    kept = {Level.RANK: rule.ranks, Level.HOST: rule.hosts}
+    for level, allowed in kept.items():
+        if not allowed:
+            continue
+        copies = places[level]
+        kept[level] = tuple(np.flatnonzero(np.isin(copies, allowed).all(axis=0)).tolist())
+        if not kept[level]:
+            message = (
+                f"constraint {table_words(rule)}: each of {len(copies)} groups of "
+                f"{places[Level.RANK].shape[1]} ranks has a copy of every table, and no place has "
+                f"all of its copies on these {level.value}s; allow those of all copies"
+            )
+            raise InfeasibleError(message, shortfall_bytes=0.0)
+    return replace(rule, ranks=kept[Level.RANK], hosts=kept[Level.HOST])
+
+
+def _count_rule(rule: CountLimit, sharing: int) -> CountLimit:
+    """The rule for one of the groups that share a host; they have the same tables there."""
+    if rule.level is Level.RANK or not rule.counts_shards or sharing == 1:
+        return rule
+    if rule.most < sharing:
+        message = f"constraint max_shards_per_host {rule.most}: {sharing} groups share every host"
+        raise InfeasibleError(message, shortfall_bytes=0.0)
+    return replace(rule, most=rule.most // sharing)
+
+
+def _memory_rule(rule: MemoryLimit, places: Mapping[Level, IntArray], sharing: int) -> MemoryLimit:
+    """The rule at every place that has a copy on one of the rule's ranks or hosts."""
+    limited = np.flatnonzero(np.isin(places[rule.level], rule.places).any(axis=0)).tolist()
+    shared = sharing if rule.level is Level.HOST else 1
+    return replace(rule, most_bytes=rule.most_bytes / shared, places=tuple(limited) or rule.places)

@@ -27,7 +27,7 @@ from planner.options.enumeration import enumerate_options
 from planner.options.memory import surely_crowded
 from planner.options.table_limits import CACHE_LOAD_FACTORS
 from planner.problem import PlanningProblem, TableConstraint
-from planner.rules.group_rules import group_problem
+from planner.rules.placement_rules import group_problem
 
 Value = str | int | float | bool | None
 Load = Callable[[Mapping[str, Value]], PlanningProblem]

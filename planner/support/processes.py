@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import os
 import pickle
@@ -21,23 +20,6 @@ from multiprocessing.process import BaseProcess, current_process
 from typing import Any, Final, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
-
-# ------------------ collector
-#
-# Pauses the garbage collector while many objects are made, none of which are in a cycle.
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """A context without garbage collection; afterwards it is as before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
 
 # ------------------ lifeline
 #

@@ -23,16 +23,22 @@ from costmodels.topology import refuse_contradictions
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.constraints import CHOICES, constraints_of, table_constraint, unmatched
+from planner.io.constraints import constraints_of, table_constraint, unmatched
 from planner.io.documents import Document, as_yaml, override_all, read_yaml, yaml_items, yaml_text
 from planner.io.library import locate
 from planner.io.schemas import as_noun, collect, each, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
 from planner.io.workload import workload_schema as spec
 from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
-from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
+from planner.problem import (
+    CHOICES,
+    NO_CONSTRAINTS,
+    Constraints,
+    Level,
+    PlanningProblem,
+    TableConstraint,
+)
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
-from planner.support.processes import collector_paused
 from planner.support.text import counted
 
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
@@ -143,18 +149,16 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    with collector_paused():
-        is_list = path.suffix.lower() in LIST_ENDINGS
-        document = read_table_list(path) if is_list else read_yaml(path)
-        override_all(document, overrides)
-        listed = document.value.get("assumed")
-        if isinstance(listed, list):
-            given = [f"{key}." for key, _ in overrides]
-            keys = [(key, f"{key}.") for key in listed]
-            document.value["assumed"] = [
-                key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
-            ]
-        return workload_file_of(document)
+    document = (read_table_list if path.suffix.lower() in LIST_ENDINGS else read_yaml)(path)
+    override_all(document, overrides)
+    listed = document.value.get("assumed")
+    if isinstance(listed, list):
+        given = [f"{key}." for key, _ in overrides]
+        keys = [(key, f"{key}.") for key in listed]
+        document.value["assumed"] = [
+            key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
+        ]
+    return workload_file_of(document)
 
 
 def workload_json_schema() -> dict[str, Any]:
