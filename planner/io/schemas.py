@@ -220,6 +220,12 @@ def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:
     return pydantic.create_model(title, __base__=Loose, **kinds)
 
 
+def at(paths: str, default: Any = None) -> Any:
+    """A field that is at one of some paths of keys, such as ``batch.B``."""
+    keys = [pydantic.AliasPath(*path.split(".")) for path in paths.split()]
+    return Field(default=default, validation_alias=pydantic.AliasChoices(*keys))
+
+
 def validate(schema: type[M], document: Document) -> M:
     """The values of a document as a ``schema``.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import AliasChoices, AliasPath, Field
+from pydantic import Field
 
 from costmodels import sharding
 from costmodels.distribution.uniform import Uniform
@@ -44,12 +44,6 @@ Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
 BatchSize = Annotated[int, Field(ge=1, le=10**8)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
-
-
-def at(paths: str, default: Any = None) -> Any:
-    """A field that is at one of some paths of keys."""
-    keys = [AliasPath(*path.split(".")) for path in paths.split()]
-    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from costmodels.workload import Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.io.documents import Document, read_json
 from planner.io.importers import base
-from planner.io.schemas import Loose, PoolingFactor, each, present, row_schema, validate
+from planner.io.schemas import Loose, PoolingFactor, at, each, present, row_schema, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _DENSE: Final = "none, for the file holds lookups only"
@@ -101,13 +101,13 @@ class _Config(Loose):
     Es: base.Rows | list[base.Rows] | None = None
     D: base.Columns | list[base.Columns] | None = None
     Ds: base.Columns | list[base.Columns] | None = None
-    B: base.BatchSize | None = base.at("batch_params.B")
-    Bs: list[base.BatchSize] | None = base.at("batch_params.Bs")
-    batch_spread: Any = base.at("batch_params.sigma_B")
-    batch_ranks: Any = base.at("batch_params.vbe_num_ranks")
-    L: PoolingFactor | None = base.at("pooling_params.L")
-    Ls: list[PoolingFactor] | None = base.at("pooling_params.Ls")
-    pooling_spread: Any = base.at("pooling_params.sigma_L")
+    B: base.BatchSize | None = at("batch_params.B")
+    Bs: list[base.BatchSize] | None = at("batch_params.Bs")
+    batch_spread: Any = at("batch_params.sigma_B")
+    batch_ranks: Any = at("batch_params.vbe_num_ranks")
+    L: PoolingFactor | None = at("pooling_params.L")
+    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
+    pooling_spread: Any = at("pooling_params.sigma_L")
     indices_params: _Law | None = None
     indices_params_list: list[_Law] | None = None
     embedding_specs: list[Annotated[tuple[base.Rows, base.Columns], Field(strict=False)]] | None = (
