@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import functools
 import io
 import itertools
 import json
@@ -179,16 +180,7 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     where = f"{source}:{mark.line + 1}" if mark is not None else source
     if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
         return f"{where}: {_TOO_DEEP}"
-    hints = {
-        "unexpected end of stream": "quotes are not closed",
-        "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
-        "tab character": "indent with spaces, not tabs",
-        "expected node content": "a value is missing, or a bracket is not closed",
-        "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
-        "expected ',' or": "a bracket is not closed, or a comma is missing",
-        "expected": "check the indentation of this line and the one before",
-        "characters are not allowed": "the file holds control characters; is it a text file?",
-    }
+    hints = read_words("errors")["hints"]
     hint = next((text for key, text in hints.items() if key in problem), "see the line named")
     return f"{where}: not valid YAML: {problem}; {hint}"
 
@@ -372,6 +364,7 @@ def as_yaml(path: Path, text: str) -> Document:
     return Document(path, value, lines)
 
 
+@functools.cache
 def read_words(name: str) -> Any:
     """What other programs call their keys and values: a file of ``configs/imports``."""
     return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value

@@ -31,7 +31,7 @@ from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import FILE_KINDS, Document, Keys, refuse_other_kind, show
+from planner.io.documents import FILE_KINDS, Document, Keys, read_words, refuse_other_kind, show
 
 _SOURCED: Final = re.compile(
     r"\s*(?P<value>[^()]+?)\s*"
@@ -154,28 +154,6 @@ _LONGEST_RULE: Final = 400
 _MOST_PROBLEMS: Final = 100
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 """The entry of a field in a docstring."""
-
-_RULES: Final = {
-    "int_type": "must be a whole number, without quotes, point or exponent",
-    "int_parsing": "must be a whole number",
-    "float_type": "must be a number, without quotes",
-    "bool_type": "must be true or false",
-    "string_type": "must be text; put quotes around it",
-    "list_type": "must be a list, such as [a, b]",
-    "dict_type": "must hold keys and values",
-    "model_type": "must hold keys and values",
-    "model_attributes_type": "must hold keys and values",
-    "finite_number": "must be finite",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "too_short": "must have at least {min_length} entries, got {actual_length}",
-    "too_long": "must have at most {max_length} entries, got {actual_length}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_pattern_mismatch": "must match {pattern}",
-}
 
 
 def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -344,8 +322,8 @@ def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:
         listed = context.get("expected", context.get("expected_tags"))
         known = [word.strip("'") for word in listed.replace(" or ", ", ").split(", ")]
         return f"must be one of {', '.join(known)}; {nearest(str(value), known)}".strip("; ")
-    if kind in _RULES:
-        return _RULES[kind].format(**context)
+    if written := read_words("errors")["rules"].get(kind):
+        return str(written.format(**context))
     told = str(item["msg"]).removeprefix("Value error, ")
     return told.replace("could not convert string to float:", "must be a number, got")
 
