@@ -20,7 +20,7 @@ from costmodels import sharding
 from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document
+from planner.io.documents import Document, read_words
 from planner.io.plan.plan_file import (
     ParameterSchema,
     entries_of,
@@ -187,13 +187,6 @@ def imported_plan_text(imported: Imported) -> str:
 
 Shape = tuple[int, int]
 
-_ASSUMED: Final = {
-    "tables": "one feature per table with 1 index per sample, fp32, sum pooling, uniform indices; "
-    "a plan says none of it",
-    "training.optimizer": "a plan does not name it",
-    "dense": "none, for a plan does not hold the dense part",
-}
-
 
 def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) -> Imported:
     """The workload that a TorchRec plan was made for, as far as the plan says it.
@@ -219,7 +212,8 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
     refuse_any(problems)
-    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), dict(_ASSUMED))
+    assumed = dict(read_words("torchrec_plan")["assumed"])
+    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), assumed)
     if batch is None:
         read.assume("training.batch_size_per_rank", f"{DEFAULT_BATCH}; a plan does not say it")
     values = {

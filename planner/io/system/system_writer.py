@@ -31,7 +31,7 @@ from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import as_yaml, read_text, yaml_text
+from planner.io.documents import as_yaml, read_text, read_words, yaml_text
 from planner.io.library import configs_folder, locate, read_template
 from planner.io.schemas import made, validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
@@ -49,17 +49,6 @@ _EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.F
 these that was measured."""
 
 
-_NUMBERS: Final = (
-    ("device", "hbm_capacity", "hbm_capacity_bytes", ".2f", ""),
-    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", ".5g",
-     "large copies and additions on "),
-    ("device", "num_multiprocessors", "num_multiprocessors", ".0f", ""),
-    ("device", "kernel_latency", "kernel_latency_s", ".3f", "one tiny kernel to the next on "),
-    ("host", "device_link_bandwidth", "host_link_bytes_per_s", ".2f", "large pinned copies on "),
-    ("links.host", "latency", "exchange_latency_s", ".2f", "smallest all-to-all on "),
-    ("links.host", "bandwidth", "exchange_bytes_per_s", ".2f", "largest all-to-all on "),
-)  # fmt: skip
-"""Section and key of a system file, the measured rate, its digits, and how it was measured."""
 _UNITS: Final = {"_per_s": (GB, " GB/s"), "_bytes": (GIB, " GiB"), "_s": (US, " us"), "": (1, "")}
 """The unit in which a rate is written, by the end of its name."""
 _SETTLED: Final = 0.5
@@ -312,15 +301,10 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
 
 def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
-    said = {
-        "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
-        "rates of matrix products": rates.products_flops or None,
-        "time of a kernel": rates.kernel_latency_s,
-        "link to the host": rates.host_link_bytes_per_s,
-        "calls of the host": calls,
-        "lookups": lookups,
-        "collectives (they need two ranks)": rates.exchange_bytes_per_s,
-    }
+    numbers = read_words("rows")["numbers"]
+    said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
+    said["rates of matrix products"] = rates.products_flops or None
+    said |= {"calls of the host": calls, "lookups": lookups}
     return tuple(what for what, value in said.items() if value is None)
 
 
@@ -361,10 +345,11 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
 def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
-    for section, key, field, form, how in _NUMBERS:
-        size, unit = next(unit for end, unit in _UNITS.items() if field.endswith(end))
-        if value := getattr(rates, field):
-            found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
+    for row in read_words("rows")["numbers"]:
+        size, unit = next(unit for end, unit in _UNITS.items() if row["rate"].endswith(end))
+        if value := getattr(rates, row["rate"]):
+            text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
+            found[row["section"]][row["key"]] = text
     found["device"] |= _products(base, rates, machine)
     found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
     links = {"host": found.pop("links.host")}
