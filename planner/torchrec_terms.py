@@ -36,22 +36,12 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
+from costmodels import sharding
 from costmodels import torchrec_estimates as estimates
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.memory import by_host
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
-from costmodels.sharding import (
-    BY_HOSTS,
-    ON_RANKS,
-    SPREAD,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    row_blocks,
-)
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -75,7 +65,9 @@ most of all, so that the largest sum is the sum of the largest, and one column i
 COMMS: Final = TIMES + 3
 """The first column of the other exchanges: forward and backward of each module and type."""
 
-_KINDS: Final = tuple(t for t in ShardingType if SPREAD[t] is not Spread.UNIFORM)
+_KINDS: Final = tuple(
+    t for t in sharding.ShardingType if sharding.SPREAD[t] is not sharding.Spread.UNIFORM
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,37 +162,37 @@ class TorchrecPipeline(CostPipeline):
         return by_host(work[..., DDR], self.topology)
 
     @property
-    def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
+    def alike_types(self) -> tuple[tuple[sharding.ShardingType, ...], ...]:
         """Groups of types that TorchRec prices alike for the same shards.
 
         On hosts of one rank, TorchRec prices ``table_row_wise`` unlike a whole table on that rank.
         """
-        hosts = BY_HOSTS[::-1]
+        hosts = sharding.BY_HOSTS[::-1]
         is_one_host = self.topology.num_hosts == 1
-        return ON_RANKS, (ShardingType.ROW_WISE, *hosts) if is_one_host else hosts
+        return sharding.ON_RANKS, (sharding.ShardingType.ROW_WISE, *hosts) if is_one_host else hosts
 
-    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+    def options_work(self, options: Sequence[sharding.ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed."""
         return [OptionWork.of(self._option_work(option)) for option in options]
 
-    def _option_work(self, option: ShardingOption) -> FloatArray:
+    def _option_work(self, option: sharding.ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         table, spread = self._tables[option.table], option.spread
         rows, widths = table.num_embeddings, option.column_widths
-        if spread is Spread.UNIFORM:
+        if spread is sharding.Spread.UNIFORM:
             widths = (table.embedding_dim,)
         ranks, hosts = self.topology.world_size, self.topology.local_world_size
-        parts = {Spread.UNIFORM: ranks, Spread.HOSTS: hosts}.get(spread, 1)
+        parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: hosts}.get(spread, 1)
         sizes = [rows] * parts
-        if option.sharding_type is not ShardingType.DATA_PARALLEL:
-            sizes = [size for _, size in row_blocks(rows, parts)]
+        if option.sharding_type is not sharding.ShardingType.DATA_PARALLEL:
+            sizes = [size for _, size in sharding.row_blocks(rows, parts)]
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
-        if spread is Spread.HOSTS:
+        if spread is sharding.Spread.HOSTS:
             return work
-        return np.asarray(work[0] if spread is Spread.UNIFORM else work[:, 0])
+        return np.asarray(work[0] if spread is sharding.Spread.UNIFORM else work[:, 0])
 
-    def torchrec_work(self, plan: Plan) -> FloatArray:
+    def torchrec_work(self, plan: sharding.Plan) -> FloatArray:
         """Work of a plan in TorchRec's estimates, as searches see it, ``[W, num_features]``.
 
         :meth:`plan_work` counts in this package's own columns, which reports use.
@@ -211,7 +203,9 @@ class TorchrecPipeline(CostPipeline):
                 work[shard.rank] += self._row(placed, shard.num_rows, shard.num_cols)
         return work
 
-    def _row(self, option: ShardingOption | TablePlacement, rows: int, width: int) -> FloatArray:
+    def _row(
+        self, option: sharding.ShardingOption | sharding.TablePlacement, rows: int, width: int
+    ) -> FloatArray:
         table, kind, kernel = self._tables[option.table], option.sharding_type, option.kernel
         of = self.torchrec_tables[option.table], self.machine, kind, kernel
         factor = option.cache_load_factor_ratio
@@ -226,7 +220,7 @@ class TorchrecPipeline(CostPipeline):
             row[TIMES] = perf.total_s
             return row
         row[FORWARD], row[BACKWARD] = perf.fwd_compute_s, perf.bwd_compute_s
-        if SPREAD[kind] is Spread.UNIFORM:
+        if sharding.SPREAD[kind] is sharding.Spread.UNIFORM:
             row[UNIFORM_COMMS] = perf.fwd_comms_s + perf.bwd_comms_s
             return row
         group = self._modules[table.module] * len(_KINDS) + _KINDS.index(kind)
@@ -247,7 +241,6 @@ _SHARES: Final = (0.0, 0.1, 1.0, 10.0)
 seconds of all shards at price 0."""
 _CLOSE: Final = 1.003
 """A quick plan is good enough if its value is at most this many times the bound."""
-_STEPS: Final = 40
 _ROUNDING: Final = 1e-9
 
 
@@ -363,29 +356,22 @@ class _Pruning:
         ``L`` is concave. It rises with the price as long as the cheapest options take more bytes
         than there are, and falls from there on, so that bisection finds the price.
         """
-        bytes_ = self._bytes
+        from scipy.optimize import bisect  # which takes long to load
 
-        def overfull(rows: IntArray) -> bool:
-            return float(bytes_[rows].sum()) > self._room
+        def lacking(rows: IntArray) -> float:
+            return float(self._bytes[rows].sum()) - self._room
 
-        if overfull(self._space.least_options(np.where(self._fits, bytes_, np.inf))):
+        if lacking(self._space.least_options(np.where(self._fits, self._bytes, np.inf))) > 0:
             return None
-        if not overfull(self._cheapest(0.0)):
+        if lacking(self._cheapest(0.0)) <= 0:
             return 0.0
-        low = high = self._bound(0.0) / self._room
-        while overfull(self._cheapest(high)):
-            low, high = high, 4.0 * high
-        if low == high:
-            low = 0.0
-        for _ in range(_STEPS):
-            middle = math.sqrt(low * high) if low > 0 else high / 8
-            if overfull(self._cheapest(middle)):
-                low = middle
-            else:
-                high = middle
-            if high < low * (1 + _ROUNDING):
-                break
-        return high
+        high = self._bound(0.0) / self._room
+        while lacking(self._cheapest(high)) > 0:
+            high *= 4.0
+        step = _ROUNDING * high
+        return step + float(
+            bisect(lambda price: lacking(self._cheapest(price)), 0.0, high, xtol=step)
+        )
 
     def _quick_plan(self, price: float) -> _Quick | None:
         """The best of some plans that are quick to make; None if none fits."""

@@ -19,17 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from costmodels import units
+from costmodels import sharding, units
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import (
-    ComputeKernel,
-    Shard,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    place,
-)
 from costmodels.topology import Topology, group_topology, members, ranks_on_first_host
 from costmodels.workload import Table, Workload
 from planner.errors import InfeasibleError
@@ -61,7 +52,7 @@ def cell_bytes(table: Table, workload: Workload) -> float:
     return workload.trained_row_bytes(table) / table.embedding_dim
 
 
-def rectangles(shards: Sequence[Shard]) -> IntArray:
+def rectangles(shards: Sequence[sharding.Shard]) -> IntArray:
     """``[N, 4]`` of each shard: first row, row after the last, first column, column after it."""
     cells = [
         (s.row_offset, s.row_offset + s.num_rows, s.col_offset, s.col_offset + s.num_cols)
@@ -78,7 +69,10 @@ def overlaps(a: IntArray, b: IntArray) -> FloatArray:
 
 
 def received_bytes(
-    before: TablePlacement, after: TablePlacement, table: Table, workload: Workload
+    before: sharding.TablePlacement,
+    after: sharding.TablePlacement,
+    table: Table,
+    workload: Workload,
 ) -> float:
     """Bytes of weights and optimizer state that all ranks receive when one table is placed anew.
 
@@ -108,10 +102,10 @@ class MoveBudget:
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
         self._held = [limit.start.placement(t.name).shards for t in workload.tables]
-        self._known: dict[ShardingOption, FloatArray] = {}
+        self._known: dict[sharding.ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
-    def piece_bytes(self, option: ShardingOption) -> FloatArray:
+    def piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         """Bytes that ranks receive for each piece of an option on each place.
 
         ``[pieces, W]`` for spread ranks, ``[pieces, H]`` for hosts, and ``[1]`` for uniform.
@@ -120,7 +114,7 @@ class MoveBudget:
             self._known[option] = self._piece_bytes(option)
         return self._known[option]
 
-    def table_bytes(self, option: ShardingOption, places: tuple[int, ...]) -> float:
+    def table_bytes(self, option: sharding.ShardingOption, places: tuple[int, ...]) -> float:
         """Bytes that all ranks together receive for one placed table."""
         received = self.piece_bytes(option)
         if option.is_uniform:
@@ -132,22 +126,24 @@ class MoveBudget:
         few = (moved_bytes > MOVED_BYTES).sum(axis=-1) <= self.max_tables
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
-    def _piece_bytes(self, option: ShardingOption) -> FloatArray:
+    def _piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         table = self._table_of[option.table]
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
         where = (0,) * option.num_pieces
-        shards = place(option, rows, where, world_size=world, local_world_size=local).shards
+        shards = sharding.place(
+            option, rows, where, world_size=world, local_world_size=local
+        ).shards
         missing = self._missing(table, shards)
         if option.is_uniform:
             ranks = np.array([s.rank for s in shards])
             return np.asarray(missing[np.arange(len(shards)), ranks].sum(keepdims=True))
-        if option.spread is Spread.RANKS:
+        if option.spread is sharding.Spread.RANKS:
             return missing
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
         return np.asarray(np.einsum("pihi->ph", blocks))
 
-    def _missing(self, table: int, shards: Sequence[Shard]) -> FloatArray:
+    def _missing(self, table: int, shards: Sequence[sharding.Shard]) -> FloatArray:
         """``[shards, W]`` bytes that each rank would receive to hold each shard."""
         new = rectangles(shards)
         cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
@@ -180,8 +176,8 @@ def general_words(constraints: Constraints) -> dict[str, str]:
 def table_words(rule: TableConstraint) -> str:
     """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
     told = (
-        rule.sharding_types and _of(rule.sharding_types, ShardingType),
-        rule.kernels and _of(rule.kernels, ComputeKernel),
+        rule.sharding_types and _of(rule.sharding_types, sharding.ShardingType),
+        rule.kernels and _of(rule.kernels, sharding.ComputeKernel),
         ", ".join(f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs),
         rule.ranks and f"ranks {_listed(rule.ranks)}",
         rule.hosts and f"hosts {_listed(rule.hosts)}",
@@ -259,10 +255,10 @@ def _listed(places: Sequence[int]) -> str:
 #
 # A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
 
-Placed = tuple[ShardingOption, tuple[int, ...]]
+Placed = tuple[sharding.ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""
 
-Relocation = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
+Relocation = Sequence[tuple[int, sharding.ShardingOption, tuple[int, ...]]]
 """Tables with their new options and places."""
 
 
@@ -342,11 +338,11 @@ class PlacementRules:
             groups.append(np.logical_or.reduce([union.members, *met]))
         return [g for g in groups if g.sum() > 1]
 
-    def table_counts(self, spread: Spread, places: Sequence[int]) -> IntArray:
+    def table_counts(self, spread: sharding.Spread, places: Sequence[int]) -> IntArray:
         """``[W]`` how many shards of one placed table each rank has."""
-        if spread is Spread.UNIFORM:
+        if spread is sharding.Spread.UNIFORM:
             return np.ones(self.world_size, dtype=np.int64)
-        step = self.local_world_size if spread is Spread.HOSTS else 1
+        step = self.local_world_size if spread is sharding.Spread.HOSTS else 1
         pieces = np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size // step)
         return np.repeat(pieces, step)
 
@@ -372,7 +368,7 @@ class PlacementRules:
         over = (rule.text for rule in self.every if self._excess_of(rule, counts).item() > 0)
         return tuple(over)
 
-    def possible(self, table: int, option: ShardingOption) -> bool:
+    def possible(self, table: int, option: sharding.ShardingOption) -> bool:
         """Whether an option of a table can be part of a plan that keeps the rules.
 
         It is False as well where a rule would put several column pieces on one rank, because the
@@ -380,12 +376,12 @@ class PlacementRules:
         """
         return self.obstacle(table, option) is None
 
-    def obstacle(self, table: int, option: ShardingOption) -> str | None:
+    def obstacle(self, table: int, option: sharding.ShardingOption) -> str | None:
         """A rule, in words, that an option breaks on all places; None if there is no such rule."""
         for cap in self.caps:
             if not cap.members[table]:
                 continue
-            in_blocks = option.spread is Spread.HOSTS and cap.level is Level.HOST
+            in_blocks = option.spread is sharding.Spread.HOSTS and cap.level is Level.HOST
             block = self.local_world_size if in_blocks and not cap.distinct else 1
             room = self.num_places(cap.level) * (cap.most - cap.most % block)
             is_alone = cap.distinct and cap.most == 1 and cap.members.sum() > 1
@@ -410,12 +406,12 @@ class PlacementRules:
         used = inside.sum(axis=-2) > 0
         return np.asarray(np.maximum(used.sum(axis=-1) - 1, 0))
 
-    def _fits_union(self, level: Level, option: ShardingOption) -> bool:
+    def _fits_union(self, level: Level, option: sharding.ShardingOption) -> bool:
         if level is Level.HOST:
             return not option.is_uniform or self.num_hosts == 1
         if option.is_uniform:
             return self.world_size == 1
-        one_rank = option.spread is Spread.RANKS or self.local_world_size == 1
+        one_rank = option.spread is sharding.Spread.RANKS or self.local_world_size == 1
         return one_rank and not (option.num_pieces > 1 and option.keeps_pieces_apart)
 
 
@@ -485,7 +481,7 @@ class Usage:
             self.put(table, item)
         return kept
 
-    def free_for(self, table: int, spread: Spread, taken: Sequence[int] = ()) -> BoolArray:
+    def free_for(self, table: int, spread: sharding.Spread, taken: Sequence[int] = ()) -> BoolArray:
         """``[W]`` ranks (or hosts) that may take one more piece; the limit on moves is ignored.
 
         A piece on a host is a shard on each of its ranks.
@@ -497,7 +493,9 @@ class Usage:
         """
         before = self.counts[table].copy()
         self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
-        free = self._free_hosts(table) if spread is Spread.HOSTS else self._free_ranks(table)
+        free = (
+            self._free_hosts(table) if spread is sharding.Spread.HOSTS else self._free_ranks(table)
+        )
         self.hold(table, before)
         return free
 
@@ -540,7 +538,7 @@ def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:
 
 
 def unmet_rules(
-    rules: PlacementRules, options: Sequence[Sequence[ShardingOption]]
+    rules: PlacementRules, options: Sequence[Sequence[sharding.ShardingOption]]
 ) -> tuple[str, ...]:
     """One line for each limit that tables exceed even with their smallest options.
 
@@ -568,11 +566,11 @@ def rule_names(rules: PlacementRules) -> tuple[str, ...]:
     return (*(cap.text for cap in rules.caps), *(union.text for union in rules.unions), *moves)
 
 
-def taken(cap: Cap, option: ShardingOption, rules: PlacementRules) -> int:
+def taken(cap: Cap, option: sharding.ShardingOption, rules: PlacementRules) -> int:
     """How much an option uses of a cap at least: places if tables count, otherwise shards."""
     if option.is_uniform:
         return rules.num_places(cap.level) if cap.distinct else rules.world_size
-    block = rules.local_world_size if option.spread is Spread.HOSTS else 1
+    block = rules.local_world_size if option.spread is sharding.Spread.HOSTS else 1
     if cap.distinct:
         return block if cap.level is Level.RANK else 1
     return option.num_pieces * block

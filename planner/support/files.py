@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from planner.errors import reading, refuse
@@ -216,7 +216,7 @@ def write_files(
 # Reads a file once per version: what was read is kept until the file changes.
 
 _Content = TypeVar("_Content")
-_Read = Callable[[Path], _Content]
+_Read = Callable[[Any], _Content]
 
 
 def once_per_version(*, num_kept: int) -> Callable[[_Read[_Content]], _Read[_Content]]:
@@ -231,14 +231,14 @@ def once_per_version(*, num_kept: int) -> Callable[[_Read[_Content]], _Read[_Con
 
     def decorate(read: _Read[_Content]) -> _Read[_Content]:
         @lru_cache(maxsize=num_kept)
-        def read_version(path: Path, *version: int) -> _Content:
+        def read_version(path: str | Path, *version: int) -> _Content:
             del version
             return read(path)
 
         @wraps(read)
-        def kept(path: Path) -> _Content:
+        def kept(path: str | Path) -> _Content:
             try:
-                stat = path.stat()
+                stat = Path(path).stat()
             except (OSError, ValueError):
                 return read(path)
             return read_version(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)

@@ -21,13 +21,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
-from planner.io.plan.plan_file import (
-    ParameterSchema,
-    entries_of,
-    plan_to_json,
-    read_plan_schema,
-    shards_of,
-)
+from planner.io.plan import plan_file
 from planner.io.schemas import collect, made
 from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
@@ -173,7 +167,7 @@ def imported_plan_text(imported: Imported) -> str:
         refuse(f"{imported.source} says nothing of where tables are; leave --plan out")
     local = imported.local_world_size or imported.world_size or 1
     values: dict[str, Any] = {
-        "plan": plan_to_json(imported.plan, imported.workload, local),
+        "plan": plan_file.plan_to_json(imported.plan, imported.workload, local),
         "workload": imported.workload.name,
         "world_size": imported.world_size,
         "local_world_size": local,
@@ -201,10 +195,10 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
             not cover their table, or there are shapes for tables that are not in the plan.
     """
     given = dict(shapes or {})
-    schema = read_plan_schema(path)
+    schema = plan_file.read_plan_schema(path)
     problems: list[str] = []
     tables: list[Table] = []
-    for (module, _), name, entry, _ in entries_of(schema):
+    for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
         table = collect(problems, f"{path}", build)
         tables += [table] if table is not None else []
@@ -224,7 +218,7 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     return read.imported(f"the TorchRec plan {path.name}", values, law_is_known=False)
 
 
-def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
+def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shape | None) -> Table:
     """One table; shards with holes are refused, because the shape read from them would be wrong."""
     shape, placement = given, None
     if entry.shards:
@@ -233,7 +227,7 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
             table=name,
             sharding_type=entry.sharding_type,
             kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
-            shards=shards_of(entry),
+            shards=plan_file.shards_of(entry),
         )
         cells = placement.cells
         ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols

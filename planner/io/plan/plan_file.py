@@ -20,18 +20,7 @@ from costmodels import sharding
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.io import documents
-from planner.io.schemas import (
-    Loose,
-    Ratio,
-    at,
-    collect,
-    noun_of,
-    row_schema,
-    schema_of,
-    shortened,
-    validate,
-)
+from planner.io import documents, schemas
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
@@ -44,7 +33,7 @@ Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
 
 
-class ShardSchema(Loose):
+class ShardSchema(schemas.Loose):
     """One shard of one table: ``[row, column]`` where it begins and how large it is."""
 
     shard_offsets: Offsets
@@ -52,7 +41,7 @@ class ShardSchema(Loose):
     placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
 
 
-class ParameterSchema(Loose):
+class ParameterSchema(schemas.Loose):
     """One table. TorchRec writes no shards for replicated tables, and no load factor.
 
     Some tools write the load factor as it stands in TorchRec's cache parameters.
@@ -62,7 +51,9 @@ class ParameterSchema(Loose):
     compute_kernel: Annotated[sharding.ComputeKernel, Field(strict=False)]
     ranks: list[Count] | None = None
     shards: list[ShardSchema] | None = None
-    cache_load_factor: Ratio | None = at("cache_load_factor cache_params.load_factor")
+    cache_load_factor: schemas.Ratio | None = schemas.at(
+        "cache_load_factor cache_params.load_factor"
+    )
 
     @property
     def cache_ratio(self) -> float | None:
@@ -106,11 +97,13 @@ class SavedPlan:
 
 
 # How the search went, and all ranks of a job whose plan is for one group.
-SolverSchema: Any = row_schema("SolverSchema", objective=str, torchrec_defaults=(bool, False))
-WholeSchema: Any = row_schema("WholeSchema", world_size=Size, local_world_size=Size)
+SolverSchema: Any = schemas.row_schema(
+    "SolverSchema", objective=str, torchrec_defaults=(bool, False)
+)
+WholeSchema: Any = schemas.row_schema("WholeSchema", world_size=Size, local_world_size=Size)
 
 
-class _PlanKeys(Loose):
+class _PlanKeys(schemas.Loose):
     """The whole file; only ``plan`` is needed, which is what TorchRec itself writes.
 
     A file of ours has more keys, which nothing reads.
@@ -128,7 +121,7 @@ class _PlanKeys(Loose):
 
 
 _READ: Final = ("objective", "torchrec_defaults", "num_scenarios", "warnings")
-PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ)
+PlanSchema: Any = schemas.schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ)
 
 
 def shards_of(entry: ParameterSchema) -> tuple[sharding.Shard, ...]:
@@ -254,14 +247,14 @@ def read_plan_schema(path: Path) -> PlanSchema:
     Raises:
         InvalidInputError: the file is not well formed, or not a plan.
     """
-    return validate(PlanSchema, _document(path, _read(path)))
+    return schemas.validate(PlanSchema, _document(path, _read(path)))
 
 
 def _saved(
     document: documents.Document, workload: Workload | None, topology: Topology | None
 ) -> SavedPlan:
     path = document.path
-    schema = validate(PlanSchema, document)
+    schema = schemas.validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
         refuse(
             f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
@@ -273,14 +266,14 @@ def _saved(
     for keys, name, entry, table in entries_of(schema, workload):
         where = f"{path}: {documents.dotted(('plan', *keys))}"
         build = partial(_placement, name, entry, table, world, local)
-        placements.append(collect(problems, where, build))
+        placements.append(schemas.collect(problems, where, build))
         bare += entry.cache_ratio is not None and entry.cache_load_factor is None
-    refuse_any(shortened(problems, path, _MOST_LINES))
+    refuse_any(schemas.shortened(problems, path, _MOST_LINES))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     plan = sharding.Plan(placements=tuple(filter(None, placements)))
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
-    return noun_of(
+    return schemas.noun_of(
         SavedPlan,
         schema,
         plan=plan,
@@ -414,8 +407,8 @@ def _check(
             problems.append(f"{where}: {extent} in the plan, {shape} in the workload")
         else:
             alone, one = replace(workload, tables=(table,)), sharding.Plan(placements=(placement,))
-            collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
-    refuse_any(shortened(problems, path, _MOST_LINES))
+            schemas.collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
+    refuse_any(schemas.shortened(problems, path, _MOST_LINES))
 
 
 def _extent_text(placement: sharding.TablePlacement) -> str:

@@ -1,11 +1,13 @@
 """System files: their keys, files that start from another one (``base: h100_sxm``), and sizes.
 
-A number is written with its unit and where it comes from.
+A number is written with its unit and where it comes from. A system can name a calibration of CPU
+ranks, which is JSON.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -14,13 +16,14 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from costmodels import units
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, STATES, fabric_link
+from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topology, with_host_factor
 from costmodels.workload import DataType
@@ -29,7 +32,10 @@ from planner.io import schemas
 from planner.io.documents import Document, Keys, as_yaml, override_all, read_text
 from planner.io.library import is_file, locate, names
 from planner.io.system.collective_curves import load_curves
-from planner.io.system.measured_files import load_constants
+from planner.support.files import once_per_version, write_text_atomic
+
+if TYPE_CHECKING:
+    from costmodels.calibration.fitting import Calibration
 
 Capacity: Any = schemas.quantity("bytes", "80 GiB", low=1.0)
 Size: Any = schemas.quantity("bytes", "32 B")
@@ -594,3 +600,51 @@ def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
     inner = dict(value) if isinstance(value, schemas.Strict | dict) else {}
     for key, item in inner.items():
         yield from _provenance(item, f"{name}.{key}".lstrip("."))
+
+
+# ------------------------------------------------------------------ calibrations of CPU ranks
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Calibration]:
+    """Made when a calibration is read: most commands read none, and it takes milliseconds."""
+    from costmodels.calibration.fitting import Calibration
+
+    return TypeAdapter(Calibration)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write the constants, the errors of the fit, and doubtful points."""
+    write_text_atomic(path, _adapter().dump_json(calibration, indent=1).decode() + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration that :func:`write_calibration` has written.
+
+    Raises:
+        InvalidInputError: there is no such file, or it is not a calibration.
+    """
+    try:
+        return _adapter().validate_json(Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = " ".join(map(str, [*first["loc"], first["msg"]]))
+        refuse(f"{path} is not a calibration: {where}; write it anew by 'shardplan calibrate'")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        refuse(f"cannot read the calibration {path}: {reason}")
+
+
+@once_per_version(num_kept=8)
+def load_constants(path: str) -> CpuConstants:
+    """The constants of a calibration; each version of a file is read only once."""
+    return read_calibration(path).constants
+
+
+def measured_hash(topology: Topology) -> str:
+    """SHA-256 over a system's calibration and own curves; empty without any."""
+    named = [topology.calibration] if topology.calibration else []
+    named += [name for name in topology.collective_curves if name.endswith(".csv")]
+    files = [path for path in map(Path, named) if is_file(path)]
+    digests = [hashlib.sha256(f.read_bytes()).digest() for f in files]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if files else ""

@@ -13,14 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.calibration.device import (
-    LOOKUP_BLOCKS,
-    HostCalls,
-    Rates,
-    collective_curves,
-    fit_rates,
-    host_calls_of,
-)
+from costmodels.calibration import device
 from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
@@ -34,10 +27,9 @@ from planner.errors import InvalidInputError, refuse
 from planner.io.documents import as_yaml, read_text, read_words, yaml_text
 from planner.io.library import configs_folder, locate, read_template
 from planner.io.schemas import made, validate
+from planner.io.system import system_file
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.measured_rows import MeasuredRows
-from planner.io.system.system_file import SystemSchema, named_system, read_system, system_of
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -90,7 +82,7 @@ def write_fitted_system(
     ]
     values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
-    if topology.calibration and read_system(base).value.get("calibration") is None:
+    if topology.calibration and system_file.read_system(base).value.get("calibration") is None:
         copies[path.with_suffix(".calibration.json")] = read_text(Path(topology.calibration))
         lines, section = _other_cores(path, topology)
         header += lines
@@ -111,7 +103,7 @@ def write_fitted_system(
 
 def _other_cores(path: Path, topology: Topology) -> tuple[list[str], Sections]:
     """Comments and keys of a system whose cores have the calibration of another machine."""
-    machine = _note(load_constants(topology.calibration).machine)
+    machine = _note(system_file.load_constants(topology.calibration).machine)
     latency_us = topology.device.kernel_latency_s / US
     comments = [
         f"By the calibration of another machine ({machine}), which the factors correct;",
@@ -134,7 +126,7 @@ def _checked(
     """
     text = "\n".join([*(f"# {line}" for line in header), *_lines(values)]) + "\n"
     try:
-        return named_system(system_of(path, text)), text
+        return system_file.named_system(system_file.system_of(path, text)), text
     except InvalidInputError as error:
         refuse(f"{blame}: {error}")
 
@@ -154,7 +146,7 @@ def write_calibrated_system(
         InvalidInputError: the folder cannot be written.
     """
     beside = path.with_suffix(".calibration.json")
-    write_calibration(beside, calibration)
+    system_file.write_calibration(beside, calibration)
     constants, ranks = calibration.constants, calibration.constants.world_size
     note = f"(calibrated, {_note(constants.machine)})"
     text = read_template("cpu_system").format(
@@ -186,7 +178,7 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
     return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"
 
 
-def write_host_calls(path: Path, calls: HostCalls) -> None:
+def write_host_calls(path: Path, calls: device.HostCalls) -> None:
     """Replace or add ``eager_call`` and ``eager_pass`` in the block ``host`` of a system file.
 
     Raises:
@@ -251,12 +243,12 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         )
     start = locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
-    document = read_system(start)
-    schema = validate(SystemSchema, document)
+    document = system_file.read_system(start)
+    schema = validate(system_file.SystemSchema, document)
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
-    topology, machine = named_system(document), _note(measured.machine())
-    rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
+    topology, machine = system_file.named_system(document), _note(measured.machine())
+    rates, calls = device.fit_rates(measured.environment, measured.rows), _calls(measured)
     values: dict[str, Any] = {
         "name": yaml_text(path.stem),
         "base": yaml_text(_base_name(path, start)),
@@ -277,7 +269,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     blame = f"{measured.path}: the rows give a number that no system has"
     checked = partial(_checked, path, header, blame=blame)
     (found, text), lookups = checked(values), None
-    if rows := measured.of_block(*LOOKUP_BLOCKS):
+    if rows := measured.of_block(*device.LOOKUP_BLOCKS):
         known = map(LookupRow.of, rows)
         lookups = made(str(measured.path), lambda: fit_fbgemm([*known], found))
         values["lookup"] = _lookup_section(lookups, measured)
@@ -299,7 +291,9 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _kept(
+    rates: device.Rates, calls: device.HostCalls | None, lookups: FbgemmFit | None
+) -> tuple[str, ...]:
     """What the rows do not say."""
     numbers = read_words("rows")["numbers"]
     said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
@@ -308,7 +302,7 @@ def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> t
     return tuple(what for what, value in said.items() if value is None)
 
 
-def _other_card(base: Device, rates: Rates, card: str) -> str:
+def _other_card(base: Device, rates: device.Rates, card: str) -> str:
     """How a measured card differs from the base's, by the first word of its name or its size."""
     told = f"the rows are of {card!r}"
     if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
@@ -319,10 +313,10 @@ def _other_card(base: Device, rates: Rates, card: str) -> str:
     return ""
 
 
-def _calls(measured: MeasuredRows) -> HostCalls | None:
+def _calls(measured: MeasuredRows) -> device.HostCalls | None:
     """What calls take the host; None if the rows do not say it."""
     try:
-        calls = host_calls_of(measured.rows)
+        calls = device.host_calls_of(measured.rows)
     except InvalidValueError:
         return None
     return replace(calls, machine=_note(f"host of {measured.machine()}"))
@@ -342,7 +336,9 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+def _sections(
+    base: Any, rates: device.Rates, calls: device.HostCalls | None, machine: str
+) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for row in read_words("rows")["numbers"]:
@@ -376,7 +372,7 @@ def _way(path: Path, file: Path) -> str:
     return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: Any, rates: Rates, note: str) -> Sections:
+def _products(base: Any, rates: device.Rates, note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
@@ -399,12 +395,12 @@ def _products(base: Any, rates: Rates, note: str) -> Sections:
     return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
 
 
-def _curves(name: str, device: str, measured: MeasuredRows) -> str:
+def _curves(name: str, card: str, measured: MeasuredRows) -> str:
     """The measured curves of collectives as CSV; empty without any."""
     told = {"role": "calibrate", "library": "NCCL", "harness": "shardplan calibrate"}
     version, source = measured.environment.get("nccl", ""), measured.machine()
-    curves = collective_curves(
+    curves = device.collective_curves(
         measured.rows, version=version, source=f"own measurement on {source}"
     )
-    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=device, **told) for c in curves]
+    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=card, **told) for c in curves]
     return curves_text(records) if records else ""

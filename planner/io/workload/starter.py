@@ -22,14 +22,7 @@ from typing import Any, Final
 from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import (
-    Document,
-    parse_json,
-    parse_scalar,
-    parse_yaml,
-    read_text,
-    read_yaml,
-)
+from planner.io import documents
 from planner.io.library import locate
 from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
@@ -43,7 +36,7 @@ _MARKS: Final = frozenset("{}[]<>")
 _MOST_DEPTH: Final = 50
 
 
-def read_any_list(path: Path, *, dim: int | None = None) -> Document:
+def read_any_list(path: Path, *, dim: int | None = None) -> documents.Document:
     """The tables of a CSV list or of a feature file, whatever the file is called.
 
     Args:
@@ -54,12 +47,12 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
         InvalidInputError: the file is damaged, names no tables, or lacks a dimension and ``dim`` is
             None.
     """
-    text = read_text(path)
+    text = documents.read_text(path)
     value: Any
     if text.lstrip()[:1] in ("{", "["):
-        value = parse_json(text, path)
+        value = documents.parse_json(text, path)
     elif re.search(r"^(feature_spec|channel_spec)\s*:", text, re.M):
-        value = parse_yaml(text, str(path))[0]
+        value = documents.parse_yaml(text, str(path))[0]
     elif _PROTOBUF.search(text):
         value = _group(_tokens(text, path), path)
     else:
@@ -152,7 +145,7 @@ def _group(tokens: Iterator[str], path: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _scalar(word: str) -> object:
-    return word[1:-1] if word[:1] in ("'", '"') else parse_scalar(word)
+    return word[1:-1] if word[:1] in ("'", '"') else documents.parse_scalar(word)
 
 
 _NOTE: Final = "assumed, put yours"
@@ -175,7 +168,7 @@ def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
     )
 
 
-def _text(document: Document, name: str, *header: str, tables: str = "") -> str:
+def _text(document: documents.Document, name: str, *header: str, tables: str = "") -> str:
     """A workload file with comments at all keys whose values are assumed, and at the tables."""
     file = workload_file_of(document)
     return workload_text(
@@ -192,7 +185,7 @@ def placeholder_text(num_tables: int, name: str) -> str:
 
     Where more tables are asked for than that has, they begin again with its first one.
     """
-    made_up = read_yaml(locate("synthetic_300", "workloads")).value["tables"]
+    made_up = documents.read_yaml(locate("synthetic_300", "workloads")).value["tables"]
     digits = len(str(num_tables - 1))
     entries = [
         {**entry, "name": f"table_{i:0{digits}d}"}
@@ -249,7 +242,7 @@ def workload_from_dataframe(
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
         "tables": lists.joined(_entries(frame)),
     }
-    found = workload_file_of(Document(Path("DataFrame"), value, {}))
+    found = workload_file_of(documents.Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
         refuse(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
