@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,7 +16,8 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.support.kinds import LIST, require_amount, require_kind
+from planner.errors import refuse
+from planner.support.kinds import LIST, require_kind, require_settled
 
 CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
 """Fields of constraints that limit what a table may have, each with all that there is."""
@@ -272,8 +274,10 @@ class MoveLimit:
             InvalidInputError: names the first wrong field.
         """
         require_kind("start", self.start, Plan, PLAN_HINT)
-        require_amount("max_bytes", self.max_bytes)
-        require_amount("max_tables", self.max_tables, whole=True)
+        require_settled(self)
+        for name, most in (("max_bytes", self.max_bytes), ("max_tables", self.max_tables)):
+            if most is not None and not 0 <= most < math.inf:
+                refuse(f"{name} must be 0 or more, or None, got {most!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from costmodels.errors import InvalidValueError
-from costmodels.fields import settle
-from planner.errors import refuse, refuse_any
+from planner.errors import refuse_any
 from planner.scenarios import ScenarioRule
 from planner.search.base import AbstractStrategy
+from planner.support.kinds import require_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +54,7 @@ class SearchSettings:
         Raises:
             InvalidInputError: a field is of another kind; or lists the numbers out of range.
         """
-        try:
-            settle(self)
-        except InvalidValueError as error:
-            refuse(str(error))
+        require_settled(self)
         time_s, most = self.time_limit_s, self.max_evaluations
         rules = {
             f"time_limit_s must be above 0, or None, got {time_s!r}": time_s is None or time_s > 0,

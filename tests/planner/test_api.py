@@ -154,12 +154,12 @@ def test_what_is_no_plan_is_named_with_what_gives_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"max_bytes": -1.0}, "max_bytes must be a finite number of 0 or more"),
-        ({"max_bytes": "1 GiB"}, "max_bytes must be a finite number of 0 or more"),
-        ({"max_bytes": float("nan")}, "max_bytes must be a finite number of 0 or more"),
-        ({"max_tables": -1}, "max_tables must be a whole number of 0 or more"),
-        ({"max_tables": 1.5}, "max_tables must be a whole number of 0 or more"),
-        ({"max_tables": True}, "max_tables must be a whole number of 0 or more"),
+        ({"max_bytes": -1.0}, "max_bytes must be 0 or more"),
+        ({"max_bytes": "1 GiB"}, "max_bytes must be a number"),
+        ({"max_bytes": float("nan")}, "max_bytes must be 0 or more"),
+        ({"max_tables": -1}, "max_tables must be 0 or more"),
+        ({"max_tables": 1.5}, "max_tables must be a whole number"),
+        ({"max_tables": True}, "max_tables must be a whole number"),
     ],
 )
 def test_limits_on_moves_are_numbers(changes: dict[str, Any], words: str) -> None:
