@@ -82,7 +82,23 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableGroup:
+class _TablesRule:
+    """A rule that couples the tables of some patterns, on each rank or on each host."""
+
+    patterns: tuple[str, ...]
+    level: Level = Level.RANK
+
+    def __post_init__(self) -> None:
+        """Convert the fields to their types."""
+        settle(self, "constraint on tables: ")
+
+    def matches(self, table: str) -> bool:
+        """Whether a pattern covers ``table``."""
+        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableGroup(_TablesRule):
     """Tables that must share one rank or host, or of which no two may share one.
 
     Attributes:
@@ -99,20 +115,9 @@ class TableGroup:
         (True, 'host')
     """
 
-    patterns: tuple[str, ...]
-    level: Level = Level.RANK
-
-    def __post_init__(self) -> None:
-        """Convert the fields to their types."""
-        settle(self, "constraint together or apart: ")
-
-    def matches(self, table: str) -> bool:
-        """Whether a pattern covers ``table``."""
-        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountLimit:
+class CountLimit(_TablesRule):
     """A limit on the number of tables, or of shards, on each rank or host.
 
     The row blocks and the copies of a table count on every rank that has one.
@@ -133,17 +138,8 @@ class CountLimit:
     """
 
     most: int
-    level: Level = Level.RANK
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
-
-    def __post_init__(self) -> None:
-        """Convert the fields to their types."""
-        settle(self, "constraint on counts: ")
-
-    def matches(self, table: str) -> bool:
-        """Whether shards of ``table`` count."""
-        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
