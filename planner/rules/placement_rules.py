@@ -360,12 +360,12 @@ class PlacementRules:
         """``[...]`` shards or tables beyond the rules, summed over places; from ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
         for rule in self.every:
-            total = total + self._excess_of(rule, counts)
+            total = total + self.excess_of(rule, counts)
         return total
 
     def broken(self, counts: IntArray) -> tuple[str, ...]:
         """The rules, in words, that a plan with counts ``[T, W]`` breaks."""
-        over = (rule.text for rule in self.every if self._excess_of(rule, counts).item() > 0)
+        over = (rule.text for rule in self.every if self.excess_of(rule, counts).item() > 0)
         return tuple(over)
 
     def possible(self, table: int, option: sharding.ShardingOption) -> bool:
@@ -397,7 +397,7 @@ class PlacementRules:
         """The caps, then the unions."""
         return [*self.caps, *self.unions]
 
-    def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
+    def excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
         """``[...]`` shards, tables or places beyond one rule, from counts ``[..., T, W]``."""
         inside = self.at(rule.level, counts[..., rule.members, :])
         if isinstance(rule, Cap):
@@ -461,15 +461,12 @@ class Usage:
     @property
     def kept(self) -> bool:
         """Whether every rule holds."""
-        budget = self.rules.budget
-        for cap, load in zip(self.rules.caps, self._loads, strict=True):
-            if (load > cap.most).any():
-                return False
-        for union in self.rules.unions:
-            held = self.counts[union.members].sum(axis=0)
-            if (self.rules.at(union.level, held) > 0).sum() > 1:
-                return False
-        return budget is None or bool(budget.keeps(self.moved))
+        rules, caps = self.rules, zip(self.rules.caps, self._loads, strict=True)
+        if any((load > cap.most).any() for cap, load in caps):
+            return False
+        if any(rules.excess_of(union, self.counts) for union in rules.unions):
+            return False
+        return rules.budget is None or bool(rules.budget.keeps(self.moved))
 
     def allows(self, move: Relocation) -> bool:
         """Whether every rule would hold after a move; the usage itself stays as it is."""
