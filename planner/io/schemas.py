@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, Field
@@ -109,9 +109,6 @@ def quantity(
     return Annotated[kind, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
 
 
-_MOST_SAMPLES: Final = 10**8
-
-
 def _digits(number: dict[str, Any]) -> pydantic.WithJsonSchema:
     """Also allows text of digits: editors that follow YAML 1.2 take ``40_000_000`` for text."""
     return pydantic.WithJsonSchema(
@@ -126,17 +123,8 @@ Positive = Annotated[int, Field(ge=1, le=2**53), _digits({"type": "integer", "mi
 Count = Annotated[int, Field(ge=0, le=2**53), _digits({"type": "integer", "minimum": 0})]
 
 
-def _or_a_part(value: Any, whole: pydantic.ValidatorFunctionWrapHandler) -> Any:
-    """A decimal fraction as it is; anything else has to be a whole number."""
-    is_part = isinstance(value, float) and 0 < value <= _MOST_SAMPLES and not value.is_integer()
-    return value if is_part else whole(value)
-
-
 Samples = Annotated[
-    int,
-    Field(ge=1, le=_MOST_SAMPLES),
-    pydantic.WrapValidator(_or_a_part),
-    _digits({"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES}),
+    float, Field(gt=0, le=10**8), _digits({"type": "number", "exclusiveMinimum": 0})
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
@@ -185,11 +173,6 @@ class Strict(Loose):
     """The base of our schemas: unknown keys are refused, and values are not converted."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
-
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return the object itself: schemas never change, so that all entries share one default."""
-        del memo
-        return self
 
 
 def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:

@@ -197,7 +197,7 @@ class _TableKeys(schemas.Strict):
     deduplicate_indices: bool | None = None
     next_batch_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
-    constraints: TableConstraintSchema = TableConstraintSchema()
+    constraints: TableConstraintSchema = Field(default_factory=TableConstraintSchema)
 
 
 _RENAMED: Final = {"deduplicates_indices": "deduplicate_indices"}
