@@ -24,8 +24,7 @@ from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import as_yaml, read_text, read_words, yaml_text
-from planner.io.library import configs_folder, locate, read_template
+from planner.io import documents
 from planner.io.schemas import made, validate
 from planner.io.system import system_file
 from planner.io.system.collective_curves import CurveRecord, curves_text
@@ -74,16 +73,18 @@ def write_fitted_system(
         InvalidInputError: a factor is out of range, a file cannot be read, or the folder cannot be
             written; nothing is written then.
     """
-    base = locate(source, "systems")
+    base = documents.locate(source, "systems")
     _refuse_itself(path, base, "was fitted")
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     header = [
         f"Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the base."
     ]
-    values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
+    values: dict[str, Any] = {"base": documents.yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
     if topology.calibration and system_file.read_system(base).value.get("calibration") is None:
-        copies[path.with_suffix(".calibration.json")] = read_text(Path(topology.calibration))
+        copies[path.with_suffix(".calibration.json")] = documents.read_text(
+            Path(topology.calibration)
+        )
         lines, section = _other_cores(path, topology)
         header += lines
         values |= section
@@ -94,7 +95,7 @@ def write_fitted_system(
         told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
         fitted[kind] = f"{before[i] * found.ratios[i]:.6g} ({origin}, {told})"
     rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
-    fitted["spread"] = yaml_text(rows)
+    fitted["spread"] = documents.yaml_text(rows)
     blame = "the runs give a number that no system has (are the units of their times right?)"
     _, text = _checked(path, header, values, blame)
     write_texts_atomic({**copies, path: text})
@@ -110,9 +111,9 @@ def _other_cores(path: Path, topology: Topology) -> tuple[list[str], Sections]:
         "rates of the base that are no memory sizes are not used.",
     ]
     return comments, {
-        "name": yaml_text(path.stem),
+        "name": documents.yaml_text(path.stem),
         "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
-        "calibration": yaml_text(path.with_suffix(".calibration.json").name),
+        "calibration": documents.yaml_text(path.with_suffix(".calibration.json").name),
     }
 
 
@@ -149,10 +150,10 @@ def write_calibrated_system(
     system_file.write_calibration(beside, calibration)
     constants, ranks = calibration.constants, calibration.constants.world_size
     note = f"(calibrated, {_note(constants.machine)})"
-    text = read_template("cpu_system").format(
-        name=yaml_text(path.stem),
-        machine=yaml_text(constants.machine),
-        calibration=yaml_text(beside.name),
+    text = documents.read_template("cpu_system").format(
+        name=documents.yaml_text(path.stem),
+        machine=documents.yaml_text(constants.machine),
+        calibration=documents.yaml_text(beside.name),
         note=note,
         guess="(default, not measured; the calibrated models do not use it)",
         ranks=ranks,
@@ -184,8 +185,8 @@ def write_host_calls(path: Path, calls: device.HostCalls) -> None:
     Raises:
         InvalidInputError: the file cannot be read, or has no such block with a key on each line.
     """
-    text = read_text(path)
-    lines, places = text.split("\n"), as_yaml(path, text).lines
+    text = documents.read_text(path)
+    lines, places = text.split("\n"), documents.as_yaml(path, text).lines
     inside = [at for keys, at in places.items() if keys[0:1] == ("host",) and len(keys) > 1]
     first = min(inside, default=0)
     if first <= places.get(("host",), 0):
@@ -241,7 +242,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
             f"{measured.path}:1: gpu: is missing, so these are rows of CPU cores, which a system "
             "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
         )
-    start = locate(base, "systems")
+    start = documents.locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
     document = system_file.read_system(start)
     schema = validate(system_file.SystemSchema, document)
@@ -250,9 +251,9 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     topology, machine = system_file.named_system(document), _note(measured.machine())
     rates, calls = device.fit_rates(measured.environment, measured.rows), _calls(measured)
     values: dict[str, Any] = {
-        "name": yaml_text(path.stem),
-        "base": yaml_text(_base_name(path, start)),
-        "description": yaml_text(f"{topology.device.name}, measured"),
+        "name": documents.yaml_text(path.stem),
+        "base": documents.yaml_text(_base_name(path, start)),
+        "description": documents.yaml_text(f"{topology.device.name}, measured"),
         **_sections(schema.device, rates, calls, machine),
     }
     texts: dict[Path, str] = {}
@@ -261,7 +262,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         texts[beside] = curves
         sets = topology.collective_curves
         kept = [_way(path, Path(name)) if name.endswith(".csv") else name for name in sets]
-        values["collective_curves"] = yaml_text([beside.name, *kept])
+        values["collective_curves"] = documents.yaml_text([beside.name, *kept])
     header = (
         f"Measured by `shardplan calibrate` on {machine}.",
         "Keys that are not here are those of the base.",
@@ -295,7 +296,7 @@ def _kept(
     rates: device.Rates, calls: device.HostCalls | None, lookups: FbgemmFit | None
 ) -> tuple[str, ...]:
     """What the rows do not say."""
-    numbers = read_words("rows")["numbers"]
+    numbers = documents.read_words("rows")["numbers"]
     said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
     said["rates of matrix products"] = rates.products_flops or None
     said |= {"calls of the host": calls, "lookups": lookups}
@@ -341,7 +342,7 @@ def _sections(
 ) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
-    for row in read_words("rows")["numbers"]:
+    for row in documents.read_words("rows")["numbers"]:
         size, unit = next(unit for end, unit in _UNITS.items() if row["rate"].endswith(end))
         if value := getattr(rates, row["rate"]):
             text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
@@ -363,7 +364,7 @@ def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
 
 def _base_name(path: Path, base: Path) -> str:
     """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
-    is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
+    is_shipped = base.resolve().is_relative_to(documents.configs_folder().resolve())
     return base.stem if is_shipped else _way(path, base)
 
 

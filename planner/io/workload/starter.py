@@ -23,7 +23,6 @@ from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io import documents
-from planner.io.library import locate
 from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
 
@@ -185,7 +184,7 @@ def placeholder_text(num_tables: int, name: str) -> str:
 
     Where more tables are asked for than that has, they begin again with its first one.
     """
-    made_up = documents.read_yaml(locate("synthetic_300", "workloads")).value["tables"]
+    made_up = documents.read_yaml(documents.locate("synthetic_300", "workloads")).value["tables"]
     digits = len(str(num_tables - 1))
     entries = [
         {**entry, "name": f"table_{i:0{digits}d}"}
