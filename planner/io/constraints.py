@@ -218,7 +218,7 @@ def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     else:
         level = Level.RANK if key == "device_memory" else Level.HOST
         places = entry.ranks or entry.hosts
-        yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
+        yield "memory", MemoryLimit(most_bytes=value.value, level=level, places=tuple(places))
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:

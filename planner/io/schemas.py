@@ -59,7 +59,6 @@ def quantity(
     high: float = 1e30,
     *,
     is_whole: bool = False,
-    is_sourced: bool = True,
 ) -> Any:
     """The type of a number that is written as text with its unit and its source.
 
@@ -72,14 +71,10 @@ def quantity(
         low: least allowed value in SI units.
         high: largest allowed value in SI units.
         is_whole: whether the number has to be whole.
-        is_sourced: whether a source may follow, so that the value is a :class:`Sourced`; else it is
-            a float.
     """
 
-    def read(written: object) -> Sourced | float:
-        if not is_sourced and dimension is not None:
-            return parse_quantity(written, dimension)
-        if dimension is None and isinstance(written, int | float):
+    def read(written: object) -> Sourced:
+        if isinstance(written, int | float):
             written = str(written)
         short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
         match = _SOURCED.fullmatch(str(written)) if short else None
@@ -101,12 +96,11 @@ def quantity(
         return Sourced(value, text, Source(kind), match["reference"] or "")
 
     units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
-    end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
-    pattern = f"{_DIGITS}\\s*({units})\\s*{end}" if units else f"{_DIGITS}\\s*{end}"
-    told = {"type": "string", "pattern": pattern, "examples": [f"{example}{note}"]}
+    unit = f"({units})\\s*" if units else ""
+    sourced = f"{example} (datasheet, where it is from)"
+    told = {"type": "string", "pattern": f"{_DIGITS}\\s*{unit}(\\(|$)", "examples": [sourced]}
     schema = told if units else {"anyOf": [told, {"type": "number"}]}
-    kind: Any = Sourced if is_sourced else float
-    return Annotated[kind, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
+    return Annotated[Sourced, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
 
 
 def _digits(number: dict[str, Any]) -> pydantic.WithJsonSchema:
@@ -131,8 +125,8 @@ Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes: Any = quantity("bytes", "6 GiB", is_sourced=False)
-Duration: Any = quantity("s", "2 ms", is_sourced=False)
+Bytes: Any = quantity("bytes", "6 GiB")
+Duration: Any = quantity("s", "2 ms")
 
 
 M = TypeVar("M", bound=BaseModel)

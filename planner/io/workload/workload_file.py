@@ -280,8 +280,8 @@ def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
-    reserved_bytes, both = schema.memory.reserve, {"tables": tuple(tables), "dense": dense}
-    found = noun_of(Workload, training, name=schema.name, reserved_bytes=reserved_bytes, **both)
+    kept = {"reserved_bytes": as_noun(schema.memory.reserve) or 0.0, "dense": dense}
+    found = noun_of(Workload, training, name=schema.name, tables=tuple(tables), **kept)
     refuse_contradictions(found)
     return found
 

@@ -284,7 +284,7 @@ DenseSchema: Any = schemas.schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
 class MemorySchema(schemas.Strict):
     """Device memory that the planner must leave free."""
 
-    reserve: schemas.Bytes = 0.0
+    reserve: schemas.Bytes | None = None
 
 
 ASSUMED: Final = (
