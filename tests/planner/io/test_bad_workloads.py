@@ -80,7 +80,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (":17: tables[1].pooling_factor", "[20.0]", "2 entries"),
     ),
     "exponent negative": (LAW, "{kind: zipf, exponent: -1}", ("exponent", "-1", "at least 0")),
-    "exponent large": (LAW, "{kind: zipf, exponent: 11}", ("exponent", "11", "at most 10")),
+    "exponent large": (LAW, "{kind: zipf, exponent: 11}", ("exponent", "11", "0..10")),
     "exponent overflows": (LAW, "{kind: zipf, exponent: 1e999}", ("exponent", "inf")),
     "exponent missing": (
         LAW,
