@@ -239,7 +239,9 @@ def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shap
             f"table {name!r}: has no shards, so that its shape is not known; give it with "
             f"--shape {name}=ROWSxCOLUMNS"
         )
-    table = plain_table(name, *shape, [(name, 1.0)], module=module)
+    for what, value, most in zip(("rows", "columns"), shape, (MAX_ROWS, MAX_COLUMNS), strict=True):
+        if not 1 <= value <= most:
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
     if placement is not None:
         sharding.check_tiling(placement, *shape)
-    return table
+    return plain_table(name, *shape, [(name, 1.0)], module=module)
