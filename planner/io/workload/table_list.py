@@ -285,7 +285,7 @@ def _inline(entry: str) -> ByFeature:
     return ByFeature({feature.strip(): table.strip()})
 
 
-_Table = row_schema(
+_Table: Any = row_schema(
     name=str,
     features=(Annotated[list[str], Field(min_length=1)] | None, None),
     num_embeddings=(Annotated[int, Field(ge=1, le=2**48)] | None, None),
