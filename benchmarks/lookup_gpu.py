@@ -31,7 +31,7 @@ from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,

@@ -36,9 +36,8 @@ from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
 from planner.errors import InvalidInputError, refuse
-from planner.io.library import configs_folder
-from planner.io.system.measured_files import load_constants
-from planner.io.system.system_file import with_measurements
+from planner.io.documents import configs_folder
+from planner.io.system.system_file import load_constants, with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace import reading

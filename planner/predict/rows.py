@@ -24,7 +24,7 @@ from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import csv_rows, read_text
-from planner.io.system.measured_files import load_constants
+from planner.io.system.system_file import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
 from planner.support.files import csv_text
 

@@ -40,7 +40,6 @@ from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.kinds import require_kind
-from planner.support.processes import collector_paused
 from planner.support.status import Status
 
 _DEFAULT: Final = "auto"
@@ -176,16 +175,15 @@ class SolvingRun:
                 seconds = time.perf_counter() - started
                 self.progress(SearchProgress(seconds=seconds, phase=phase))
 
-        with collector_paused():
-            space = search_space(
-                self.problem,
-                self.make_pipeline,
-                every_kernel=every_kernel,
-                progress=tell,
-                should_stop=self.should_stop,
-            )
-            if space.listing.has_every_kernel:
-                require_feasible(space)
+        space = search_space(
+            self.problem,
+            self.make_pipeline,
+            every_kernel=every_kernel,
+            progress=tell,
+            should_stop=self.should_stop,
+        )
+        if space.listing.has_every_kernel:
+            require_feasible(space)
         if not every_kernel and not all(t.options for t in space.tables):
             return self.listed(every_kernel=True)
         return space

@@ -26,7 +26,7 @@ from planner.models import pipeline_of
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import CACHE_LOAD_FACTORS, surely_crowded
 from planner.problem import PlanningProblem, TableConstraint
-from planner.rules.group_rules import group_problem
+from planner.rules.placement_rules import group_problem
 
 Value = str | int | float | bool | None
 Load = Callable[[Mapping[str, Value]], PlanningProblem]

@@ -46,7 +46,7 @@ from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
 from costmodels.topology import Topology
 from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
 from costmodels.workload import Workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table

@@ -66,7 +66,7 @@ from costmodels.sustained import Shares, group_of
 from costmodels.system_models import default_models
 from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Framework
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.validation import cases
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def command(flags: _Flags) -> int:
     from planner.cli.inputs import refuse_launcher, require_torchrec
     from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.io.library import locate
+    from planner.io.documents import locate
     from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:

@@ -43,7 +43,7 @@ from planner.integrations.measure import gloo_ranks
 from planner.integrations.measure.microbench_lookup import IndexSampler, bag_lengths
 from planner.integrations.measure.pace import Pace
 from planner.integrations.torchrec_plan import to_sharding_plan
-from planner.io.system.measured_files import load_constants
+from planner.io.system.system_file import load_constants
 from planner.problem import PlanningProblem
 from planner.solving.prepare import objective_value
 from planner.validation import tasks

@@ -22,7 +22,7 @@ from costmodels.topology import Device
 from costmodels.uncertainty import sigmas, step_sigma
 from costmodels.workload import DataType, DenseArch, Feature, OperatorList, Pooling, Workload
 from planner.io import load_system
-from planner.io.library import names
+from planner.io.documents import names
 from tests.planner.cases import first
 from tests.strategies import make_device, make_table, make_workload
 

@@ -17,7 +17,7 @@ from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes
 from costmodels.topology import Host, with_host_factor
 from costmodels.training.optimizers import DenseOptimizer
 from costmodels.workload import DataType, DenseArch, HostProfile, Pipeline, Workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from tests.strategies import make_host, make_placement, make_table, make_topology, make_workload
 
 CALL_S = 5e-6

@@ -22,7 +22,7 @@ from costmodels.system_models import default_models
 from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.system.measured_files import (
+from planner.io.system.system_file import (
     load_constants,
     read_calibration,
     write_calibration,

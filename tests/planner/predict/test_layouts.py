@@ -18,7 +18,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner.io import load_system
-from planner.io.library import names
+from planner.io.documents import names
 from tests.planner.cases import first
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture

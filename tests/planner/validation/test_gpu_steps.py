@@ -10,7 +10,7 @@ from costmodels.calibration.device import HostCalls, host_calls_of
 from costmodels.errors import InvalidValueError
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_writer import write_host_calls
 from planner.validation.cases import summarize
 from planner.validation.steps import HOST_ONLY, h200_steps
