@@ -8,13 +8,14 @@ refused here: later on it would be compared with something that it never equals.
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
 
@@ -23,13 +24,59 @@ from costmodels.errors import InvalidValueError
 _LONGEST: Final = 60
 
 
+class Range(NamedTuple):
+    """The numbers that a field may have, such as ``Annotated[int, Range(1, 100)]``.
+
+    Attributes:
+        least: the least number, or the one that all numbers are above.
+        most: the largest number; without one, a number has to be finite.
+        is_open: whether ``least`` itself is not allowed.
+    """
+
+    least: float = 0.0
+    most: float = math.inf
+    is_open: bool = False
+
+    def __str__(self) -> str:
+        """What a message says that a number has to be."""
+        least, most = _shown_limit(self.least), _shown_limit(self.most)
+        if self.most < math.inf:
+            return f"{least}..{most}"
+        return f"{'above' if self.is_open else 'at least'} {least} and finite"
+
+    def has(self, number: Any) -> bool:
+        """Whether a number is in the range."""
+        above = number > self.least if self.is_open else number >= self.least
+        return bool(above and number <= self.most and number < math.inf)
+
+
+Amount = Annotated[float, Range()]
+"""A number of 0 or more."""
+Positive = Annotated[float, Range(is_open=True)]
+"""A number above 0."""
+Count = Annotated[int, Range(0, 2**31)]
+"""A whole number of 0 or more."""
+Several = Annotated[int, Range(1, 2**31)]
+"""A whole number of 1 or more."""
+
+
+def _shown_limit(limit: float) -> str:
+    """A limit as messages show it: ``2^48``, ``1e6`` or ``16384``."""
+    power = math.log2(limit) if limit >= 2**20 else 0.5
+    return (
+        f"2^{power:.0f}"
+        if power.is_integer()
+        else f"{limit:g}".replace("e+0", "e").replace("e+", "e")
+    )
+
+
 def settle(owner: Any, where: str = "") -> None:
     """Bring the fields of a frozen dataclass to their annotations, from its ``__post_init__``.
 
     Whole numbers, texts, flags, enumerations (a text becomes the member), other classes, any of
     these or None or a literal text, and tuples of them, of any or of a fixed length (for which a
     list or an array may stand), are settled. Any real number stays in the place of a ``float`` as
-    it is. Other annotations are left alone.
+    it is. A number with a :class:`Range` has to be in it. Other annotations are left alone.
 
     Args:
         owner: the dataclass.
@@ -50,12 +97,14 @@ def settle(owner: Any, where: str = "") -> None:
 @cache
 def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
     """Fields of a dataclass with those annotations that are settled."""
-    hints = get_type_hints(owner)
-    return tuple((f.name, hints[f.name]) for f in fields(owner) if _is_known(hints[f.name]))
+    hints = typing.get_type_hints(owner, include_extras=True)
+    return tuple(
+        (f.name, hints[f.name]) for f in fields(owner) if f.init and _is_known(hints[f.name])
+    )
 
 
 def _is_known(kind: Any) -> bool:
-    origin, parts = get_origin(kind), get_args(kind)
+    _, kind, origin, parts = _taken_apart(kind)
     if origin in (UnionType, Union):
         is_plain = parts[1] is NoneType or get_origin(parts[1]) is Literal
         return len(parts) == 2 and is_plain and _is_known(parts[0])
@@ -64,8 +113,24 @@ def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and origin is None
 
 
+@cache
+def _taken_apart(kind: Any) -> tuple[Range | None, Any, Any, tuple[Any, ...]]:
+    """The range of an annotation, what it annotates, and the origin and the parts of that."""
+    allowed = None
+    if get_origin(kind) is Annotated:
+        kind, allowed = get_args(kind)
+    return allowed, kind, get_origin(kind), get_args(kind)
+
+
 def _settled(what: str, value: Any, kind: Any) -> Any:
-    origin, parts = get_origin(kind), get_args(kind)
+    allowed, kind, origin, parts = _taken_apart(kind)
+    settled = value if type(value) is kind else _converted(what, value, kind, origin, parts)
+    if allowed is not None and not allowed.has(settled):
+        raise _refusal(what, str(allowed), value)
+    return settled
+
+
+def _converted(what: str, value: Any, kind: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
     if origin in (UnionType, Union):
         first, other = parts
         is_other = value is None if other is NoneType else is_in(value, get_args(other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from costmodels.distribution._laws import Laws as Laws
 from costmodels.distribution._laws import bins_of as bins_of
 from costmodels.distribution._laws import check_bins as check_bins
 from costmodels.distribution._laws import hottest_share
-from costmodels.errors import require
-from costmodels.fields import is_whole
+from costmodels.fields import Range
+
+Rows = Annotated[int, Range(1, 2**62)]
+"""The number of rows of a table."""
 
 
 class AbstractIndexDistribution(ABC):
@@ -138,17 +140,6 @@ class AbstractIndexDistribution(ABC):
 def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     """The given laws as columns; answers are kept, so that later calls get them for free."""
     return _alone(laws[0]) if len(laws) == 1 else _together(laws)
-
-
-def check_rows(num_embeddings: int) -> None:
-    """Check the number of rows of a table.
-
-    Raises:
-        InvalidValueError: it is no whole number, or below 1.
-    """
-    good = is_whole(num_embeddings)
-    require(good, f"rows of a table must be a whole number, got {num_embeddings!r}")
-    require(num_embeddings >= 1, f"a table needs at least 1 row, got {num_embeddings}")
 
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)

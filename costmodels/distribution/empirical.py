@@ -10,9 +10,10 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Bins
-from costmodels.distribution.base import AbstractIndexDistribution, check_bins, check_rows
+from costmodels.distribution.base import AbstractIndexDistribution, Rows, check_bins
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
+from costmodels.fields import settle
 
 _SAME_RATIO: Final = 0.003
 """Relative difference of distinct rows below which indices count as independent draws."""
@@ -51,7 +52,7 @@ class Empirical(AbstractIndexDistribution):
         Good 1953; Efron and Thisted 1976 (unseen species); Kiefer and Wolfowitz 1956.
     """
 
-    num_embeddings: int
+    num_embeddings: Rows
     num_rows_per_bin: tuple[float, ...] = field(repr=False)
     probability_ratio: tuple[float, ...] = field(repr=False)
     num_rows_per_range: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
@@ -63,7 +64,7 @@ class Empirical(AbstractIndexDistribution):
 
     def __post_init__(self) -> None:
         """Check the bins, the id ranges, the curve, and the share of the hottest rows."""
-        check_rows(self.num_embeddings)
+        settle(self, "a measured law: ")
         object.__setattr__(self, "scattered", not self.num_rows_per_range)
         bins = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
         good = len(bins[0]) == len(bins[1]) >= 1
