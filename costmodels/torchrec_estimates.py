@@ -319,24 +319,59 @@ def shard_perf(
             TorchRec's 0.2.
     """
     share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
-    rate, outputs = _device_rate(table, machine, kernel, share), table.inputs.num_outputs
-    if sharding_type is ShardingType.DATA_PARALLEL:
-        return _replicated(table, machine, num_cols, rate)
-    world, group = machine.world_size, machine.group_size
-    groups = world // group
-    by_rows, by_hosts = sharding_type in BY_ROWS, sharding_type in BY_HOSTS
-    parts = (group if by_hosts else world) if by_rows else 1
-    sums = by_hosts or (by_rows and table.is_pooled)
-    outputs = outputs / parts if by_rows and not table.is_pooled else outputs
+    rate = _device_rate(table, machine, kernel, share)
+    ids, outputs = _arriving(table, machine, sharding_type)
+    by_rows, is_copy = sharding_type in BY_ROWS, sharding_type is ShardingType.DATA_PARALLEL
+    sums = sharding_type in BY_HOSTS or (by_rows and table.is_pooled)
     element_bytes = table.row_sum_bytes if sums else table.all_to_all_bytes
-    moved = [outputs * world * num_cols * b for b in element_bytes]
-    columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
-    penalty = 1.0 if by_rows else _penalty(num_cols)
-    read = _forward_bytes(table, table.inputs.num_ids / parts * world, columns)
-    compute = (read + moved[0]) * penalty / rate
-    inter = machine.inter_host_bandwidth_bytes_per_s
+    if is_copy:
+        element_bytes = (table.element_bytes, table.element_bytes)
+    moved = [outputs * num_cols * b for b in element_bytes]
+    is_narrow = not (by_rows or is_copy)
+    columns = max(num_cols, MIN_LOOKUP_COLUMNS) if is_narrow else num_cols
+    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.inputs.is_weighted else 1.0)
+    read += ids * columns * table.element_bytes
+    compute = (read + moved[0]) * (_penalty(num_cols) if is_narrow else 1.0) / rate
+    backward = compute * machine.backward_ratio
+    if table.inputs.is_weighted:
+        backward = backward * machine.weighted_ratio + compute * WEIGHTED_KERNEL_MULTIPLIER
+    size = table.num_embeddings * num_cols * table.element_bytes
+    forth, back = _exchanges(table, machine, sharding_type, num_cols, moved)
+    if is_copy:
+        forth, back = 0.0, _all_reduce(size, machine) + size * REPLICATED_UPDATE_FACTOR / rate
+    elif by_rows:
+        back += moved[1] * BATCHED_COPY_FACTOR / rate
+    return ShardPerf(compute, forth, backward, back)
+
+
+def _arriving(
+    table: TorchrecTable, machine: TorchrecMachine, sharding_type: ShardingType
+) -> tuple[float, float]:
+    """Indices that a shard looks up, and vectors that leave it, per batch.
+
+    A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
+    """
+    ids, outputs, world = table.inputs.num_ids, table.inputs.num_outputs, machine.world_size
+    if sharding_type is ShardingType.DATA_PARALLEL:
+        return ids, outputs
+    if sharding_type in BY_ROWS:
+        parts = machine.group_size if sharding_type in BY_HOSTS else world
+        ids, outputs = ids / parts, outputs if table.is_pooled else outputs / parts
+    return ids * world, outputs * world
+
+
+def _exchanges(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    num_cols: float,
+    moved: list[float],
+) -> list[float]:
+    """Seconds of the exchanges of ``moved`` bytes of outputs and of their gradients."""
+    inter, group = machine.inter_host_bandwidth_bytes_per_s, machine.group_size
+    by_hosts, groups = sharding_type in BY_HOSTS, machine.world_size // group
     # As ``BasicCommsBandwidths.get_bw``: the links between hosts if the ranks are on several.
-    is_one_host = (group if by_hosts else world) <= machine.local_world_size
+    is_one_host = (group if by_hosts else machine.world_size) <= machine.local_world_size
     inside = machine.intra_host_bandwidth_bytes_per_s if is_one_host else inter
     comms = [size / inside for size in moved]
     if by_hosts and groups > 1:
@@ -344,13 +379,17 @@ def shard_perf(
         # the way back.
         vectors, each = table.inputs.num_outputs * groups * num_cols, table.all_to_all_bytes
         comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
-    copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
-    return ShardPerf(
-        fwd_compute_s=compute,
-        fwd_comms_s=comms[0],
-        bwd_compute_s=_backward_compute(table, machine, compute),
-        bwd_comms_s=comms[1] + copies,
-    )
+    return comms
+
+
+def _all_reduce(size: float, machine: TorchrecMachine) -> float:
+    """Seconds of the all-reduce of a replicated table of this many bytes."""
+    nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
+    # All network links of a host, also if there is only one host.
+    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
+    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
+    is_large = machine.world_size > _MOST_NODES * machine.local_world_size
+    return reduce_s * 2 if is_large else reduce_s
 
 
 def _device_rate(
@@ -375,41 +414,6 @@ def _penalty(num_cols: float) -> float:
     if num_cols >= FULL_BLOCK_COLUMNS:
         return 1.0
     return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY
-
-
-def _forward_bytes(table: TorchrecTable, ids: float, columns: float) -> float:
-    """Bytes of indices and rows that a forward lookup of so many indices and columns reads."""
-    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.inputs.is_weighted else 1.0)
-    return read + ids * columns * table.element_bytes
-
-
-def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
-    """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
-    backward_s = forward_s * machine.backward_ratio
-    if not table.inputs.is_weighted:
-        return backward_s
-    return backward_s * machine.weighted_ratio + forward_s * WEIGHTED_KERNEL_MULTIPLIER
-
-
-def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: float, rate: float
-) -> ShardPerf:
-    """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
-    written = table.inputs.num_outputs * num_cols * table.element_bytes
-    compute = (_forward_bytes(table, table.inputs.num_ids, num_cols) + written) / rate
-    size = table.num_embeddings * num_cols * table.element_bytes
-    nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
-    # All network links of a host, also if there is only one host.
-    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
-    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
-    if machine.world_size > _MOST_NODES * machine.local_world_size:
-        reduce_s *= 2
-    return ShardPerf(
-        fwd_compute_s=compute,
-        fwd_comms_s=0.0,
-        bwd_compute_s=_backward_compute(table, machine, compute),
-        bwd_comms_s=reduce_s + size * REPLICATED_UPDATE_FACTOR / rate,
-    )
 
 
 # ------------------------------------------------------------------ memory
@@ -458,10 +462,10 @@ def shard_storage(
     weights = table.num_embeddings * table.embedding_dim * table.element_bytes
     ddr = weights if in_host else 0
     hbm = round(weights * factor) if cached else weights - ddr
-    share = 1.0
-    if sharding_type is not ShardingType.DATA_PARALLEL:
-        share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
-    inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
+    share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
+    ids, vectors = _arriving(table, machine, sharding_type) if share > 0 else (0, 0)
+    inputs = math.ceil(ids * INDEX_BYTES)
+    outputs = math.ceil(vectors * num_cols * table.inputs.output_bytes)
     aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
     return ShardStorage(
         hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + inputs + outputs),
@@ -473,28 +477,3 @@ def _with_state(weight_bytes: float, table: TorchrecTable) -> float:
     """Bytes of weights with the state of their optimizer."""
     size = math.ceil(weight_bytes)
     return size + math.ceil(size * table.inputs.optimizer_ratio)
-
-
-def _io_bytes(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    sharding_type: ShardingType,
-    num_rows: float,
-    num_cols: float,
-) -> tuple[float, float]:
-    """Bytes of the indices that enter a shard, and of the vectors that leave it, per batch.
-
-    A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
-    """
-    ids, outputs, world = table.inputs.num_ids, table.inputs.num_outputs, machine.world_size
-    if sharding_type is ShardingType.DATA_PARALLEL:
-        world, num_cols = 1, table.embedding_dim
-    elif sharding_type in BY_ROWS:
-        if num_rows * num_cols <= 0:
-            return 0, 0
-        share = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
-        ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
-    return (
-        math.ceil(ids * world * INDEX_BYTES),
-        math.ceil(outputs * world * num_cols * table.inputs.output_bytes),
-    )
