@@ -207,7 +207,7 @@ SPREAD: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
+class TableTerms:
     """What an option and its placements have in common.
 
     Attributes:
@@ -244,11 +244,11 @@ class _Terms:
     @property
     def terms(self) -> dict[str, Any]:
         """These values by their names."""
-        return {f.name: getattr(self, f.name) for f in fields(_Terms)}
+        return {f.name: getattr(self, f.name) for f in fields(TableTerms)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingOption(_Terms):
+class ShardingOption(TableTerms):
     """One way to cut a table, not yet placed.
 
     Attributes:
@@ -263,7 +263,7 @@ class ShardingOption(_Terms):
 
     def __post_init__(self) -> None:
         """Check kernel against type, the cache load factor, and the widths."""
-        _Terms.__post_init__(self)
+        TableTerms.__post_init__(self)
         require(
             bool(self.column_widths) and min(self.column_widths) >= 1,
             f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
@@ -320,7 +320,7 @@ class ShardingOption(_Terms):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlacement(_Terms):
+class TablePlacement(TableTerms):
     """One table, cut and placed.
 
     Attributes:
@@ -335,7 +335,7 @@ class TablePlacement(_Terms):
 
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
-        _Terms.__post_init__(self)
+        TableTerms.__post_init__(self)
         object.__setattr__(self, "shards", Shards.of(self.shards))
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray, distinct
 from costmodels.errors import require
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Laws:
         if lookahead_batches:
             ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead_batches)
             draws = np.maximum(draws, ahead)
-        first, back = _distinct(law, effective, draws)
+        first, back = distinct(law, effective, draws)
         found = np.zeros(len(first))
         law, effective, draws = law[first], effective[first], draws[first]
         for at, count, chosen in _groups(np.isfinite(draws), law, effective):
@@ -336,7 +336,7 @@ class Laws:
         rows of the batch to come, it holds rows that are between two uses (``Bins.kept``). Their
         number grows with the draws, so that the draws that just fit are found by bisection.
         """
-        first, back = _distinct(law, num_indices, cached_rows)
+        first, back = distinct(law, num_indices, cached_rows)
         law, num_indices = law[first], num_indices[first]
         most = self.effective_draws(law, batches * num_indices)
         room = cached_rows[first] - self.unique_rows(law, num_indices)
@@ -364,7 +364,7 @@ class Laws:
 
     def _counted(self, law: IntArray, num_indices: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Expected distinct rows, and effective draws, of each query."""
-        first, back = _distinct(law, num_indices)
+        first, back = distinct(law, num_indices)
         pairs = zip(law[first].tolist(), num_indices[first].tolist(), strict=True)
         found = np.array([self._count(*pair) for pair in pairs]).reshape(-1, 2)[back]
         return found[:, 0], found[:, 1]
@@ -431,24 +431,6 @@ class Laws:
         return np.asarray(held[law, point])
 
 
-def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
-    """The different rows of some columns.
-
-    Returns:
-        The position of one query of each kind, and for each query ``[n]`` the number of its kind.
-    """
-    size = len(columns[0])
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(size, dtype=bool)
-    new[:1] = True
-    for column in columns:
-        sorted_ = column[order]
-        new[1:] |= sorted_[1:] != sorted_[:-1]
-    back = np.empty(size, dtype=np.int64)
-    back[order] = np.cumsum(new) - 1
-    return order[new], back
-
-
 def _groups(
     chosen: BoolArray, law: IntArray, value: FloatArray
 ) -> list[tuple[int, float, IntArray]]:
@@ -456,7 +438,7 @@ def _groups(
     where = np.flatnonzero(chosen)
     if not len(where):
         return []
-    first, back = _distinct(law[where], value[where])
+    first, back = distinct(law[where], value[where])
     order = np.argsort(back, kind="stable")
     parts = np.split(where[order], np.cumsum(np.bincount(back))[:-1])
     heads = where[first]

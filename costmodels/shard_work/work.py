@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import FloatArray, IntArray, changes
 from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
 from costmodels.lookup.base import (
@@ -26,7 +26,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import MOST_HASHED, TYPES, Cells, OptionCells, OptionWork, changes
+from costmodels.shard_work.cells import MOST_HASHED, TYPES, Cells, OptionCells, OptionWork
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
