@@ -27,7 +27,7 @@ class AbstractIndexDistribution(ABC):
     only has to give its bins.
 
     A law that was measured from data may know more than its bins: which ids its hot rows have
-    (``range_rows``, ``ranges_rows``), how much more often than by chance ids repeat inside a batch
+    (``range_rows``), how much more often than by chance ids repeat inside a batch
     (``effective_draws``), and which other laws the data allow (``alternatives``). These are the
     only concrete methods that a law may replace.
 
@@ -55,17 +55,22 @@ class AbstractIndexDistribution(ABC):
         """Other laws that the data allow as well; none if the law is known."""
         return ()
 
-    def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows ``[bins]`` of each bin among the ids ``row_offset .. row_offset + num_rows - 1``.
+    def range_rows(self, row_offset: IntArray | int, num_rows: IntArray | int) -> FloatArray:
+        """Rows ``[..., bins]`` of each bin among the ids of each range.
 
-        If hot rows are scattered, each bin has its even share in the range. Otherwise ids are taken
+        If hot rows are scattered, each bin has its even share in a range. Otherwise ids are taken
         to be in the order of the bins.
+
+        Args:
+            row_offset: ``[...]`` the first id of each range.
+            num_rows: ``[...]`` how many ids each range has.
         """
         rows, _ = bins_of(self)
+        first, count = np.asarray(row_offset)[..., None], np.asarray(num_rows)[..., None]
         if self.scattered:
-            return rows * (num_rows / self.num_embeddings)
+            return np.asarray(rows * (count / self.num_embeddings))
         ends = np.cumsum(rows)
-        inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - rows, row_offset)
+        inside = np.minimum(ends, first + count) - np.maximum(ends - rows, first)
         return np.asarray(np.maximum(inside, 0.0))
 
     def effective_draws(self, num_indices: float) -> float:
@@ -75,14 +80,6 @@ class AbstractIndexDistribution(ABC):
         or less often than independent draws would.
         """
         return num_indices
-
-    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
-        """:meth:`range_rows` of several id ranges, ``[ranges, bins]``.
-
-        A law whose :meth:`range_rows` is slow may replace this loop.
-        """
-        pairs = zip(row_offset.tolist(), num_rows.tolist(), strict=True)
-        return np.array([self.range_rows(offset, rows) for offset, rows in pairs])
 
     @property
     def is_ordered(self) -> bool:

@@ -182,15 +182,10 @@ class Empirical(AbstractIndexDistribution):
         """The bins as given."""
         return np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
 
-    def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows ``[bins]`` of each bin among some ids, as seen; spread evenly inside an id range."""
-        found: FloatArray = self.ranges_rows(np.array([row_offset]), np.array([num_rows]))[0]
-        return found
-
-    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
-        """:meth:`range_rows` of several parts of the ids, ``[n, bins]``."""
+    def range_rows(self, row_offset: IntArray | int, num_rows: IntArray | int) -> FloatArray:
+        """Rows of each bin among some ids, as seen; spread evenly inside an id range."""
         if self.scattered:
-            return np.outer(num_rows / self.num_embeddings, self.num_rows_per_bin)
+            return AbstractIndexDistribution.range_rows(self, row_offset, num_rows)
         # Rows below an id are interpolated between the starts of the ranges around it.
         cumulative = _range_curve(self)
         ranges = len(cumulative) - 1
