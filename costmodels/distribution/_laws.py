@@ -392,11 +392,19 @@ class Laws:
         law, rows = self.laws[at], self._bins[at].rows
         if not law.is_ordered:
             return np.asarray((law.range_rows(row_offset, num_rows) * weight).sum(axis=-1))
-        # Sums begin at the last row, the coldest one, so that small differences keep their digits.
-        ends = np.append(0.0, np.cumsum(rows))
-        beyond = np.append(np.cumsum((rows * weight)[::-1])[::-1], 0.0)
-        low, high = (np.interp(ids, ends, beyond) for ids in (row_offset, row_offset + num_rows))
-        return np.asarray(low - high)
+        # Ids are in the order of the bins, so that a range is some neighbouring bins, of which the
+        # outer two may be cut. All pairs of a range and one of its bins stand in one list.
+        ends = np.cumsum(rows)
+        begins, last = ends - rows, len(ends) - 1
+        low, high = row_offset.astype(float), (row_offset + num_rows).astype(float)
+        first = np.minimum(np.searchsorted(ends, low, side="right"), last)
+        count = np.minimum(np.searchsorted(ends, high, side="left"), last) - first + 1
+        count = np.maximum(count, 1)
+        starts = np.cumsum(count) - count
+        query = np.repeat(np.arange(len(low)), count)
+        bin_ = np.arange(len(query)) - starts[query] + first[query]
+        inside = np.minimum(ends[bin_], high[query]) - np.maximum(begins[bin_], low[query])
+        return np.asarray(np.add.reduceat(np.maximum(inside, 0.0) * weight[bin_], starts))
 
     # The cache curve of a law gives, at log-spaced numbers of draws T, the rows that an LRU cache
     # holds which forgets a row after T draws, and its hit ratio. Points are computed when they are
