@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import StrEnum
 from functools import cache
@@ -28,12 +27,12 @@ class Range(NamedTuple):
     """The numbers that a field may have, such as ``Annotated[int, Range(1, 100)]``.
 
     Attributes:
-        least: the least number, or the one that all numbers are above.
+        least: the least number, or the one that all numbers are above; every finite one by default.
         most: the largest number; without one, a number has to be finite.
         is_open: whether ``least`` itself is not allowed.
     """
 
-    least: float = 0.0
+    least: float = -math.inf
     most: float = math.inf
     is_open: bool = False
 
@@ -42,7 +41,8 @@ class Range(NamedTuple):
         least, most = _shown_limit(self.least), _shown_limit(self.most)
         if self.most < math.inf:
             return f"{least}..{most}"
-        return f"{'above' if self.is_open else 'at least'} {least} and finite"
+        limit = f"{'above' if self.is_open else 'at least'} {least} and "
+        return f"{limit if self.least > -math.inf else ''}finite"
 
     def has(self, number: Any) -> bool:
         """Whether a number is in the range."""
@@ -50,9 +50,11 @@ class Range(NamedTuple):
         return bool(above and number <= self.most and number < math.inf)
 
 
-Amount = Annotated[float, Range()]
+Finite = Annotated[float, Range()]
+"""A number that is not infinite."""
+Amount = Annotated[float, Range(0.0)]
 """A number of 0 or more."""
-Positive = Annotated[float, Range(is_open=True)]
+Positive = Annotated[float, Range(0.0, is_open=True)]
 """A number above 0."""
 Count = Annotated[int, Range(0, 2**31)]
 """A whole number of 0 or more."""
@@ -180,41 +182,6 @@ def _number(what: str, value: Any) -> Any:
     if type(value) in (bool, np.bool_) or not isinstance(value, Real):
         raise _refusal(what, "a number", value)
     return value
-
-
-def require_measured(owner: Any, where: str = "", signed: Iterable[str] = ()) -> None:
-    """Require that the numbers that a calibration found are finite and at least 0.
-
-    Numbers in tuples, also in tuples of tuples, count too; texts, None and other classes do not.
-
-    Args:
-        owner: the dataclass, whose fields are settled.
-        where: begins every message, such as ``"lookup constants: "``.
-        signed: fields whose numbers may be below 0.
-
-    Raises:
-        InvalidValueError: names the field and the number.
-    """
-    for field in fields(owner):
-        least, wanted = 0.0, "finite and at least 0"
-        if field.name in signed:
-            least, wanted = -math.inf, "finite"
-        for number in _numbers(getattr(owner, field.name)):
-            if not (least <= number and abs(number) < math.inf):
-                message = (
-                    f"{where}{field.name} has a number {number}, which must be {wanted}: correct "
-                    "it or calibrate again"
-                )
-                raise InvalidValueError(message)
-
-
-def _numbers(value: object) -> Iterator[float]:
-    """The numbers of a value, in whatever tuples."""
-    if isinstance(value, tuple | list | np.ndarray):
-        for part in value:
-            yield from _numbers(part)
-    elif isinstance(value, Real):
-        yield float(value)
 
 
 def is_whole(value: Any) -> bool:
