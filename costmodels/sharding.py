@@ -47,16 +47,8 @@ class Shards(Sequence[Shard]):
 
     __slots__ = ("_hash", "col_offset", "num_cols", "num_rows", "rank", "row_offset")
 
-    def __init__(
-        self,
-        rank: ArrayLike,
-        row_offset: ArrayLike,
-        num_rows: ArrayLike,
-        col_offset: ArrayLike,
-        num_cols: ArrayLike,
-    ) -> None:
-        """Columns of one length; a single number stands for that number in every shard."""
-        given = (rank, row_offset, num_rows, col_offset, num_cols)
+    def __init__(self, *given: ArrayLike) -> None:
+        """The five columns; a single number stands for that number in every shard."""
         columns = [np.asarray(c, dtype=np.int64) for c in given]
         size = max(c.size for c in columns) if all(c.size for c in columns) else 0
         columns = [c if c.shape == (size,) else np.broadcast_to(c, (size,)) for c in columns]

@@ -132,14 +132,6 @@ class TorchrecMachine:
             ),
         )
 
-    def moved_to(self, machine: TorchrecMachine) -> TorchrecMachine:
-        """Another system, but with the memory of each rank of this one."""
-        return replace(
-            machine,
-            hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
-            ddr_limits_bytes=self.ddr_limits_bytes,
-        )
-
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
 

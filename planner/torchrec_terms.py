@@ -135,7 +135,11 @@ class TorchrecPipeline(CostPipeline):
         super().__init__(workload, topology, models)
         self.asked = asked
         own = estimates.TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
-        self.machine = own if asked.machine is None else own.moved_to(asked.machine)
+        self.machine = replace(
+            asked.machine or own,
+            hbm_capacity_by_rank_bytes=own.hbm_capacity_by_rank_bytes,
+            ddr_limits_bytes=own.ddr_limits_bytes,
+        )
         self.torchrec_tables = {
             t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
         }
