@@ -400,13 +400,14 @@ def place(
         len(where) == option.num_pieces,
         f"table {option.table!r}: {option.num_pieces} places needed, got {len(where)}",
     )
-    every, width = _all_ranks(world_size), sum(option.column_widths)
+    every, width = np.arange(world_size), sum(option.column_widths)
     if option.is_uniform:
         shards = Shards(every, 0, num_embeddings, 0, width)
         if option.sharding_type is ShardingType.ROW_WISE:
             shards = Shards(every, *row_block_columns(num_embeddings, world_size), 0, width)
     else:
-        col_offset, num_cols = _columns(option.column_widths)
+        num_cols = np.array(option.column_widths, dtype=np.int64)
+        col_offset = np.cumsum(num_cols) - num_cols
         ranks = np.array(where, dtype=np.int64)
         blocks: tuple[ArrayLike, ArrayLike] = (0, num_embeddings)
         if option.spread is Spread.HOSTS:
@@ -435,18 +436,6 @@ def option_of(
     sizes = {"world_size": world_size, "local_world_size": local_world_size}
     same = place(option, table.num_embeddings, places, **sizes)
     return option if same.shards == placement.shards else None
-
-
-@lru_cache(maxsize=64)
-def _all_ranks(world_size: int) -> IntArray:
-    return np.arange(world_size, dtype=np.int64)
-
-
-@lru_cache(maxsize=4096)
-def _columns(widths: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Offset and width of each column piece."""
-    columns = np.array(widths, dtype=np.int64)
-    return np.cumsum(columns) - columns, columns
 
 
 def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: int) -> None:
@@ -503,7 +492,6 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
         f"unknown tables {unknown[:5]} ({len(unknown)})",
     )
     tables = {t.name: t for t in workload.tables}
-    every = _all_ranks(world_size)
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)
@@ -511,7 +499,7 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
         require(not bad, f"table {table.name!r}: ranks {bad} are outside 0..{world_size - 1}")
         if placement.sharding_type is ShardingType.DATA_PARALLEL:
             require(
-                ranks is every or np.array_equal(np.sort(ranks), every),
+                np.array_equal(np.sort(ranks), np.arange(world_size)),
                 f"table {table.name!r}: data_parallel needs one copy on each of {world_size} ranks",
             )
         check_tiling(placement, table.num_embeddings, table.embedding_dim)

@@ -98,8 +98,9 @@ class AbstractIndexDistribution(ABC):
     @final
     def access_share(self, num_hottest_rows: float) -> float:
         """Share (0..1) of all accesses that fall on the ``num_hottest_rows`` hottest rows."""
-        rows, mass = _cumulative(self)
-        return float(np.interp(num_hottest_rows, rows, mass))
+        rows, probability = bins_of(self)
+        ends, mass = np.cumsum(rows), np.minimum(np.cumsum(rows * probability), 1.0)
+        return float(np.interp(num_hottest_rows, [0.0, *ends], [0.0, *mass]))
 
     @final
     def range_share(self, row_offset: int, num_rows: int) -> float:
@@ -173,13 +174,3 @@ def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     one pipeline after another.
     """
     return Laws(laws)
-
-
-@lru_cache(maxsize=8192)
-def _cumulative(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
-    """Numbers of hottest rows and their shares of accesses at the ends of the bins, from (0, 0)."""
-    rows, probability = bins_of(law)
-    return (
-        np.concatenate([[0.0], np.cumsum(rows)]),
-        np.concatenate([[0.0], np.minimum(np.cumsum(rows * probability), 1.0)]),
-    )

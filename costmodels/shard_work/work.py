@@ -168,11 +168,6 @@ class WorkModel:
         return TableColumns(self.workload.tables)
 
     @property
-    def _depth(self) -> float:
-        """Batches whose indices a rank holds at once."""
-        return PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
-
-    @property
     def _is_exchanged(self) -> float:
         """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
         return float(self.topology.world_size > 1)
@@ -319,8 +314,9 @@ class WorkModel:
         self._reorder(work, cells, received, indices)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
-        once = tables.deduplicates_indices[table]
-        length_bytes = np.where(once, _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES)
+        length_bytes = np.where(
+            tables.deduplicates_indices[table], _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES
+        )
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
         leaving = bags * np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
@@ -333,7 +329,8 @@ class WorkModel:
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        held = self._depth * arriving + offsets + self._excess_ratio * passing
+        depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
+        held = depth * arriving + offsets + self._excess_ratio * passing
         work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
