@@ -32,9 +32,8 @@ from costmodels.sharding import (
 from costmodels.torchrec_estimates import (
     CACHE_LOAD_FACTOR,
     TorchrecMachine,
+    TorchrecShard,
     TorchrecTable,
-    shard_perf,
-    shard_storage,
 )
 from costmodels.workload import Table
 from planner.errors import StoppedError
@@ -153,11 +152,11 @@ def _options(
         if kind is ShardingType.DATA_PARALLEL:
             blocks = ((table.num_embeddings, topology.world_size),)
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
-            perf = shard_perf(read, machine, kind, kernel, num_cols=widths[0])
+            shard = TorchrecShard(read, machine, kind, kernel, widths[0])
+            perf = shard.perf()
             runs = []
             for rows, count in blocks:
-                sizes = {"num_rows": rows, "num_cols": widths[0]}
-                held = shard_storage(read, machine, kind, kernel, **sizes)
+                held = shard.storage(rows)
                 runs.append((DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes), count))
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
