@@ -135,11 +135,9 @@ class TorchrecPipeline(CostPipeline):
         super().__init__(workload, topology, models)
         self.asked = asked
         own = estimates.TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
-        self.machine = replace(
-            asked.machine or own,
-            hbm_capacity_by_rank_bytes=own.hbm_capacity_by_rank_bytes,
-            ddr_limits_bytes=own.ddr_limits_bytes,
-        )
+        names = ("hbm_capacity_by_rank_bytes", "ddr_limits_bytes")
+        memory = {name: getattr(own, name) for name in names}
+        self.machine = replace(asked.machine or own, **memory)
         self.torchrec_tables = {
             t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
         }

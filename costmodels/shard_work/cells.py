@@ -138,7 +138,7 @@ class OptionCells:
         family = np.array([TYPES.index(kind) for kind in types], dtype=np.int64)
         kernel = np.array([_KERNEL_CODES[cut.kernel] for cut in cuts], dtype=np.int64)
         ratio = np.array([cut.cache_load_factor_ratio or 0.0 for cut in cuts])[of]
-        kinds = {"table": table[of], "family": family[of], "kernel": kernel[of]}
+        kinds: dict[str, Any] = {"table": table[of], "family": family[of], "kernel": kernel[of]}
         return Cells(**kinds, cache_load_factor_ratio=ratio, **shard)
 
     def _layout(self, option: ShardingOption) -> Layout:
