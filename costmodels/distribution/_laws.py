@@ -127,20 +127,13 @@ def bins_of(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
         f"{name}.frequency_bins must return two arrays of one length, the rows of each bin and the "
         "probability of one row of each",
     )
-    check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins", rise_ratio=_ORDER_ROUNDING)
+    check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins")
     for part in bins:
         part.flags.writeable = False
     return bins
 
 
-def check_bins(
-    rows: FloatArray,
-    probability: FloatArray,
-    num_embeddings: int,
-    where: str,
-    *,
-    rise_ratio: float = 0.0,
-) -> None:
+def check_bins(rows: FloatArray, probability: FloatArray, num_embeddings: int, where: str) -> None:
     """Check the bins of a law.
 
     Args:
@@ -148,7 +141,6 @@ def check_bins(
         probability: ``[bins]`` probability of one row of each bin.
         num_embeddings: rows of the table.
         where: what the bins are from, for messages.
-        rise_ratio: share by which a bin may be more probable than the one before.
 
     Raises:
         InvalidValueError: bins are not finite, negative, not hottest first, or have wrong sums.
@@ -157,7 +149,7 @@ def check_bins(
     good = bool(np.isfinite(numbers).all() and (numbers >= 0).all())
     require(good, f"{where}: rows and probabilities of a law must be finite and not negative")
     drawn = probability[rows > 0]
-    falls = bool((drawn[1:] <= drawn[:-1] * (1 + rise_ratio)).all())
+    falls = bool((drawn[1:] <= drawn[:-1] * (1 + _ORDER_ROUNDING)).all())
     require(falls, f"{where}: bins of a law must be hottest first")
     for what, total, wanted in (
         ("the rows of all bins", float(rows.sum()), num_embeddings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 
@@ -98,9 +98,7 @@ class Empirical(AbstractIndexDistribution):
         num_embeddings: int,
         *,
         range_rows: FloatArray | None = None,
-        num_ids_in_ranges: int = 0,
-        num_unique_curve: tuple[tuple[float, float], ...] = (),
-        hot_share_ratio: tuple[float, ...] = (),
+        **more: Any,
     ) -> Self:
         """A law from bins, hottest first, which are fitted to the table and normalised.
 
@@ -113,9 +111,7 @@ class Empirical(AbstractIndexDistribution):
             num_embeddings: rows of the table.
             range_rows: ``[ranges, bins]`` rows of each bin in each id range; None if hot rows are
                 spread evenly.
-            num_ids_in_ranges: see the class.
-            num_unique_curve: see the class.
-            hot_share_ratio: see the class.
+            more: further fields of the class.
 
         Raises:
             InvalidValueError: no row is ever drawn, or see the class.
@@ -138,9 +134,7 @@ class Empirical(AbstractIndexDistribution):
             num_rows_per_bin=tuple(fitted.tolist()),
             probability_ratio=tuple((probability / total).tolist()),
             num_rows_per_range=ranges,
-            num_ids_in_ranges=num_ids_in_ranges if ranges else 0,
-            num_unique_curve=num_unique_curve,
-            hot_share_ratio=hot_share_ratio,
+            **(more if ranges else {**more, "num_ids_in_ranges": 0}),
         )
 
     def alternatives(self) -> tuple[Empirical, ...]:
