@@ -181,7 +181,7 @@ class Empirical(AbstractIndexDistribution):
         if self.scattered:
             return AbstractIndexDistribution.range_rows(self, row_offset, num_rows)
         # Rows below an id are interpolated between the starts of the ranges around it.
-        cumulative = np.pad(np.cumsum(self.num_rows_per_range, axis=0), ((1, 0), (0, 0)))
+        cumulative = _range_curve(self)
         ranges = len(cumulative) - 1
         ends = np.array([row_offset, row_offset + num_rows]) * (ranges / self.num_ids_in_ranges)
         ends = np.minimum(ends, ranges)
@@ -223,6 +223,12 @@ class Empirical(AbstractIndexDistribution):
         total = np.array(self.num_rows_per_range).sum(axis=0)
         drawn = float(total @ np.array(self.probability_ratio))
         require(abs(drawn - 1.0) < 1e-3, f"the id ranges hold {drawn:.4f} of all accesses, not 1")
+
+
+@lru_cache(maxsize=1024)
+def _range_curve(law: Empirical) -> FloatArray:
+    """Rows ``[ranges + 1, bins]`` below the start of each id range, then below the last end."""
+    return np.pad(np.cumsum(law.num_rows_per_range, axis=0), ((1, 0), (0, 0)))
 
 
 @lru_cache(maxsize=1024)
