@@ -120,7 +120,7 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
             continue
         is_kind = issubclass(value, kind)
         if is_kind and not inspect.isabstract(value):
-            return value
+            return cast("type[T]", value)
         left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
         lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
         words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
