@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -104,7 +104,9 @@ class TorchrecPipeline(CostPipeline):
         super().__init__(workload, topology, models)
         self.asked = asked
         own = estimates.TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
-        self.machine = own if asked.machine is None else own.moved_to(asked.machine)
+        names = ("hbm_capacity_by_rank_bytes", "ddr_limits_bytes")
+        memory = {name: getattr(own, name) for name in names}
+        self.machine = replace(asked.machine or own, **memory)
         self.torchrec_tables = {
             t.name: estimates.TorchrecTable.of(t, workload) for t in workload.tables
         }
@@ -184,13 +186,12 @@ class TorchrecPipeline(CostPipeline):
         self, option: sharding.ShardingOption | sharding.TablePlacement, rows: int, width: int
     ) -> FloatArray:
         table, kind, kernel = self._tables[option.table], option.sharding_type, option.kernel
-        of = self.torchrec_tables[option.table], self.machine, kind, kernel
-        factor = option.cache_load_factor_ratio
-        how: dict[str, Any] = {"num_cols": width, "cache_load_factor_ratio": factor}
-        key = option.table, kind, kernel, *how.values()
+        of = kind, kernel, width, option.cache_load_factor_ratio
+        shard = estimates.TorchrecShard(self.torchrec_tables[option.table], self.machine, *of)
+        key = option.table, *of
         if key not in self._perfs:
-            self._perfs[key] = estimates.shard_perf(*of, **how)
-        perf, storage = self._perfs[key], estimates.shard_storage(*of, num_rows=rows, **how)
+            self._perfs[key] = shard.perf()
+        perf, storage = self._perfs[key], shard.storage(rows)
         row = np.zeros(self.num_features)
         row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
         if not self.asked.by_phase:

@@ -272,7 +272,7 @@ class CpuLookup(AbstractLookupModel):
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""
         machine = self.constants
         constants, others = machine.lookups(kernel), together(seen)
-        alone = alone_s(seen, kernel, constants, machine.caches)
+        alone = alone_s(seen, kernel, constants, machine)
         group = machine.replicated_group if kernel is CpuKernel.DENSE else machine.group
         forward, backward = (
             np.asarray(seconds * costs[0] + (others * np.array(costs[1:])).sum(axis=-1))

@@ -111,11 +111,10 @@ def _options(
         if kind is ShardingType.DATA_PARALLEL:
             blocks = [table.num_embeddings] * topology.world_size
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
-            seconds = estimates.shard_perf(read, machine, kind, kernel, num_cols=widths[0]).total_s
-            held = {}
+            shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
+            seconds, held = shard.perf().total_s, {}
             for rows in set(blocks):
-                sizes = {"num_rows": rows, "num_cols": widths[0]}
-                kept = estimates.shard_storage(read, machine, kind, kernel, **sizes)
+                kept = shard.storage(rows)
                 held[rows] = DefaultShard(seconds, kept.hbm_bytes, kept.ddr_bytes)
             shards = tuple(held[rows] for rows in blocks) * len(widths)
             columns = tuple(zip(*shards, strict=True))

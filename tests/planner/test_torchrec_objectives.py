@@ -14,9 +14,8 @@ from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
     CACHE_LOAD_FACTOR,
     TorchrecMachine,
+    TorchrecShard,
     TorchrecTable,
-    shard_perf,
-    shard_storage,
 )
 from costmodels.units import GIB
 from costmodels.workload import Workload
@@ -59,14 +58,14 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
     for placement in plan.placements:
         table = TorchrecTable.of(workload.table(placement.table), workload)
         for shard in placement.shards:
-            perf = shard_perf(
+            perf = TorchrecShard(
                 table,
                 machine,
                 placement.sharding_type,
                 placement.kernel,
                 num_cols=shard.num_cols,
                 cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            )
+            ).perf()
             load[shard.rank] += perf.total_s
             kind = placement.sharding_type
             phases["forward"][shard.rank] += perf.fwd_compute_s
@@ -141,15 +140,18 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
     for placement in found.plan.placements:
         table = TorchrecTable.of(problem.workload.table(placement.table), problem.workload)
         for shard in placement.shards:
-            used[shard.rank] += shard_storage(
-                table,
-                machine,
-                placement.sharding_type,
-                placement.kernel,
-                num_rows=shard.num_rows,
-                num_cols=shard.num_cols,
-                cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            ).hbm_bytes
+            used[shard.rank] += (
+                TorchrecShard(
+                    table,
+                    machine,
+                    placement.sharding_type,
+                    placement.kernel,
+                    num_cols=shard.num_cols,
+                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
+                )
+                .storage(shard.num_rows)
+                .hbm_bytes
+            )
     limits = machine.device_limits_bytes(problem.workload)
     assert all(used[r] <= limits[r] for r in used)
 

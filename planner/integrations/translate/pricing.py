@@ -43,7 +43,7 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, TorchrecTable
 from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
@@ -271,7 +271,7 @@ class KeyValuePipeline(CostPipeline):
             share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
             of = TorchrecTable.of(table, workload), machine, placed.sharding_type
             for shard in placed.shards:
-                perf = shard_perf(*of, ComputeKernel.FUSED, num_cols=shard.num_cols)
+                perf = TorchrecShard(*of, ComputeKernel.FUSED, shard.num_cols).perf()
                 seconds[shard.rank] += share * perf.total_s
         return float(seconds.max())
 

@@ -174,7 +174,7 @@ def test_bytes_of_one_are_those_of_linear_layers_alone() -> None:
         ),
         ({"lengths": (0, 4)}, r"lengths must be 1..seq \(32\), got \[0\]"),
         ({"lengths": (4,), "fused_attention": False}, "lengths need fused_attention"),
-        ({"flash": 4}, "flash_version must be 1, 2 or 3, got 4"),
+        ({"flash": 4}, "flash_version must be 1..3, got 4"),
         ({"flash": 1, "fused_attention": False}, "flash 1 is a kernel of fused attention"),
         ({"masked": True}, "masked needs fused_attention: false"),
         ({"vocabulary": 0, "predicted": 4}, "predicted belong to the head"),
