@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, final
+from typing import ClassVar, final
 
 from costmodels.layers import _parts, joins
 from costmodels.layers.base import Built, Flow
@@ -68,7 +69,12 @@ class Hstu(joins.AbstractSequenceLayer):
     contextual: int = 0
     contextual_width: int = 0
     stu: bool = False
-    samples_per_history: int = 1
+    samples_per_history: int = field(default=1, metadata={"most": 10**8})
+    needs: ClassVar[Mapping[str, str]] = {
+        **joins.AbstractSequenceLayer.needs,
+        **{"kernel": "fused_attention", "stu": "fused_attention"},
+        **{"contextual_width": "contextual", "samples_per_history": "lengths"},
+    }
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
@@ -78,30 +84,11 @@ class Hstu(joins.AbstractSequenceLayer):
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
-        self.need(
-            self.fused_attention or self.kernel == Kernel.CUTLASS,
-            f"kernel {self.kernel} is one of fused attention, and fused_attention is "
-            "false; leave kernel out, or set fused_attention: true",
-        )
-        self.need(
-            self.fused_attention or not self.stu,
-            "stu is one of fused attention, and fused_attention is false; leave stu out, "
-            "or set fused_attention: true",
-        )
         least = min(self.lengths or (self.seq,))
         self.need(
             0 <= self.contextual < least,
             f"contextual must be 0..{least - 1}, fewer than the positions of each "
             f"history, got {self.contextual}",
-        )
-        self.need(
-            self.contextual > 0 or not self.contextual_width,
-            "contextual_width belongs to contextual positions; give contextual too",
-        )
-        self.need(
-            self.samples_per_history == 1 or (self.samples_per_history > 0 and bool(self.lengths)),
-            f"samples_per_history must be 1 or more, and above 1 needs lengths, got "
-            f"{self.samples_per_history}",
         )
 
     @property
@@ -147,21 +134,17 @@ class Hstu(joins.AbstractSequenceLayer):
         """
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
+        again = self.stu
+        norm = _parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
+        keeps = {"keeps_input": not again, "is_recomputed": again}
+        product = _parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
         if self.stu:
-            again: dict[str, Any] = {"is_recomputed": True}
-            return (
-                _parts.norm(name, rows, self.hidden, dtype, **again),
-                _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False, **again),
-                _parts.streamed(name, (rows, self._values), dtype, **again),
-            )
+            active = _parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
+            return norm, product, active
         active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
-        return (
-            _parts.norm(name, rows, self.hidden, dtype),
-            _parts.linear(name, rows, self.hidden, wide, dtype),
-            active,
-        )
+        return norm, product, active
 
     def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """The attention of every position to the positions of its history."""
@@ -231,11 +214,9 @@ class Hstu(joins.AbstractSequenceLayer):
             kept = norm.saved_bytes + gate.saved_bytes / 2
             norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
             if self.stu:
-                x_bytes = added.written_bytes
-                joined = 2.0 * size + x_bytes
-                again = 3.0 * joined
-                norm = replace(norm, read_bytes=joined, written_bytes=joined, backward_bytes=again)
-                norm = replace(norm, is_recomputed=True)
+                joined = 2.0 * size + added.written_bytes
+                moved = {"read_bytes": joined, "written_bytes": joined}
+                norm = replace(norm, **moved, backward_bytes=3.0 * joined, is_recomputed=True)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
         product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)

@@ -7,9 +7,10 @@ Sequences may differ in length: how much work a batch of them has, and how batch
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -32,16 +33,13 @@ class AbstractSequenceLayer(AbstractLayer):
     seq: int
     lengths: tuple[int, ...] = ()
     balanced: bool = False
+    needs: ClassVar[Mapping[str, str]] = {"balanced": "lengths"}
 
     def __post_init__(self) -> None:
         """Refuse sizes and lengths that are out of range."""
         AbstractLayer.__post_init__(self)
         wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
         self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
-        self.need(
-            bool(self.lengths) or not self.balanced,
-            "balanced sequences need lengths; without, all have seq positions",
-        )
 
     def evened(self) -> Self:
         """This layer with sequences that are handed out so that all ranks have equal work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, final
@@ -11,9 +12,6 @@ from costmodels.datatypes import DataType
 from costmodels.layers import _blocks, _parts, joins
 from costmodels.layers.base import Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
-
-_FLASH = 2
-"""The generation of the kernel of fused attention, if none is given: FlashAttention-2."""
 
 
 class Checkpoint(StrEnum):
@@ -86,6 +84,11 @@ class Transformer(joins.AbstractSequenceLayer):
     """
 
     can_split: ClassVar[bool] = True
+    needs: ClassVar[Mapping[str, str]] = {
+        **joins.AbstractSequenceLayer.needs,
+        **dict.fromkeys(("lengths", "flash"), "fused_attention"),
+        **dict.fromkeys(("tied", "predicted", "head_transform", "fused_loss"), "vocabulary"),
+    }
 
     layers: int
     hidden: int
@@ -101,7 +104,7 @@ class Transformer(joins.AbstractSequenceLayer):
     rotary: bool = False
     masked: bool = False
     joint_qkv: bool = True
-    flash: int = _FLASH
+    flash: int = 2
     dropout: bool = False
     predicted: int = 0
     head_transform: bool = False
@@ -119,39 +122,17 @@ class Transformer(joins.AbstractSequenceLayer):
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
         )
         self.need(
-            0 <= self.kv_heads <= self.heads
-            and (not self.kv_heads or self.heads % self.kv_heads == 0),
+            self.heads % (self.kv_heads or 1) == 0,
             f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
         )
         self.need(
-            0 <= self.predicted <= self.seq,
+            self.predicted <= self.seq,
             f"predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
-        )
-        self.need(
-            not self.lengths or self.fused_attention,
-            "lengths need fused_attention; scores that are written are padded to seq",
         )
         self.need(
             not (self.masked and self.fused_attention),
             "masked needs fused_attention: false; the mask of a fused kernel is not "
             "priced (lengths leave padding out)",
-        )
-        self.need(
-            self.fused_attention or self.flash == _FLASH,
-            f"flash {self.flash} is a kernel of fused attention, and fused_attention is "
-            "false; leave flash out",
-        )
-        of_head = {
-            "tied: false": not self.tied,
-            "predicted": self.predicted > 0,
-            "head_transform": self.head_transform,
-            "fused_loss": self.fused_loss,
-        }
-        unused = [key for key, is_set in of_head.items() if is_set]
-        self.need(
-            bool(self.vocabulary) or not unused,
-            f"{', '.join(unused)} belong to the head of a model with a "
-            "vocabulary, and there is none; leave them out or give a vocabulary",
         )
 
     def _is_composed(self, dtype: DataType) -> bool:
