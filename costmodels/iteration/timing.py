@@ -176,6 +176,19 @@ def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
     """Times and causes of one plan, from the schedule of its steps."""
     times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
     issued, arrival, start, finish = map(np.stack, times)
+    waits, latest = _waits(steps), _latest(steps, arrival)
+
+    def cause(node: Node) -> Node | None:
+        rank, index = node
+        late, before = latest.get(index, rank), waits[index]
+        if late != rank:
+            return late, index
+        if not before:
+            return None
+        ends = finish[before, rank]
+        at = len(ends) - 1 - int(ends[::-1].argmax())
+        return (rank, before[at]) if ends[at] > issued[index, rank] else None
+
     last: Node | None = None
     if finish.max() >= found.host_s.max():
         step, rank = divmod(int(finish.argmax()), finish.shape[1])
@@ -185,7 +198,7 @@ def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=_causes(_waits(steps), issued, finish, _latest(steps, arrival)),
+        released_by=cause,
         last=last,
     )
 
@@ -207,33 +220,6 @@ def _require_step_times(steps: tuple[Step, ...]) -> None:
     for step in steps:
         require_times(step.duration_s, f"the step '{step.name}'")
         require_times(step.host_s, f"the step '{step.name}'")
-
-
-def _causes(
-    waits: list[list[int]], issued: FloatArray, finish: FloatArray, latest: dict[int, int]
-) -> Callable[[Node], Node | None]:
-    """What each (rank, step) waited for last, from arrays ``[steps, R]``; see :class:`Simulation`.
-
-    Args:
-        waits: the steps that each step waits for.
-        issued: when the host has issued each step.
-        finish: when each step finishes.
-        latest: the rank that each collective waits for.
-    """
-
-    def cause(node: Node) -> Node | None:
-        rank, index = node
-        last = latest.get(index, rank)
-        if last != rank:
-            return last, index
-        before = waits[index]
-        if not before:
-            return None
-        ends = finish[before, rank]
-        at = len(ends) - 1 - int(ends[::-1].argmax())
-        return (rank, before[at]) if ends[at] > issued[index, rank] else None
-
-    return cause
 
 
 def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
