@@ -7,7 +7,7 @@ all-reduces in buckets, or shards of parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final
@@ -289,7 +289,6 @@ class EmbeddingExchanges:
         )
         require_times(self.lengths_s, "an empty all-to-all")
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
-        self._levels = topology.local_world_size, topology.domain_size
 
     @cached_property
     def least_collective(self) -> AbstractCollectiveModel:
@@ -375,35 +374,24 @@ class EmbeddingExchanges:
         """
         topology, by_hosts = self.topology, kind in BY_HOSTS
         all_to_all = model.all_to_all_s if whole else model.all_to_all
+        hosts, local = topology.num_hosts, topology.local_world_size
         if which == _SECOND_EXCHANGE:
-            return self._across_hosts(sent, all_to_all, ratio) if by_hosts else np.zeros_like(sent)
+            if not by_hosts or hosts == 1:
+                return np.zeros_like(sent)
+            # Ranks of the same local index exchange, one on each host.
+            lanes = sent.reshape((*sent.shape[:-1], hosts, local)).swapaxes(-1, -2)
+            weights = None if ratio is None else ratio.reshape(hosts, local).T
+            sides = _weighted(lanes, 1, topology.domain_size // local, weights)
+            return all_to_all(*sides, topology).swapaxes(-1, -2).reshape(sent.shape)
         if which == INDICES or not self._adds(kind):
-            own, others = _weighted(sent, *self._levels, ratio)
+            own, others = _weighted(sent, local, topology.domain_size, ratio)
             sides = (others, own) if which == INDICES else (own, others)
             return all_to_all(*sides, topology)
-        if by_hosts and topology.local_world_size == 1:
+        if by_hosts and local == 1:
             return np.zeros_like(sent)
         buffer_s = partial(model.buffer_s, Collective.REDUCE_SCATTER)
         reduce_scatter = buffer_s if whole else model.reduce_scatter
         return reduce_scatter(sent * topology.world_size, topology, within_host=by_hosts)
-
-    def _across_hosts(
-        self,
-        per_peer: FloatArray,
-        all_to_all: Callable[[FloatArray, FloatArray, Topology], FloatArray],
-        ratio: FloatArray | None,
-    ) -> FloatArray:
-        """Seconds of the all-to-all among ranks of the same local index, one on each host."""
-        topology = self.topology
-        hosts, local = topology.num_hosts, topology.local_world_size
-        if hosts == 1:
-            return np.zeros_like(per_peer)
-        shape = (*per_peer.shape[:-1], hosts, local)
-        lanes = per_peer.reshape(shape).swapaxes(-1, -2)
-        weights = None if ratio is None else ratio.reshape(hosts, local).T
-        own, others = _weighted(lanes, 1, topology.domain_size // local, weights)
-        seconds = all_to_all(own, others, topology)
-        return seconds.swapaxes(-1, -2).reshape(per_peer.shape)
 
     def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
         """Times of the collectives of one sharding type in each plan, multiplied by ``factor``.
@@ -524,13 +512,13 @@ class CodecModel:
         own_s = work[..., columns.CODECS : columns.CODECS + 2] / self.rate_bytes_per_s
         return own_s[..., FORWARD], own_s[..., BACKWARD]
 
-    def of_plans(
+    def times(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale
     ) -> CodecTimes:
         """Times of the codecs of one or many plans.
 
         Args:
-            work: ``[..., W, columns]``.
+            work: ``[..., W, columns]``; zeros for times without a rank's own shards.
             families: the sharding types that any of the plans has.
             speeds: ``[W]`` speed of each rank, as a factor on the rates of the device.
             scale: factors on all times.
@@ -539,36 +527,7 @@ class CodecModel:
         for family in families:
             column = EXCHANGING_TYPES.index(ShardingType(family.name))
             present[..., column] = True if family.present is None else family.present
-        forward, backward = self.growth(work)
-        return self._times((forward / speeds, backward / speeds), present, speeds, scale)
-
-    def least(self, types: frozenset[ShardingType], speed: float, size: int) -> CodecTimes:
-        """Times of the codecs of plans with exactly these types, without a rank's own shards.
-
-        Args:
-            types: sharding types of the plans.
-            speed: speed of the fastest rank.
-            size: number of ranks.
-        """
-        present = np.array([[float(f in types) for f in EXCHANGING_TYPES]])
-        none = np.zeros(size)
-        return self._times((none, none), present, np.full(size, speed), Scale())
-
-    def _times(
-        self,
-        own_s: tuple[FloatArray, FloatArray],
-        present: FloatArray,
-        speeds: FloatArray,
-        scale: Scale,
-    ) -> CodecTimes:
-        """Times from the seconds of each rank's own shards at its speed, forward and backward.
-
-        Args:
-            own_s: seconds ``[..., W]`` forward, and backward.
-            present: ``[..., 1, types]`` 1 for each sharding type that a plan has, else 0.
-            speeds: ``[W]`` speed of each rank.
-            scale: factors on all times.
-        """
+        own_s = [seconds / speeds for seconds in self.growth(work)]
         calls, ratio = present.sum(axis=-1), scale.lookup_ratio
         gap_s = calls * self._latency_s
         ends_s = [
