@@ -26,6 +26,7 @@ import numpy as np
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
+from costmodels.iteration.timing import covered
 from planner.errors import reading, refuse
 from planner.support.files import read_unpacked
 
@@ -493,8 +494,8 @@ def _waits_s(complete: Sequence[Event], marks: Sequence[tuple[float, float]]) ->
     for event in complete:
         if _WAITS.match(event.name):
             waits[_step_of(event.begin_us, marks)].append((event.begin_us, event.time_us))
-    spans = [np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks))]
-    return np.array([_covered(found[:, 0], found[:, 1]) for found in spans])
+    spans = (np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks)))
+    return np.array([covered((found[:, 0], found.sum(axis=1))) for found in spans])
 
 
 def _times(
@@ -518,17 +519,17 @@ def _times(
     def median(kept: BoolArray, values: FloatArray) -> float:
         return float(np.median(np.bincount(step[kept], values[kept], minlength=count)))
 
-    def covered(kept: BoolArray) -> FloatArray:
+    def covered_s(kept: BoolArray) -> FloatArray:
         each = (kept & (step == i) for i in range(count))
-        return np.array([_covered(start[at], spans[at]) for at in each])
+        return np.array([covered((start[at], (start + spans)[at])) for at in each])
 
-    compute_s, both_s, busy_s = map(covered, (computing, moving | computing, step >= 0))
+    compute_s, both_s, busy_s = map(covered_s, (computing, moving | computing, step >= 0))
     return TraceTimes(
         iterations=count,
         iteration_s=max(float(np.median(lengths_s)), float(np.median(busy_s))),
         kinds_s={stage: median(stages == stage, spans) for stage in STAGES if stage in stages},
         compute_s=float(np.median(compute_s)),
-        communication_s=float(np.median(covered(moving))),
+        communication_s=float(np.median(covered_s(moving))),
         exposed_s=float(np.median(both_s - compute_s)),
         busy_s=float(np.median(busy_s)),
         host_s=None if waits_s is None else float(np.median(lengths_s - waits_s)),
@@ -546,13 +547,3 @@ def _times(
         told_waits_s=median(step >= 0, np.array([kernel.waited_s for *_, kernel in placed])),
         **told,
     )
-
-
-def _covered(start: FloatArray, spans: FloatArray) -> float:
-    """Seconds covered by intervals that may overlap."""
-    if not len(start):
-        return 0.0
-    order = np.argsort(start, kind="stable")
-    begin, end = start[order], np.maximum.accumulate((start + spans)[order])
-    before = np.concatenate([[-np.inf], end[:-1]])
-    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())
