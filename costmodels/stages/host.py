@@ -191,27 +191,24 @@ class HostCosts:
     All methods and properties return host seconds.
 
     Attributes:
-        profile: the software that issues the work.
-        dispatch_s: seconds of one dispatch on this machine.
-        launch_s: seconds of one kernel launch.
+        host: the machine, which says how long a dispatch and a kernel launch take.
+        issued_by: the software that issues the work.
         reduces: whether gradients are copied for an all-reduce, as a wrapped model does on one rank
             too.
     """
 
-    profile: HostLaunches
-    dispatch_s: float
-    launch_s: float
+    host: Host
+    issued_by: HostProfile
     reduces: bool = False
 
-    @classmethod
-    def of(cls, host: Host, profile: HostProfile, *, reduces: bool = False) -> HostCosts:
-        """Costs on a machine."""
-        times = {"dispatch_s": host.dispatch_s, "launch_s": host.launch_s}
-        return cls(profile=PROFILES[profile], reduces=reduces, **times)
+    @property
+    def profile(self) -> HostLaunches:
+        """The calls of the software."""
+        return PROFILES[self.issued_by]
 
     def seconds(self, calls: FloatArray) -> float:
         """Host seconds of some work."""
-        return float(calls[0] * self.dispatch_s + calls[1] * self.launch_s)
+        return float(calls[0] * self.host.dispatch_s + calls[1] * self.host.launch_s)
 
     def call_s(self, name: str) -> float:
         """One call, by its name in the profile."""

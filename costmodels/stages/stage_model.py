@@ -56,7 +56,7 @@ class StageModel:
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
         wrapped = bool(workload.tables) or topology.world_size > 1
-        self._host = HostCosts.of(topology.host, workload.issued_by, reduces=wrapped)
+        self._host = HostCosts(host=topology.host, issued_by=workload.issued_by, reduces=wrapped)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
         wire = self.exchanges.wire
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
@@ -70,7 +70,8 @@ class StageModel:
         each = [model.times(workload, trainers) for workload in workloads]
         for times in each:
             require(
-                isinstance(times, DenseTimes) and not any(map(np.ndim, times)),
+                isinstance(times, DenseTimes)
+                and all(np.ndim(s) == 0 and np.asarray(s).dtype.kind in "iuf" for s in times),
                 f"{model_words(model)}: times must return DenseTimes of numbers, got {times!r:.60}",
             )
         if self._batch_ratio is None:

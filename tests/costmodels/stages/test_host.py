@@ -74,7 +74,7 @@ def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
 
 
 def costs_of(profile: HostProfile, *, reduces: bool = False) -> HostCosts:
-    return HostCosts.of(make_host(eager_call_s=CALL_S), profile, reduces=reduces)
+    return HostCosts(host=make_host(eager_call_s=CALL_S), issued_by=profile, reduces=reduces)
 
 
 def bottom_layers() -> tuple[Layer, ...]:
@@ -119,9 +119,11 @@ def test_software_of_today_by_hand() -> None:
     costs, layers = costs_of(HostProfile.EAGER), bottom_layers()
 
     def seconds(dispatches: float, launches: float) -> object:
-        return pytest.approx(dispatches * costs.dispatch_s + launches * costs.launch_s, rel=1e-9)
+        return pytest.approx(
+            dispatches * costs.host.dispatch_s + launches * costs.host.launch_s, rel=1e-9
+        )
 
-    assert costs.dispatch_s + costs.launch_s == pytest.approx(CALL_S)
+    assert costs.host.dispatch_s + costs.host.launch_s == pytest.approx(CALL_S)
     assert costs.forward_s(layers) == seconds(2 * (3.2 + 2.2), 2 * (1.0 + 1.2))
     backward = 2 * (4.8 + 3.3) + 4 * 1.8, 2 * (3.6 + 1.9)
     assert costs.backward_s(layers) == seconds(*backward)
@@ -147,7 +149,7 @@ def test_casts_are_counted_where_no_operator_says_so() -> None:
     half, full = dense_layers(make_workload(dense=dense)).bottom, bottom_layers()
     assert [is_cast(layer) for layer in half] == [True] * len(half)
     assert not any(is_cast(layer) for layer in full)
-    cast_s = 2 * (3.0 * costs.dispatch_s + 2.1 * costs.launch_s)
+    cast_s = 2 * (3.0 * costs.host.dispatch_s + 2.1 * costs.host.launch_s)
     assert costs.forward_s(half) - costs.forward_s(full) == pytest.approx(cast_s)
     listed = Workload(
         name="gpt",
