@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
 from costmodels.calibration.fit_fbgemm import LOCATIONS, call_seconds
 from costmodels.collective.base import Basis
-from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
@@ -86,29 +86,6 @@ class LookupCall:
     def table(self) -> Table:
         """The table."""
         return self.shards.tables.tables[0]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedLaw(AbstractIndexDistribution):
-    """A law of indices, corrected by the distinct rows that were counted in batches.
-
-    With ``draws_per_index`` draws for each index, the law touches as many distinct rows as were
-    counted.
-    """
-
-    law: AbstractIndexDistribution
-    draws_per_index: float
-    num_embeddings: int
-    scattered: bool = True
-
-    def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
-        """The frequency bins of the law."""
-        return self.law.frequency_bins()
-
-    def effective_draws(self, num_indices: float) -> float:
-        """The number of draws that touches as many distinct rows as were counted."""
-        return num_indices * self.draws_per_index
 
 
 def predict_lookups(table: cells.CsvRows, topology: Topology) -> tuple[cells.Answer, ...]:
@@ -285,9 +262,9 @@ def _law(
         return law or cells.Unmodelled(reason=reason)
     most = min(indices, float(rows)) * num_tables
     unique = cells.number(given, "lookups_unique", low=0, high=most) / num_tables
-    law = law or Uniform(num_embeddings=rows)
-    draws = _draws_for(law, unique, indices)
-    return CountedLaw(law=law, draws_per_index=draws / max(indices, 1e-9), num_embeddings=rows)
+    bins = (law or Uniform(num_embeddings=rows)).frequency_bins()
+    curve = ((max(indices, 1.0), max(unique, 1.0)),)
+    return Empirical.from_bins(*bins, rows, num_unique_curve=curve)
 
 
 def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
@@ -302,16 +279,6 @@ def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
         return None
     shift = _POWER_LAW_SHIFT if "pow" in words else 0.0
     return Zipf(num_embeddings=rows, exponent=float(exponent[0]), shift=shift)
-
-
-def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) -> float:
-    """The number of draws that is expected to touch ``unique`` rows, at most 1000 per index."""
-    low, high = 0.0, 1000.0 * indices
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        reached = law.expected_unique_rows(middle) >= unique
-        low, high = (low, middle) if reached else (middle, high)
-    return high
 
 
 def _optimizer(text: str) -> Optimizer:
