@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final
 
@@ -18,7 +17,7 @@ from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spre
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
-from costmodels.errors import require
+from costmodels.errors import refuse
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
 from costmodels.measured.curves import Collective
 from costmodels.shard_work import work as columns
@@ -27,7 +26,7 @@ from costmodels.shard_work.work import EXCHANGING_TYPES, sent_bytes
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology, batch_ratios
+from costmodels.topology import Topology, batch_ratios, group_topology
 from costmodels.uncertainty import Scale
 from costmodels.workload import DataType, DenseParallelism, Pipeline, Pooling, Workload
 
@@ -51,22 +50,15 @@ def _divided(topology: Topology, split: int) -> tuple[Topology, Topology]:
     Raises:
         InvalidValueError: they are neither a part of a host nor whole hosts.
     """
-    local, hosts = topology.local_world_size, topology.num_hosts
-    if split == 1:
-        return topology, topology
-    if local % split == 0:
-        spread = topology.domain_size // topology.local_world_size
-        peers = topology.resized(hosts, local // split)
-        return topology.resized(1, split), replace(peers, domain_size=spread * local // split)
-    spanned = split // local
-    require(
-        split % local == 0 and hosts % spanned == 0,
-        f"tensor_parallel must divide the {local} ranks of a host, or be those of a number of "
-        f"hosts that divides {hosts}, got {split}",
-    )
-    domain = max(1, topology.domain_size // split)
-    peers = topology.resized(hosts // spanned, 1)
-    return topology.resized(spanned, local), replace(peers, domain_size=domain)
+    others, rest = divmod(topology.world_size, split)
+    group = None if rest else group_topology(topology, split, between_hosts=True)
+    peers = None if rest else group_topology(topology, others)
+    if group is None or peers is None:
+        refuse(
+            f"tensor_parallel must divide the {topology.local_world_size} ranks of a host, or be "
+            f"those of a number of hosts that divides {topology.num_hosts}, got {split}"
+        )
+    return group, peers
 
 
 class DenseReduction:
