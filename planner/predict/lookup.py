@@ -102,8 +102,8 @@ def predict_lookups(table: cells.CsvRows, topology: Topology) -> tuple[cells.Ans
     model = default_models(topology).lookup
 
     def predicted(call: LookupCall) -> cells.Answer:
-        if topology.calibration:
-            return _on_cpu(call, model, topology)
+        if topology.calibration and call.kernel is not ComputeKernel.FUSED:
+            return cells.Unmodelled(reason="a CPU has no device memory apart from its own")
         return predict_calls((call,), model, topology)
 
     return cells.predict_each(table, lookup_call, predicted)
@@ -119,6 +119,12 @@ def predict_calls(
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
+    if topology.calibration:
+        counts = dict(zip(("forward", "backward"), _PHASES[call.phase], strict=False))
+        kinds = [f"lookup {phase} fused" for phase, count in counts.items() if count]
+        spreads = [calibrated_spread_ratio(topology, kind) for kind in kinds]
+        unfitted = cells.spread_ratio(_EXTRAPOLATED_SIGMA)
+        return max((s for s in spreads if s is not None), default=unfitted), Basis.CALIBRATED
     kernel, table = call.kernel, call.table
     known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
     is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
@@ -144,20 +150,6 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
         sigmas.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
     return cells.spread_ratio(*sigmas), basis
-
-
-def _on_cpu(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> cells.Answer:
-    """A call on one core, by the constants of a calibrated machine."""
-    if call.kernel is not ComputeKernel.FUSED:
-        return cells.Unmodelled(reason="a CPU has no device memory apart from its own")
-    forward, backward, _ = _PHASES[call.phase]
-    phases = ["forward"] * forward + ["backward"] * backward
-    spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
-    spread = max(
-        (s for s in spreads if s is not None), default=cells.spread_ratio(_EXTRAPOLATED_SIGMA)
-    )
-    seconds = call_time((call,), model, topology)
-    return cells.interval(seconds, spread, Basis.CALIBRATED)
 
 
 def call_time(calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology) -> float:
