@@ -48,8 +48,7 @@ from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
 from costmodels.workload import Workload
 from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
-from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-from planner.predict.rows import Predicted, read_table
+from planner.predict.operations import LOOKUP_COLUMNS, Predicted, predict_lookups, read_table
 from planner.validation import cases
 from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
 
