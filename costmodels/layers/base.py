@@ -178,17 +178,12 @@ def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:
         InvalidValueError: sizes are missing, or given for nothing; the message names the keys.
     """
     sizes = (num_layers, low_rank)
-    if interaction == "dcn":
-        require(
-            all(1 <= size <= 10**6 for size in sizes),
-            f"interaction dcn needs dcn_num_layers and dcn_low_rank_dim of 1..1e6, got {sizes}",
-        )
-    else:
-        require(
-            sizes == (0, 0),
-            f"dcn_num_layers and dcn_low_rank_dim {sizes} need interaction dcn, got {interaction}; "
-            "remove them, or change it",
-        )
+    is_needed, are_given = interaction == "dcn", all(1 <= size <= 10**6 for size in sizes)
+    require(
+        are_given if is_needed else sizes == (0, 0),
+        "interaction dcn needs dcn_num_layers and dcn_low_rank_dim of 1..1e6, and they need it; "
+        f"got interaction {interaction} with {sizes}",
+    )
 
 
 def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) -> Built:

@@ -118,16 +118,6 @@ class Codecs:
     forward: Codec = _PLAIN
     backward: Codec = _PLAIN
 
-    @property
-    def compresses(self) -> bool:
-        """Whether anything is compressed in either direction."""
-        return self.forward.compresses or self.backward.compresses
-
-    @property
-    def can_be_summed(self) -> bool:
-        """Whether the values of both directions can be added up."""
-        return self.forward.can_be_summed and self.backward.can_be_summed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
@@ -170,13 +160,14 @@ class Communication:
     @property
     def compresses(self) -> bool:
         """Whether anything is compressed in any exchange."""
-        every = (self.all_to_all, self.reduce_scatter, self.sequence)
-        return any(c is not None and c.compresses for c in every)
+        every = filter(None, (self.all_to_all, self.reduce_scatter, self.sequence))
+        return any(codec.compresses for c in every for codec in (c.forward, c.backward))
 
     @property
     def sums_rows(self) -> bool:
         """Whether pooled tables can be cut by rows, because their partial sums can be added up."""
-        return self.reduce_scatter is None or self.reduce_scatter.can_be_summed
+        sums = self.reduce_scatter
+        return sums is None or (sums.forward.can_be_summed and sums.backward.can_be_summed)
 
     def exchange(self, *, sums: bool, is_pooled: bool) -> Codecs:
         """The codecs of one exchange; those of unpooled vectors do not depend on ``sums``.
