@@ -31,6 +31,8 @@ _LOSS_RATIOS = 0.4, 0.6
 the 190 us of the profile of 2021, ``mse_loss`` takes 61 or 71 with one or two of three launches."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Columns of the work that a cache in front of host memory does before the lookup itself."""
+_DENSE = fields(DenseTimes)
+"""The stages of the dense part, which :class:`StageTimes` has, too."""
 _CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
 """The kernel of each column that counts the shards of a fused call."""
 
@@ -51,7 +53,7 @@ class StageModel:
         self.speeds = topology.speeds()
         self._batch_ratio = batch_ratios(workload, topology)
         self.dense = self._dense_times()
-        for field in fields(DenseTimes):
+        for field in _DENSE:
             require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
@@ -193,32 +195,24 @@ class StageModel:
         copied_s += issue.between_steps_s(self.workload)
         loss_s = [r * (issue.call_s("loss") if layers.top else 0.0) for r in _LOSS_RATIOS]
         rate, trainers = self.workload.input_samples_per_s, self.topology.trainers.world_size
-
-        def computed(seconds: FloatArray | float) -> FloatArray:
-            """Seconds of a stage on each rank."""
-            return np.asarray(seconds / speeds * scale.dense_ratio)
-
-        shared_s = [seconds * ratio for seconds in self.reduction.shared_s]
-        backward_s = dense.top_backward_s + self.reduction.cast_s
-        passes = (
-            computed(dense.bottom_forward_s),
-            computed(dense.top_forward_s) + shared_s[0],
-            computed(backward_s) + shared_s[1],
-            computed(dense.bottom_backward_s),
-        )
+        dense = replace(dense, top_backward_s=dense.top_backward_s + self.reduction.cast_s)
+        dense_s = {f.name: getattr(dense, f.name) / speeds * scale.dense_ratio for f in _DENSE}
+        for name, seconds in zip(("forward", "backward"), self.reduction.shared_s, strict=True):
+            dense_s[f"top_{name}_s"] = dense_s[f"top_{name}_s"] + seconds * ratio
+        # A sharded dense part is gathered twice and scattered once in each micro-batch.
+        calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
+        issued_s = issue.passes_s(every) + issue.copies_s(self.workload)
+        issued = np.array(issued_s + calls * issue.call_s("collective"))
+        passes_s = np.sum([dense_s[name] for name in dense_s if name != "optimizer_s"], axis=0)
         return StageTimes(
-            bottom_forward_s=passes[0],
-            top_forward_s=passes[1],
-            top_backward_s=passes[2],
-            bottom_backward_s=passes[3],
-            optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
+            **dense_s,
             input_splits_s=splits_s * ratio,
             next_batch_ratio=self.exchanges.next_batch_ratio,
             bucket_s=tuple(s * ratio for s in self.reduction.beside_backward_s),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
-            earlier_s=self._earlier_s(np.sum(passes, axis=0), speeds, scale),
+            earlier_s=self.reduction.earlier_s(passes_s, issued, speeds, scale),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
@@ -233,17 +227,6 @@ class StageModel:
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
         )
-
-    def _earlier_s(
-        self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
-    ) -> FloatArray | None:
-        """Seconds of the micro-batches before the last one, if one takes ``passes_s``."""
-        issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
-        issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
-        # A sharded dense part is gathered twice and scattered once in each micro-batch.
-        calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
-        issued_s += calls * issue.call_s("collective")
-        return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:
