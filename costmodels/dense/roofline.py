@@ -13,7 +13,7 @@ from costmodels.dense import kernels
 from costmodels.dense.base import AbstractDenseModel, DenseLayers, DenseTimes, Layer, dense_layers
 from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants
 from costmodels.layers.base import Flow
-from costmodels.layers.joins import dot
+from costmodels.layers.parts import dot
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.sustained import BURSTS, Shares, sustained_ratio
 from costmodels.topology import Device, Topology

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -21,7 +21,7 @@ class Kernel(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hstu(joins.AbstractSequenceLayer):
+class Hstu(parts.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
     Each layer computes u, v, q, k = split(silu(in(norm(x)))), then a = silu(q k) v / n, and gives
@@ -71,14 +71,14 @@ class Hstu(joins.AbstractSequenceLayer):
     stu: bool = False
     samples_per_history: int = field(default=1, metadata={"most": 10**8})
     needs: ClassVar[Mapping[str, str]] = {
-        **joins.AbstractSequenceLayer.needs,
+        **parts.AbstractSequenceLayer.needs,
         **{"kernel": "fused_attention", "stu": "fused_attention"},
         **{"contextual_width": "contextual", "samples_per_history": "lengths"},
     }
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        joins.AbstractSequenceLayer.__post_init__(self)
+        parts.AbstractSequenceLayer.__post_init__(self)
         self.need(
             (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
@@ -135,13 +135,13 @@ class Hstu(joins.AbstractSequenceLayer):
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
         again = self.stu
-        norm = _parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
+        norm = parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
         keeps = {"keeps_input": not again, "is_recomputed": again}
-        product = _parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
+        product = parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
         if self.stu:
-            active = _parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
+            active = parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
             return norm, product, active
-        active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
+        active = parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return norm, product, active
@@ -180,22 +180,22 @@ class Hstu(joins.AbstractSequenceLayer):
 
         def copied(width: int, *, kept: bool = True) -> Operator:
             saved = rows * width if kept else 0
-            return _parts.streamed(name, (rows, width), dtype, saved=saved)
+            return parts.streamed(name, (rows, width), dtype, saved=saved)
 
         scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = _parts.streamed(name, pairs, dtype, saved=scores)
-        masked = _parts.streamed(name, pairs, dtype, reads=2.0)
+        score = parts.streamed(name, pairs, dtype, saved=scores)
+        masked = parts.streamed(name, pairs, dtype, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
         mask = (masked,) if self.causal else ()
         return (
             copied(queries),
             copied(queries),
-            _parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
+            parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
             score,
             score,
             *mask,
             copied(values),
-            _parts.batched(name, (groups, long, seen, values // self.heads), dtype),
+            parts.batched(name, (groups, long, seen, values // self.heads), dtype),
             copied(values, kept=False),
         )
 
@@ -206,9 +206,9 @@ class Hstu(joins.AbstractSequenceLayer):
         that kernel also writes x and u beside the gated result.
         """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
-        norm = _parts.norm(name, rows, wide, dtype)
-        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
-        added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
+        norm = parts.norm(name, rows, wide, dtype)
+        gate = parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
+        added = parts.streamed(name, (rows, hidden), dtype, reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
@@ -219,7 +219,7 @@ class Hstu(joins.AbstractSequenceLayer):
                 norm = replace(norm, **moved, backward_bytes=3.0 * joined, is_recomputed=True)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
-        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
+        product = parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
         return (norm, product, added) if self.fused_attention else (norm, gate, product, added)
 
 

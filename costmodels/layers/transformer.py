@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, final
 
 from costmodels.datatypes import DataType
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -75,7 +75,7 @@ class Style:
     @property
     def element(self) -> float:
         """Bytes per element of the inputs and results of products."""
-        return float(_parts.kept_bytes(self.dtype))
+        return float(parts.kept_bytes(self.dtype))
 
     @property
     def residual(self) -> float:
@@ -142,10 +142,10 @@ def _linear(
         keeps_input: whether no other operator keeps the input for the backward pass.
     """
     given = {"bias": False, "keeps_input": keeps_input, "is_cast": False}
-    operators = [_parts.linear(name, rows, fan_in, fan_out, style.dtype, **given)]
+    operators = [parts.linear(name, rows, fan_in, fan_out, style.dtype, **given)]
     if style.bias:
         added = 2.0 * style.element if style.old_bias else 0.0
-        own = {"kind": OperatorKind.REDUCTION, **_parts.trained_fields(fan_out)}
+        own = {"kind": OperatorKind.REDUCTION, **parts.trained_fields(fan_out)}
         operators.append(_moved(name, (rows, fan_out), style, added, style.element, **own))
     if style.casts:
         operators.append(_moved(name, (fan_in, fan_out), style, _CAST, _CAST))
@@ -163,7 +163,7 @@ def _norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...
     input, and one for the gradients of the weights. A compiler joins the norm with the addition
     before it and the cast after it.
     """
-    shape, trained = (rows, width), _parts.trained_fields(width * (2 if style.bias else 1))
+    shape, trained = (rows, width), parts.trained_fields(width * (2 if style.bias else 1))
     if style.composed and not style.bias:
         # A root mean square norm in single kernels: a square, a mean, two products, all in fp32.
         own = trained | {"saved": 8.0, "num_kernels": 6, "dtype": DataType.FP32}
@@ -248,8 +248,8 @@ def _written_scores(
     groups, length, width = sizes
     e, shape, size = style.element, (groups, length, length), groups * length * width
     copied = _moved(name, sizes, style, 2.0 * e, 2.0 * e)
-    first = _parts.batched(name, (groups, length, width, length), style.inner, saved=3 * size)
-    last = _parts.batched(name, (groups, length, length, width), style.inner, saved=size)
+    first = parts.batched(name, (groups, length, width, length), style.inner, saved=3 * size)
+    last = parts.batched(name, (groups, length, length, width), style.inner, saved=size)
     is_bf16, kind = style.casts and style.dtype is DataType.BF16, OperatorKind.SOFTMAX
     wide, read = 4.0 if style.casts else e, 4.0 if is_bf16 else e
     between: tuple[tuple[bool, float, float, dict[str, Any]], ...] = (
@@ -311,7 +311,7 @@ class Checkpoint(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer(joins.AbstractSequenceLayer):
+class Transformer(parts.AbstractSequenceLayer):
     """Blocks of attention and a feed-forward network, and a last norm.
 
     A block computes x + proj(attention(qkv(norm(x)))), and then x + out(gelu(in(norm(x)))). With a
@@ -364,7 +364,7 @@ class Transformer(joins.AbstractSequenceLayer):
 
     can_split: ClassVar[bool] = True
     needs: ClassVar[Mapping[str, str]] = {
-        **joins.AbstractSequenceLayer.needs,
+        **parts.AbstractSequenceLayer.needs,
         **dict.fromkeys(("lengths", "flash"), "fused_attention"),
         **dict.fromkeys(("tied", "predicted", "head_transform", "fused_loss"), "vocabulary"),
     }
@@ -395,7 +395,7 @@ class Transformer(joins.AbstractSequenceLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        joins.AbstractSequenceLayer.__post_init__(self)
+        parts.AbstractSequenceLayer.__post_init__(self)
         self.need(
             self.hidden % self.heads == 0,
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
@@ -550,10 +550,10 @@ class Transformer(joins.AbstractSequenceLayer):
         size = math.ceil(self.vocabulary / split) * self.hidden
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
-        found = [_parts.gather(name, shape, style.inner, size, backward_bytes=back)]
+        found = [parts.gather(name, shape, style.inner, size, backward_bytes=back)]
         if not self.rotary:
             learned, path = (self.seq, self.hidden), style.residual
-            found.append(_parts.gather(name, learned, style.inner, math.prod(learned)))
+            found.append(parts.gather(name, learned, style.inner, math.prod(learned)))
             found.append(_moved(name, shape, style, 2.0 * path, path))
         if style.dropout:
             found.append(_moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
