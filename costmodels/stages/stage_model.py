@@ -221,7 +221,7 @@ class StageModel:
             collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
-            copy_blocks_host=issue.profile.copies_block,
+            copy_blocks_host=issue.copies_block,
             floor_s=self.workload.samples_per_rank * trainers / rate if rate else 0.0,
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
