@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 
 _SCALED_TOGETHER: Final = 32
@@ -32,9 +33,6 @@ class Precision(StrEnum):
     MX4 = "mx4"
 
 
-_ELEMENT_BYTES: Final[dict[str, float]] = {
-    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "mx4": 0.5}
-}
 _FURTHER_PASSES: Final = {Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
 """Reads and writes of the vectors beside the read of the kernel that writes the compressed ones:
 a clamped copy for fp16 and bf16, a read that finds the range of each row for int8."""
@@ -76,7 +74,7 @@ class Codec:
         """Bytes per element on the wire, with the element's part of the scales."""
         row = self.scaled_together
         if not row:
-            return _ELEMENT_BYTES[self.precision]
+            return float(DataType(self.precision).num_bytes)
         if self.precision is Precision.MX4:
             # A row of mx4 has one exponent of a byte.
             return 0.5 + 1.0 / row
@@ -86,7 +84,8 @@ class Codec:
     @property
     def torchrec_bytes(self) -> float:
         """Bytes per element by which TorchRec's estimates count: without scales, 1 for mx4."""
-        return 1.0 if self.precision is Precision.MX4 else _ELEMENT_BYTES[self.precision]
+        is_mx4 = self.precision is Precision.MX4
+        return 1.0 if is_mx4 else float(DataType(self.precision).num_bytes)
 
     @property
     def can_be_summed(self) -> bool:
