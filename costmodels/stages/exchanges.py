@@ -66,6 +66,18 @@ class DenseReduction:
 
     Where groups of ranks share layers (``tensor_parallel``), gradients are reduced over the ranks
     that have the same part of the layers.
+
+    Attributes:
+        num_parameters: trained elements of the dense part.
+        is_sharded: whether ranks share parameters, gradients and states.
+        buckets: bytes of the top's gradients in each all-reduce; the last one also has the
+            bottom's.
+        tail_bytes: bytes of the last all-reduce without those of replicated tables.
+        gathered_bytes: bytes of all gathered parameters, in the type of the products or in 2 bytes
+            at least.
+        cast_s: seconds to convert a micro-batch's gradients to the type in which they are reduced.
+            This happens if parameters are sharded, because gradients then are in the type of the
+            products first; otherwise it takes no time.
     """
 
     def __init__(
@@ -86,6 +98,19 @@ class DenseReduction:
         self._split = workload.tensor_parallel
         self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
+        bottom, top = layers.bottom_parameters, layers.top_parameters
+        self.num_parameters = top + bottom
+        is_alone = self._topology.world_size == 1 or not self.num_parameters
+        self.is_sharded = workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
+        reduced = self._reduced_bytes = workload.gradient_dtype.num_bytes
+        count = min(_MAX_BUCKETS, max(1, math.ceil(top * reduced / _BUCKET_BYTES)))
+        self.buckets = (top * reduced / count,) * count
+        self.tail_bytes = 0.0 if self.is_sharded else self.buckets[-1] + bottom * reduced
+        computed = max(workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
+        self.gathered_bytes = float(self.num_parameters * computed)
+        is_cast = self.is_sharded and computed != reduced
+        cast_bytes = float(self.num_parameters * (computed + reduced)) if is_cast else 0.0
+        self.cast_s = cast_bytes / topology.device.hbm_bandwidth_bytes_per_s
 
     def growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
@@ -132,32 +157,6 @@ class DenseReduction:
         return sum(once_s), sum(once_s) + sum(again_s)
 
     @cached_property
-    def num_parameters(self) -> int:
-        """Trained elements of the dense part."""
-        return self._layers.top_parameters + self._layers.bottom_parameters
-
-    @cached_property
-    def is_sharded(self) -> bool:
-        """Whether ranks share parameters, gradients and states."""
-        is_alone = self._topology.world_size == 1 or not self.num_parameters
-        return self._workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
-
-    @cached_property
-    def buckets(self) -> tuple[float, ...]:
-        """Bytes of the top's gradients in each all-reduce; the last one also has the bottom's."""
-        top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
-        count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
-        return (top / count,) * count
-
-    @cached_property
-    def tail_bytes(self) -> float:
-        """Bytes of the last all-reduce without those of replicated tables."""
-        if self.is_sharded:
-            return 0.0
-        bottom = self._layers.bottom_parameters * self._workload.gradient_dtype.num_bytes
-        return self.buckets[-1] + bottom
-
-    @cached_property
     def pieces(self) -> tuple[float, ...]:
         """The share of each piece in which a sharded dense part runs; empty if it is not sharded.
 
@@ -171,26 +170,6 @@ class DenseReduction:
         rest = min(_MAX_BUCKETS - 1, num_layers - 1)
         return (1.0 / num_layers, *((1.0 - 1.0 / num_layers) / rest,) * rest)
 
-    @property
-    def gathered_bytes(self) -> float:
-        """Bytes of all gathered parameters, in the type of the products or in 2 bytes at least."""
-        element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
-        return float(self.num_parameters * element)
-
-    @property
-    def cast_s(self) -> float:
-        """Seconds to convert a micro-batch's gradients to the type in which they are reduced.
-
-        This happens if parameters are sharded, because gradients then are in the type of the
-        products first. Otherwise the result is 0.
-        """
-        computed = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
-        reduced = self._workload.gradient_dtype.num_bytes
-        if not self.is_sharded or computed == reduced:
-            return 0.0
-        moved = float(self.num_parameters * (computed + reduced))
-        return moved / self._topology.device.hbm_bandwidth_bytes_per_s
-
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""
@@ -199,7 +178,7 @@ class DenseReduction:
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        scattered = float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
+        scattered = float(self.num_parameters * self._reduced_bytes)
         return self._each_s(Collective.REDUCE_SCATTER, scattered, self.pieces[::-1])
 
     def _each_s(
