@@ -81,11 +81,7 @@ class DenseReduction:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        topology: Topology,
-        layers: DenseLayers,
-        models: CostModels,
+        self, workload: Workload, topology: Topology, layers: DenseLayers, models: CostModels
     ) -> None:
         """Keep the arguments.
 

@@ -387,11 +387,7 @@ def _prior(
 
 
 def _posterior(
-    predictor: Predictor,
-    prior: FloatArray,
-    kept: BoolArray,
-    *,
-    start: _Posterior | None = None,
+    predictor: Predictor, prior: FloatArray, kept: BoolArray, *, start: _Posterior | None = None
 ) -> _Posterior:
     """The most probable factors given some observations, with the uncertainty that is left.
 

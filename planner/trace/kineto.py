@@ -51,11 +51,7 @@ _COLLECTIVE_KERNELS: Final = {
 
 
 def traces(
-    pipeline: CostPipeline,
-    plan: Plan,
-    *,
-    iterations: int = 1,
-    ranks: Collection[int] | None = None,
+    pipeline: CostPipeline, plan: Plan, *, iterations: int = 1, ranks: Collection[int] | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """The name and content of a gzipped file for each rank; the same plan gives the same bytes.
 
