@@ -153,35 +153,17 @@ def product_s(
 
 
 def interaction_s(
-    sizes: tuple[int, int, int],
-    dtype: DataType,
-    kernel: str,
-    device: Device,
-    constants: KernelConstants = KERNELS,
-    *,
-    is_backward: bool,
+    flow: Flow, device: Device, constants: KernelConstants = KERNELS, *, is_backward: bool
 ) -> float:
     """Seconds of a dot interaction alone, without the copy that puts its vectors side by side.
 
     Args:
-        sizes: samples, vectors of a sample, and elements of a vector.
-        dtype: type of the vectors.
-        kernel: ``eager``, ``compiled`` or ``fused``.
+        flow: the vectors that reach it, and which kernels run it.
         device: what runs it.
         constants: of the kernels.
         is_backward: whether the backward pass is asked for.
     """
-    batch, vectors, width = sizes
-    flow = Flow(
-        batch_size=batch,
-        dtype=dtype,
-        num_vectors=vectors,
-        num_elements=vectors * width,
-        interaction_kernel=kernel,
-    )
-    operators, _ = dot(flow)
-    gpu = Gpu.plain(device, constants)
-    alone = [o for o in operators if o.name != "concat"]
+    gpu, alone = Gpu.plain(device, constants), [o for o in dot(flow)[0] if o.name != "concat"]
     return sum(_operator_s(o, gpu, is_backward=is_backward) for o in alone)
 
 
