@@ -215,8 +215,8 @@ class Hstu(parts.AbstractSequenceLayer):
             norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
             if self.stu:
                 joined = 2.0 * size + added.written_bytes
-                moved = {"read_bytes": joined, "written_bytes": joined}
-                norm = replace(norm, **moved, backward_bytes=3.0 * joined, is_recomputed=True)
+                norm = replace(norm, read_bytes=joined, written_bytes=joined, is_recomputed=True)
+                norm = replace(norm, backward_bytes=3.0 * joined)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
         product = parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)

@@ -118,7 +118,8 @@ class StageModel:
         tail_s = self.reduction.tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
-        codecs = self.codecs and self.codecs.times(work, families, self.speeds, scale)
+        model = self.codecs
+        codecs = None if model is None else model.times(work, families, self.speeds, scale)
         idle = self._without_tables
         if scale is not UNSCALED:
             idle = self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)

@@ -264,14 +264,10 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[Tr
     found += [stage for stage in stages if any(stage[1:])]
     if measured.host_s is not None:
         found.append((HOST, measured.host_s, host_s))
+    rank, waits = measured.rank, {"measured_wait_s": measured.told_waits_s}
+    waits["wait_s"] = predicted.told_waits_s
     return [
-        TraceRow(
-            rank=measured.rank,
-            kind=kind,
-            measured_s=measured_s,
-            predicted_s=predicted_s,
-            wait_s=predicted.told_waits_s if kind in TOTALS[2:] else 0.0,
-            measured_wait_s=measured.told_waits_s if kind in TOTALS[2:] else 0.0,
-        )
+        TraceRow(rank=rank, kind=kind, measured_s=measured_s, predicted_s=predicted_s, **told_s)
         for kind, measured_s, predicted_s in found
+        for told_s in (waits if kind in TOTALS[2:] else {},)
     ]
