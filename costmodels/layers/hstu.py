@@ -118,9 +118,9 @@ class Hstu(parts.AbstractSequenceLayer):
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
-        given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
+        given = self.input_width or self.hidden
         others = self.contextual, self.contextual_width or given
-        first, met = self.positions(flow, (given, self.hidden), advice, others)
+        first, met = self.positions(flow, (given, self.hidden), others)
         rows = self.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)

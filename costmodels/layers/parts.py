@@ -275,7 +275,7 @@ class AbstractSequenceLayer(AbstractLayer):
         return tuple(map(differing, operators))
 
     def positions(
-        self, flow: Flow, widths: tuple[int, int], advice: str, contextual: tuple[int, int] = (0, 0)
+        self, flow: Flow, widths: tuple[int, int], contextual: tuple[int, int] = (0, 0)
     ) -> tuple[tuple[Operator, ...], Flow]:
         """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
@@ -283,7 +283,6 @@ class AbstractSequenceLayer(AbstractLayer):
             flow: what reaches the layer.
             widths: elements of a position as they arrive, and as the layer takes them. If these
                 differ, a linear layer turns one into the other.
-            advice: what the user should change if another number of elements arrives.
             contextual: how many of the positions are contextual ones, and elements of each of them
                 as they arrive. Each has a linear layer of its own if its width differs from the
                 others'.
@@ -302,7 +301,7 @@ class AbstractSequenceLayer(AbstractLayer):
         self.need(
             elements == given * (count - others) + others * other_width,
             f"needs {count - others} positions of {given} elements{also}, but {elements} "
-            f"elements per sample reach it; {advice}",
+            "elements per sample reach it; change seq, or the widths of the layer",
         )
         if given != taken:
             rows = self.rows(flow.batch_size) - flow.batch_size * others

@@ -431,8 +431,7 @@ class Transformer(parts.AbstractSequenceLayer):
         joined: tuple[Operator, ...] = ()
         met = flow.after(self.hidden, math.ceil(self.mean_length))
         if not self.vocabulary:
-            widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
-            joined, met = self.positions(flow, widths, advice)
+            joined, met = self.positions(flow, (self.hidden, self.hidden))
         rows = self.rows(flow.batch_size)
         self.need(
             all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),

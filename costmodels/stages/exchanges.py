@@ -239,6 +239,8 @@ class EmbeddingExchanges:
     """Prices the exchanges of each sharding type; work arrays are ``[..., W, columns]``.
 
     Attributes:
+        pays_for_others: whether the exchange of a rank takes longer when others have more to send
+            to it.
         wire: bytes of compressed exchanges; None if nothing is compressed.
         batch_ratio: ``[W]`` batch of each rank over the mean; None if batches are equal.
         lengths_s: seconds of the exchange of lengths, which is taken to be empty.
@@ -249,6 +251,7 @@ class EmbeddingExchanges:
         self.workload = workload
         self.topology = topology
         self.models = models
+        self.pays_for_others = models.exchange is not None or models.collective.pays_for_others
         self.wire = Wire.of(workload, topology)
         self.batch_ratio = batch_ratios(workload, topology)
         self.lengths_s = models.collective.fixed_s(
@@ -261,11 +264,6 @@ class EmbeddingExchanges:
     def least_collective(self) -> AbstractCollectiveModel:
         """A subadditive collective model that is never above the one in use."""
         return self.models.collective.subadditive()
-
-    @property
-    def pays_for_others(self) -> bool:
-        """Whether the exchange of a rank takes longer when others have more to send to it."""
-        return self.models.exchange is not None or self.models.collective.pays_for_others
 
     @cached_property
     def next_batch_ratio(self) -> float:

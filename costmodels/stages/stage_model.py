@@ -38,7 +38,11 @@ _CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
 
 
 class StageModel:
-    """Prices the stages of one workload on one topology; work arrays are ``[..., W, columns]``."""
+    """Prices the stages of one workload on one topology; work arrays are ``[..., W, columns]``.
+
+    Attributes:
+        slowest_dense: the rank whose dense part takes longest; None if all take the same time.
+    """
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
@@ -55,6 +59,9 @@ class StageModel:
         self.dense = self._dense_times()
         for field in _DENSE:
             require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
+        seconds = sum(self.dense) / self.speeds
+        is_even = seconds.max() <= seconds.min() * (1.0 + _ROUNDING)
+        self.slowest_dense = None if is_even else int(np.argmax(seconds))
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
         wrapped = bool(workload.tables) or topology.world_size > 1
@@ -135,13 +142,6 @@ class StageModel:
             tail_bucket_s=tail_s * ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )
-
-    @cached_property
-    def slowest_dense(self) -> int | None:
-        """The rank whose dense part takes longest; None if all take the same time."""
-        seconds = sum(self.dense) / self.speeds
-        longest = int(np.argmax(seconds))
-        return longest if seconds[longest] > seconds.min() * (1.0 + _ROUNDING) else None
 
     def least_times(self, calls: FloatArray, *, slow: int | None = None) -> StageTimes:
         """Stage times of made-up ranks without lookups, exchanges or replicated tables.

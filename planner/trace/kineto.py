@@ -24,6 +24,7 @@ from costmodels.iteration.timing import Simulation
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from planner.io.documents import read_words
 from planner.trace.reading import (
     DENSE_STAGES,
     OTHER,
@@ -42,12 +43,7 @@ STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 _HOST_THREAD: Final = 1
 _MICROSECONDS: Final = 1e6
 _NANOSECOND: Final = 1e-9
-_COLLECTIVE_KERNELS: Final = {
-    "reduce-scatter": ("ncclDevKernel_ReduceScatter_Sum", "reduce_scatter"),
-    "all-reduce": ("ncclDevKernel_AllReduce_Sum", "allreduce"),
-    "all-gather": ("ncclDevKernel_AllGather", "allgather"),
-    "all-to-all": ("ncclDevKernel_SendRecv", "all_to_allv"),
-}
+_COLLECTIVE_KERNELS: Final[dict[str, tuple[str, str]]] = read_words("kineto")["written"]
 
 
 def traces(
