@@ -34,9 +34,11 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors import phases
 from costmodels.iteration import base, timing
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
+from costmodels.shard_work.work import CODECS
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES, NUM_EXCHANGES
 from costmodels.stages.stage_model import StageModel
+from costmodels.uncertainty import UNSCALED
 
 _MOST_ROWS: Final = 7 + NUM_EXCHANGES * 2 * len(EXCHANGING_TYPES)
 """One row for what takes time whatever the leaves are, and one for each leaf: no set of sharding
@@ -253,7 +255,8 @@ class IterationFloor:
             beside = opened(Leaf(phase=phases.FETCH)) * (ranks == 0)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
-            made = model.least(types, float(self._stages.speeds.max()), ranks.size)
+            fastest = np.full(ranks.size, self._stages.speeds.max())
+            made = model.times(np.zeros((ranks.size, CODECS + 2)), families, fastest, UNSCALED)
             codecs = {name: s if name == "host" else s * _OWN for name, s in made.items()}
             codecs["gradient dequantize"] = codecs["gradient dequantize"] + backward
             updated = opened(Leaf(phase=phases.BACKWARD_ALONE)) * (ranks == ranks[-1] - early)

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 
 from costmodels.datatypes import DataType
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 from planner.errors import refuse
@@ -172,10 +172,10 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
         piece_bytes=DataType.FP32.num_bytes,
     )
     if isinstance(module, InteractionArch):
-        return joins.dot(flow)[0]
-    joined, met = joins.joined(flow)
+        return parts.dot(flow)[0]
+    joined, met = parts.joined(flow)
     layers = cross_layers(module.crossnet)
-    return None if layers is None else (*joined, *joins.cross(met, *layers))
+    return None if layers is None else (*joined, *parts.cross(met, *layers))
 
 
 # ------------------ when it runs

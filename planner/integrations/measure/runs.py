@@ -201,7 +201,7 @@ class Training:
 def _codecs(workload: Workload) -> dict[str, Any] | None:
     """TorchRec's codecs for the exchanges of the first table's vectors; None for fp32."""
     used = workload.tables[0].codecs.all_to_all
-    if used is None or not used.compresses:
+    if used is None or not Communication(all_to_all=used).compresses:
         return None
     config = codec.QCommsConfig(
         forward_precision=codec.CommType(used.forward.precision.value),

@@ -173,12 +173,14 @@ def test_bytes_of_one_are_those_of_linear_layers_alone() -> None:
             "checkpoint must be one of none, selective, full, reentrant, got 'all'",
         ),
         ({"lengths": (0, 4)}, r"lengths must be 1..seq \(32\), got \[0\]"),
-        ({"lengths": (4,), "fused_attention": False}, "lengths need fused_attention"),
+        ({"lengths": (4,), "fused_attention": False}, "counts only with fused_attention"),
         ({"flash": 4}, "flash_version must be 1..3, got 4"),
-        ({"flash": 1, "fused_attention": False}, "flash 1 is a kernel of fused attention"),
+        ({"flash": 1, "fused_attention": False}, "flash 1 counts only with fused_attention"),
         ({"masked": True}, "masked needs fused_attention: false"),
-        ({"vocabulary": 0, "predicted": 4}, "predicted belong to the head"),
-        ({"vocabulary": 0, "tied": False, "fused_loss": True}, "tied: false, fused_loss belong"),
+        ({"vocabulary": 0, "predicted": 4}, "predicted 4 counts only with vocabulary"),
+        ({"vocabulary": 0, "tied": False}, "tied False counts only with vocabulary"),
+        ({"vocabulary": 0, "fused_loss": True}, "fused_loss True counts only with vocabulary"),
+        ({"vocabulary": 0, "head_transform": True}, "head_transform True counts only with voc"),
     ],
 )
 def test_keys_out_of_range_are_refused(changes: dict[str, object], message: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
 from costmodels.dense.roofline import DenseRoofline
-from costmodels.layers._parts import matmul
 from costmodels.layers.mlp import Mlp
+from costmodels.layers.parts import matmul
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.pipeline import CostPipeline

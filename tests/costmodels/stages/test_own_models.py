@@ -141,7 +141,7 @@ FAULTS = [
     (Reads(work=with_column(-1.0)), "a shard of table 'user' has -1 of STREAM_DRAM"),
     (Layers(None), "Layers: times must return DenseTimes of numbers, got None"),
     (Layers((1.0, 2.0)), "Layers: times must return DenseTimes of numbers, got"),
-    (Layers(texts), "dense times: optimizer_s must be a number, got array"),
+    (Layers(texts), "Layers: times must return DenseTimes of numbers, got DenseTimes"),
     (Layers(lambda: numbers(np.ones(3))), "Layers: times must return DenseTimes of numbers"),
     (Network(whole=lambda s: s.max(axis=-1)), r"Network: all_to_all_s must .* got one of shape"),
 ]
