@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.lookup import Access, Accesses, factor, features
+from costmodels.calibration.points import LookupPoint, zipf_table
+from costmodels.cpu.lookup import Accesses, factor, features
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
+from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.measured.cpu_constants import (
     Caches,
     CpuConstants,
@@ -26,6 +26,7 @@ from costmodels.measured.cpu_constants import (
     Residual,
 )
 from costmodels.uncertainty import KINDS, MACHINE
+from costmodels.workload import Optimizer, Pooling
 
 _ROUNDS = 4
 """Weighted fits that follow each other; weights hardly change after a few."""
@@ -258,7 +259,7 @@ def fit_lookups(
     """
     chosen = [p for p in points if p.kernel is kernel]
     require(bool(chosen), f"no lookups of kernel {kernel} were measured")
-    seen = Accesses([point_access(p) for p in chosen])
+    seen = Accesses(point_shards(chosen))
     counted = features(seen, kernel, caches)
     found: dict[str, Any] = {}
     errors = []
@@ -300,17 +301,15 @@ def _fit_pass(
     return tuple(coefficients.tolist()), residual, fit_error(name, *errors)
 
 
-def point_access(point: LookupPoint) -> Access:
-    """A measured table, described as the lookup model describes a shard."""
-    law = Zipf(num_embeddings=point.num_embeddings, exponent=point.exponent)
-    rows, probability = law.frequency_bins()
-    draws = point.num_bags * point.pooling_factor
-    return Access(
-        rows=rows,
-        probability=probability,
-        draws=draws,
-        num_indices=draws,
-        num_bags=draws if point.kernel is CpuKernel.SEQUENCE else point.num_bags,
-        num_cols=point.embedding_dim,
-        num_rows=point.num_embeddings,
-    )
+def point_shards(points: Sequence[LookupPoint]) -> LookupShards:
+    """Measured tables, described as the lookup model describes shards."""
+    tables = [
+        replace(
+            zipf_table(i, p.num_embeddings, p.embedding_dim, p.pooling_factor, p.exponent),
+            pooling=Pooling.NONE if p.kernel is CpuKernel.SEQUENCE else Pooling.SUM,
+        )
+        for i, p in enumerate(points)
+    ]
+    bags = np.array([float(p.num_bags) for p in points])
+    indices = bags * np.array([p.pooling_factor for p in points])
+    return LookupShards.whole(TableColumns(tables), indices, bags, optimizer=Optimizer.SGD)

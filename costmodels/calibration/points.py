@@ -349,7 +349,7 @@ def small_workload(
 
 
 def zipf_table(
-    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = False
 ) -> Table:
     """A pooled table of one feature, whose indices follow a Zipf law."""
     return Table(

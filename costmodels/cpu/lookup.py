@@ -9,10 +9,9 @@ The time of lookups on a CPU core, from measurements on the same machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final, NamedTuple, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -49,43 +48,27 @@ of a row's entries grows with the square root of all bytes that are held. This w
 thousand to 120 thousand rows, and there is no step where a cache ends."""
 
 
-class Access(NamedTuple):
-    """How one shard is accessed in an iteration.
-
-    Attributes:
-        rows: ``[bins]`` rows of the shard in each frequency bin of the table's distribution.
-        probability: ``[bins]`` probability that a draw is one given row of the bin.
-        draws: draws from the whole table.
-        num_indices: indices that fall on the shard.
-        num_bags: bags (samples times features).
-        num_cols: columns of the shard.
-        num_rows: rows of the shard.
-    """
-
-    rows: FloatArray
-    probability: FloatArray
-    draws: float
-    num_indices: float
-    num_bags: float
-    num_cols: int
-    num_rows: int
-
-
 class Accesses:
-    """How many shards are accessed: the fields of :class:`Access` as arrays.
+    """How shards are accessed in an iteration.
 
     ``rows`` and ``probability`` are ``[all bins]``, with the bins of one shard after those of
-    another. All other arrays are ``[n]``, one number for each shard; bytes of a row
-    and its cache lines are those of one cache line at least.
+    another: the rows of the shard in each frequency bin of its table's distribution, and the
+    probability that a draw is one given row of the bin. All other arrays are ``[n]``, one number
+    for each shard: draws from the whole table; the shard's indices, bags, columns and rows; bytes
+    of a row and its cache lines, those of one cache line at least.
     """
 
-    def __init__(self, accesses: Sequence[Access]) -> None:
+    def __init__(self, shards: LookupShards) -> None:
         """Read how each shard is accessed."""
-        sizes: IntArray = np.array([len(a.rows) for a in accesses], dtype=np.int64)
-        self.rows = np.concatenate([a.rows for a in accesses])
-        self.probability = np.concatenate([a.probability for a in accesses])
-        columns = np.ascontiguousarray(np.array([a[2:] for a in accesses], dtype=float).T)
-        self.draws, self.num_indices, self.num_bags, self.num_cols, self.num_rows = columns
+        laws, law = shards.tables.laws, shards.law
+        each = zip(law.tolist(), shards.row_offset.tolist(), shards.num_rows.tolist(), strict=True)
+        rows = [laws.laws[i].range_rows(offset, size) for i, offset, size in each]
+        sizes: IntArray = np.array([len(bins) for bins in rows], dtype=np.int64)
+        self.rows = np.concatenate(rows)
+        self.probability = np.concatenate([bins_of(laws.laws[i])[1] for i in law.tolist()])
+        self.draws = laws.effective_draws(law, shards.num_table_indices)
+        self.num_indices, self.num_bags = shards.num_indices, shards.num_bags
+        self.num_cols, self.num_rows = shards.num_cols.astype(float), shards.num_rows.astype(float)
         row_bytes = self.num_cols * _ELEMENT_BYTES
         self.row_bytes = np.maximum(LINE_BYTES, row_bytes)
         self.lines = np.maximum(1.0, row_bytes / LINE_BYTES)
@@ -261,7 +244,7 @@ class CpuLookup(AbstractLookupModel):
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
                     continue
-                seen = Accesses(_accesses(shards.chosen(part)))
+                seen = Accesses(shards.chosen(part))
                 forward_s, backward_s = self.seconds(seen, kernel)
                 work[part, LookupWork.INDICES] = seen.num_indices
                 work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
@@ -330,15 +313,3 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
     closeness = np.exp(-0.5 * (away * away).sum(axis=-1))
     value = (closeness * np.array(residual.weights_ratio)).sum(axis=-1)
     return np.asarray(np.exp(np.clip(value, -residual.limit_ratio, residual.limit_ratio)))
-
-
-def _accesses(shards: LookupShards) -> list[Access]:
-    """How each of the shards is accessed."""
-    laws = shards.tables.laws
-    draws = laws.effective_draws(shards.law, shards.num_table_indices)
-    counts = (draws, shards.num_indices, shards.num_bags, shards.num_cols, shards.num_rows)
-    each = zip(*(x.tolist() for x in (shards.law, shards.row_offset, *counts)), strict=True)
-    return [
-        Access(laws.laws[law].range_rows(offset, numbers[-1]), bins_of(laws.laws[law])[1], *numbers)
-        for law, offset, *numbers in each
-    ]

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from costmodels.cpu.lookup import Access, Accesses, CpuLookup
+from costmodels.cpu.lookup import Accesses, CpuLookup
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.pipeline import CostPipeline
@@ -19,7 +19,7 @@ from planner.integrations.measure.synthetic_indices import IndexSampler, bag_len
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
 from planner.validation.tasks import BLOCK_TASKS
-from tests.costmodels.cpu.machines import MACHINE, cpu_topology
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology, whole_shards
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -118,19 +118,8 @@ def test_unpooled_tables_cost_more_backward_the_more_distinct_rows_they_meet() -
     """Each distinct row has entries in hash maps, which grow beyond the caches."""
     each = []
     for rows in (10**3, 10**4, 10**5, 10**6):
-        law = Zipf(num_embeddings=rows, exponent=0.0)
-        counts, probability = law.frequency_bins()
-        access = Access(
-            rows=counts,
-            probability=probability,
-            draws=1e5,
-            num_indices=1e5,
-            num_bags=1e5,
-            num_cols=32,
-            num_rows=rows,
-        )
         lookup = CpuLookup(constants=MACHINE)
-        seen = Accesses((access,))
+        seen = Accesses(whole_shards(rows, 32, 1e5, 0.0, bags=1e5))
         backward_s = float(lookup.seconds(seen, CpuKernel.SEQUENCE)[1][0])
         each.append(backward_s / float(seen.distinct[0]))
         assert backward_s > float(lookup.seconds(seen, CpuKernel.FUSED)[1][0]) or rows == 10**3
