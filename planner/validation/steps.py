@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodels.calibration.device import host_calls_of
+from costmodels.calibration.device import fit_rates
 from costmodels.dense.base import dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate, Source
@@ -308,8 +308,9 @@ def h200_steps() -> tuple[cases.Part, ...]:
 
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
-    calls, topology = host_calls_of(cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
-    host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+    rates, topology = fit_rates({}, cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
+    calls = {"eager_call_s": rates.eager_call_s, "eager_pass_s": rates.eager_pass_s}
+    host = replace(topology.host, **calls)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
         for p in topology.provenance

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +19,11 @@ from costmodels.calibration.device import (
     Rates,
     collective_curves,
     fit_rates,
-    host_calls_of,
 )
 from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
-from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
@@ -56,6 +54,8 @@ _NUMBERS: Final = (
     ("device", "num_multiprocessors", "num_multiprocessors", ".0f", ""),
     ("device", "kernel_latency", "kernel_latency_s", ".3f", "one tiny kernel to the next on "),
     ("host", "device_link_bandwidth", "host_link_bytes_per_s", ".2f", "large pinned copies on "),
+    ("host", "eager_call", "eager_call_s", ".2f", "host of "),
+    ("host", "eager_pass", "eager_pass_s", ".1f", "host of "),
     ("links.host", "latency", "exchange_latency_s", ".2f", "smallest all-to-all on "),
     ("links.host", "bandwidth", "exchange_bytes_per_s", ".2f", "largest all-to-all on "),
 )  # fmt: skip
@@ -267,12 +267,12 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
     topology, machine = named_system(document), _note(measured.machine())
-    rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
+    rates = fit_rates(measured.environment, measured.rows)
     values: dict[str, Any] = {
         "name": yaml_text(path.stem),
         "base": yaml_text(_base_name(path, start)),
         "description": yaml_text(f"{topology.device.name}, measured"),
-        **_sections(schema.device, rates, calls, machine),
+        **_sections(schema.device, rates, machine),
     }
     texts: dict[Path, str] = {}
     if curves := _curves(path.stem, topology.device.name, measured):
@@ -298,7 +298,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         written=(path, *texts),
         replaced=_replaced(topology, found),
         lookup_errors=lookups.errors if lookups else {},
-        kept=_kept(rates, calls, lookups),
+        kept=_kept(rates, lookups),
         other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
     )
 
@@ -310,14 +310,14 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _kept(rates: Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
     said = {
         "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
         "rates of matrix products": rates.products_flops or None,
         "time of a kernel": rates.kernel_latency_s,
         "link to the host": rates.host_link_bytes_per_s,
-        "calls of the host": calls,
+        "calls of the host": rates.eager_call_s,
         "lookups": lookups,
         "collectives (they need two ranks)": rates.exchange_bytes_per_s,
     }
@@ -335,15 +335,6 @@ def _other_card(base: Device, rates: Rates, card: str) -> str:
     return ""
 
 
-def _calls(measured: MeasuredRows) -> HostCalls | None:
-    """What calls take the host; None if the rows do not say it."""
-    try:
-        calls = host_calls_of(measured.rows)
-    except InvalidValueError:
-        return None
-    return replace(calls, machine=_note(f"host of {measured.machine()}"))
-
-
 def _note(text: str) -> str:
     """Text as the source of a number in a file."""
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
@@ -358,7 +349,7 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+def _sections(base: Any, rates: Rates, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for section, key, field, form, how in _NUMBERS:
@@ -366,7 +357,6 @@ def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) ->
         if value := getattr(rates, field):
             found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
     found["device"] |= _products(base, rates, machine)
-    found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
     links = {"host": found.pop("links.host")}
     return {**found, "links": links}
 
