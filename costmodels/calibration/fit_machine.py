@@ -145,15 +145,15 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
     stages of exchanges. The seconds that this takes are counted with their lookups.
     """
     first = 2 + len(TOGETHER)
-    exchanges: dict[str, Any] = {}
-    for k, kind in enumerate(KINDS):
-        parts = {
-            name: np.split(np.array(costs[stage][first:]), len(KINDS))[k].tolist()
-            for stage, name in _EXCHANGES.items()
-        }
-        exchanges[kind.value] = cpu_constants.ExchangeConstants(
-            **{n: tuple(x) for n, x in parts.items()}
+    parts = {
+        name: np.split(np.array(costs[s][first:]), len(KINDS)) for s, name in _EXCHANGES.items()
+    }
+    exchanges = {
+        kind.value: cpu_constants.ExchangeConstants(
+            **{name: tuple(part[k].tolist()) for name, part in parts.items()}
         )
+        for k, kind in enumerate(KINDS)
+    }
     handed_on = {stage: np.array(costs[stage][1:first]) for stage in _EXCHANGES}
     forward, backward = costs["lookup_forward"], costs["lookup_backward"]
     passes = {
@@ -390,9 +390,9 @@ def collective_counts(point: CollectivePoint) -> FloatArray:
     For an all-to-all, each count is the largest of all ranks.
     """
     if point.operation == "all_to_all":
-        total, others = sum(point.sent_bytes), max(point.world_size - 1, 1)
+        total, others = sum(point.sent_bytes), max(len(point.sent_bytes) - 1, 1)
         pairs = zip(point.sent_bytes, point.kept_bytes, strict=True)
         counts = [exchange.all_to_all_counts(s, (total - s) / others, kept) for s, kept in pairs]
         return np.asarray(np.max(counts, axis=0))
-    parts = 1 if point.operation == "all_reduce" else point.world_size
+    parts = 1 if point.operation == "all_reduce" else len(point.sent_bytes)
     return exchange.buffer_counts(point.kept_bytes[0] * parts)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from costmodels.calibration.points import LookupPoint, zipf_table
+from costmodels.calibration.points import LookupPoint
 from costmodels.cpu.lookup import Accesses, factor, features
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
@@ -26,7 +26,7 @@ from costmodels.measured.cpu_constants import (
     Residual,
 )
 from costmodels.uncertainty import KINDS, MACHINE
-from costmodels.workload import Optimizer, Pooling
+from costmodels.workload import Optimizer
 
 _ROUNDS = 4
 """Weighted fits that follow each other; weights hardly change after a few."""
@@ -139,12 +139,6 @@ def geomean_error(errors: FloatArray) -> float:
     return float(np.expm1(np.abs(errors).mean())) if len(errors) else 0.0
 
 
-def folds(count: int, num_folds: int) -> list[IntArray]:
-    """``num_folds`` random parts of the numbers 0 .. ``count`` - 1, fewer if there are fewer."""
-    order = np.random.default_rng(_SEED).permutation(count)
-    return [np.sort(part) for part in np.array_split(order, min(num_folds, max(count, 1)))]
-
-
 def fit_counts(
     counts: FloatArray,
     times_s: FloatArray,
@@ -184,8 +178,9 @@ def left_out(
         predict: seconds of the points in its second argument, from a fit to those in its first.
     """
     number = np.unique(groups, return_inverse=True)[1]
+    order = np.random.default_rng(_SEED).permutation(int(number.max()) + 1)
     found = times_s.copy()
-    for part in folds(int(number.max()) + 1, _FOLDS):
+    for part in np.array_split(order, min(_FOLDS, len(order))):
         out, kept = (np.flatnonzero(np.isin(number, part, invert=x)) for x in (False, True))
         if len(kept):
             found[out] = predict(kept, out)
@@ -303,13 +298,6 @@ def _fit_pass(
 
 def point_shards(points: Sequence[LookupPoint]) -> LookupShards:
     """Measured tables, described as the lookup model describes shards."""
-    tables = [
-        replace(
-            zipf_table(i, p.num_embeddings, p.embedding_dim, p.pooling_factor, p.exponent),
-            pooling=Pooling.NONE if p.kernel is CpuKernel.SEQUENCE else Pooling.SUM,
-        )
-        for i, p in enumerate(points)
-    ]
-    bags = np.array([float(p.num_bags) for p in points])
-    indices = bags * np.array([p.pooling_factor for p in points])
-    return LookupShards.whole(TableColumns(tables), indices, bags, optimizer=Optimizer.SGD)
+    tables, bags = TableColumns([p.table for p in points]), [float(p.num_bags) for p in points]
+    indices = np.array(bags) * tables.pooling_factor
+    return LookupShards.whole(tables, indices, np.array(bags), optimizer=Optimizer.SGD)

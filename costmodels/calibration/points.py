@@ -18,7 +18,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
-from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Pooling, Table, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,15 @@ class LookupPoint:
     Attributes:
         kernel: fused (row-wise Adagrad in the backward pass), dense (a gradient of the whole
             table), or sequence (as fused, but indices are not pooled).
-        num_embeddings: rows of the table.
-        embedding_dim: columns of the table.
+        table: the table.
         num_bags: bags in the call.
-        pooling_factor: mean indices of a bag.
-        exponent: of the Zipf law that indices are drawn from; 0 is uniform.
         forward_s: measured seconds of the lookup.
         backward_s: measured seconds of its backward pass, with the update.
     """
 
     kernel: CpuKernel
-    num_embeddings: int
-    embedding_dim: int
+    table: Table
     num_bags: int
-    pooling_factor: float
-    exponent: float
     forward_s: float = 0.0
     backward_s: float = 0.0
 
@@ -53,7 +47,6 @@ class CollectivePoint:
 
     Attributes:
         operation: ``all_to_all``, ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
-        world_size: ranks that take part.
         sent_bytes: ``[world_size]`` bytes that each rank sends to all other ranks together, in
             equal parts.
         kept_bytes: ``[world_size]`` bytes of each rank's message to itself.
@@ -61,7 +54,6 @@ class CollectivePoint:
     """
 
     operation: str
-    world_size: int
     sent_bytes: tuple[float, ...]
     kept_bytes: tuple[float, ...]
     time_s: float = 0.0
@@ -130,7 +122,6 @@ def exchanges(
     return [
         CollectivePoint(
             operation=operation,
-            world_size=world_size,
             sent_bytes=(sent_bytes, *(share * sent_bytes for _ in range(world_size - 1))),
             kept_bytes=(size,) * world_size,
         )
@@ -280,19 +271,10 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
     few = kernel is CpuKernel.SEQUENCE
     points: list[LookupPoint] = []
     while len(points) < count:
-        rows = int(10 ** rng.uniform(2.0, 6.3))
-        dim = int(rng.choice(_DIMS))
-        point = LookupPoint(
-            kernel=kernel,
-            num_embeddings=rows,
-            embedding_dim=dim,
-            num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
-            pooling_factor=_pooling(rng),
-            exponent=_exponent(rng),
-        )
-        too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
-        if 4 * rows * dim <= limit and not too_many:
-            points.append(point)
+        table, bags = _table(len(points), rng, limit), int(rng.choice(_FEW_BAGS if few else _BAGS))
+        table = replace(table, pooling=Pooling.NONE if few else Pooling.SUM)
+        if not few or bags * table.pooling_factor <= _MAX_UNPOOLED:
+            points.append(LookupPoint(kernel=kernel, table=table, num_bags=bags))
     return points
 
 
@@ -321,7 +303,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     tables: list[Table] = []
     placements: list[sharding.TablePlacement] = []
     for i in range(int(rng.integers(1, 15))):
-        table = _table(i, rng)
+        table = _table(i, rng, _MAX_STEP_BYTES / 2, scattered=bool(rng.random() < 0.5))
         room_bytes -= table.weight_bytes
         room_indices -= table.pooling_factor
         if tables and min(room_bytes, room_indices) < 0:
@@ -349,7 +331,7 @@ def small_workload(
 
 
 def zipf_table(
-    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = False
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = True
 ) -> Table:
     """A pooled table of one feature, whose indices follow a Zipf law."""
     return Table(
@@ -361,14 +343,15 @@ def zipf_table(
     )
 
 
-def _table(number: int, rng: np.random.Generator) -> Table:
-    """A random pooled table with one feature."""
+def _table(
+    number: int, rng: np.random.Generator, most_bytes: float, *, scattered: bool = True
+) -> Table:
+    """A random pooled table with one feature, and up to 2 million rows in so many bytes."""
     while True:
         rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
-        if 4 * rows * dim <= _MAX_STEP_BYTES / 2:
+        if 4 * rows * dim <= most_bytes:
             break
-    exponent, scattered = _exponent(rng), bool(rng.random() < 0.5)
-    return zipf_table(number, rows, dim, _pooling(rng), exponent, scattered=scattered)
+    return zipf_table(number, rows, dim, _pooling(rng), _exponent(rng), scattered=scattered)
 
 
 def placed(
