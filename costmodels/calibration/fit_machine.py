@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -68,8 +68,6 @@ class _Counting(AbstractLookupModel):
     fused: LookupConstants
     replicated: LookupConstants
     caches: Caches
-
-    sources: ClassVar[tuple[str, ...]] = ()
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """``[n, NUM_LOOKUP_WORK]`` counts of pooled shards."""

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -316,11 +316,12 @@ class CpuDense(AbstractDenseModel):
 
     Args:
         constants: the constants of the machine.
+
+    Sources:
+        small MLPs in training steps, measured on this machine
     """
 
     constants: CpuConstants
-
-    sources: ClassVar[tuple[str, ...]] = ("small MLPs in training steps, measured on this machine",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Seconds of the bottom and the top MLP; what no operator causes counts with the top."""

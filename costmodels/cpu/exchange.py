@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -95,14 +95,13 @@ class CpuExchange:
     Args:
         constants: the constants of the machine.
         factor_ratio: a factor on all seconds, from ``shardplan fit``.
+
+    Sources:
+        microbenchmarks of TorchRec's dist modules on this machine
     """
 
     constants: CpuConstants
     factor_ratio: float = 1.0
-
-    sources: ClassVar[tuple[str, ...]] = (
-        "microbenchmarks of TorchRec's dist modules on this machine",
-    )
 
     def input_growth(
         self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
@@ -191,11 +190,12 @@ class Gloo(AbstractCollectiveModel):
 
     Args:
         constants: the constants of the machine.
+
+    Sources:
+        gloo over the loopback device, measured here
     """
 
     constants: CpuConstants
-
-    sources: ClassVar[tuple[str, ...]] = ("gloo over the loopback device, measured here",)
 
     @property
     def full_duplex(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -205,14 +205,13 @@ class CpuLookup(AbstractLookupModel):
 
     Args:
         constants: the constants of the machine.
+
+    Sources:
+        FBGEMM CPU lookups, measured on this machine
+        Che, Tung, Wang 2002: characteristic time of an LRU cache
     """
 
     constants: CpuConstants
-
-    sources: ClassVar[tuple[str, ...]] = (
-        "FBGEMM CPU lookups, measured on this machine",
-        "Che, Tung, Wang 2002: characteristic time of an LRU cache",
-    )
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """``[n, NUM_LOOKUP_WORK]`` seconds of shards as bytes, forward and backward.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -199,8 +199,6 @@ class OneByOne(AbstractLookupModel):
 
     inner: AbstractLookupModel
     plain_roofline: bool = False
-
-    sources: ClassVar[tuple[str, ...]] = ()
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         each = [
