@@ -28,7 +28,7 @@ from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, s
 from planner.io.system.system_file import load_system
 from planner.validation.cases import UNSEEN, Case, Prediction, grouped, within
 from planner.validation.kernels import other_lookups
-from planner.validation.published import load_cases, predict
+from planner.validation.steps import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
