@@ -10,12 +10,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from costmodels.calibration import fitting
-from costmodels.calibration.points import (
-    CalibrationPoints,
-    CollectivePoint,
-    OperatorPoint,
-    StepPoint,
-)
+from costmodels.calibration import points as designs
 from costmodels.cpu import dense, exchange
 from costmodels.cpu.lookup import TOGETHER, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
@@ -93,7 +88,7 @@ class _Counting(AbstractLookupModel):
 
 
 def _fit_steps(
-    points: Sequence[StepPoint], lookup: _Counting, topology: Topology
+    points: Sequence[designs.StepPoint], lookup: _Counting, topology: Topology
 ) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
@@ -181,7 +176,9 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
     }
 
 
-def _counts(point: StepPoint, lookup: _Counting, topology: Topology) -> dict[str, FloatArray]:
+def _counts(
+    point: designs.StepPoint, lookup: _Counting, topology: Topology
+) -> dict[str, FloatArray]:
     """What each stage of a step consists of on each rank, as counts ``[W, counts]``.
 
     Lookups have the number of fused calls. Then they have five sums over fused tables: seconds of
@@ -255,7 +252,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 
 def fit_operators(
-    points: Sequence[OperatorPoint],
+    points: Sequence[designs.OperatorPoint],
 ) -> tuple[cpu_constants.OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
@@ -293,7 +290,7 @@ def fit_operators(
 
 
 def _fit_pass(
-    points: Sequence[OperatorPoint], times_s: FloatArray, phase: str
+    points: Sequence[designs.OperatorPoint], times_s: FloatArray, phase: str
 ) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
@@ -329,7 +326,7 @@ square is 0.05; the median gives 0.08."""
 
 
 def fit_machine(
-    points: CalibrationPoints, caches: Caches, topology: Topology, *, machine: str
+    points: designs.CalibrationPoints, caches: Caches, topology: Topology, *, machine: str
 ) -> tuple[cpu_constants.CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
@@ -368,7 +365,7 @@ def fit_machine(
 
 
 def _fit_collectives(
-    points: Sequence[CollectivePoint],
+    points: Sequence[designs.CollectivePoint],
 ) -> tuple[cpu_constants.CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
@@ -382,7 +379,7 @@ def _fit_collectives(
     return cpu_constants.CollectiveConstants(**found), tuple(errors)
 
 
-def collective_counts(point: CollectivePoint) -> FloatArray:
+def collective_counts(point: designs.CollectivePoint) -> FloatArray:
     """Counts of a collective, in the order of :class:`costmodels.cpu.exchange.Gloo`.
 
     For an all-to-all, each count is the largest of all ranks.

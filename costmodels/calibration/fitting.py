@@ -18,13 +18,7 @@ from costmodels.cpu.lookup import Accesses, factor, features
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShards, TableColumns
-from costmodels.measured.cpu_constants import (
-    Caches,
-    CpuConstants,
-    CpuKernel,
-    LookupConstants,
-    Residual,
-)
+from costmodels.measured import cpu_constants as cpu
 from costmodels.uncertainty import KINDS, MACHINE
 from costmodels.workload import Optimizer
 
@@ -78,7 +72,7 @@ def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.maximum(predicted_s, 1e-12) / times_s))
 
 
-def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float) -> Residual:
+def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float) -> cpu.Residual:
     """The mean of a Gaussian process that is fitted to ln(measured / predicted).
 
     Args:
@@ -107,7 +101,7 @@ def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float)
     signal = process.kernel_.k1
     weights = float(signal.k1.constant_value) * process.alpha_
     lengths = np.broadcast_to(signal.k2.length_scale, spread.shape) * spread
-    return Residual(
+    return cpu.Residual(
         points_ratio=tuple(tuple(float(v) for v in row) for row in shapes),
         weights_ratio=tuple(float(w) for w in np.ravel(weights)),
         lengths_ratio=tuple(float(v) for v in lengths),
@@ -218,7 +212,7 @@ class Calibration:
         InvalidValueError: a deviation is of no kind of time.
     """
 
-    constants: CpuConstants
+    constants: cpu.CpuConstants
     errors: tuple[FitError, ...]
     seed: int
     effort: str
@@ -240,8 +234,8 @@ _LIMIT = 0.6
 
 
 def fit_lookups(
-    points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
-) -> tuple[LookupConstants, tuple[FitError, ...]]:
+    points: Sequence[LookupPoint], caches: cpu.Caches, kernel: cpu.CpuKernel
+) -> tuple[cpu.LookupConstants, tuple[FitError, ...]]:
     """Fit the constants of one kernel.
 
     Args:
@@ -265,12 +259,12 @@ def fit_lookups(
         )
         found |= {f"{phase}_s": seconds, f"{phase}_residual": residual}
         errors.append(error)
-    return LookupConstants(**found), tuple(errors)
+    return cpu.LookupConstants(**found), tuple(errors)
 
 
 def _fit_pass(
     counts: FloatArray, shapes: FloatArray, times_s: FloatArray, name: str
-) -> tuple[tuple[float, ...], Residual, FitError]:
+) -> tuple[tuple[float, ...], cpu.Residual, FitError]:
     """Seconds per count of one pass, the learned factor on top of them, and their error.
 
     Args:
@@ -280,12 +274,12 @@ def _fit_pass(
         name: what is fitted.
     """
 
-    def fitted(at: IntArray) -> tuple[FloatArray, Residual]:
+    def fitted(at: IntArray) -> tuple[FloatArray, cpu.Residual]:
         coefficients = non_negative(counts[at], times_s[at])
         ratio = -log_errors(counts[at] @ coefficients, times_s[at])
         return coefficients, learned_residual(shapes[at], ratio, limit=_LIMIT)
 
-    def predicted(coefficients: FloatArray, residual: Residual, at: IntArray) -> FloatArray:
+    def predicted(coefficients: FloatArray, residual: cpu.Residual, at: IntArray) -> FloatArray:
         return np.asarray(counts[at] @ coefficients * factor(residual, shapes[at]))
 
     every = np.arange(len(times_s))

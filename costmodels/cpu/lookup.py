@@ -19,13 +19,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.base import bins_of
 from costmodels.errors import require
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
-from costmodels.measured.cpu_constants import (
-    Caches,
-    CpuConstants,
-    CpuKernel,
-    LookupConstants,
-    Residual,
-)
+from costmodels.measured import cpu_constants as cpu
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -140,7 +134,7 @@ class Features:
     shape: FloatArray
 
 
-def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
+def features(seen: Accesses, kernel: cpu.CpuKernel, caches: cpu.Caches) -> Features:
     """The counts of many shards, all looked up by one kernel.
 
     Args:
@@ -157,7 +151,7 @@ def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
     call = np.ones(len(indices))
     forward = [call, bags, bags * cols, indices, indices * cols]
     forward += [in_l2, in_l2 * lines, from_memory, from_memory * lines]
-    if kernel is CpuKernel.SEQUENCE:
+    if kernel is cpu.CpuKernel.SEQUENCE:
         held_bytes = distinct * (_HELD_BYTES + cols * _ELEMENT_BYTES)
         far = distinct * np.sqrt(held_bytes / l2_bytes)
         backward = [call, indices, indices * cols, distinct, distinct * cols, far]
@@ -168,7 +162,7 @@ def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
         backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
         backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
         backward += [from_memory, from_memory * lines]
-    if kernel is CpuKernel.DENSE:
+    if kernel is cpu.CpuKernel.DENSE:
         cells = seen.num_rows * cols
         backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
     shape = [indices, distinct, cols, seen.num_rows, bags, indices / np.maximum(distinct, 1e-9)]
@@ -211,7 +205,7 @@ class CpuLookup(AbstractLookupModel):
         Che, Tung, Wang 2002: characteristic time of an LRU cache
     """
 
-    constants: CpuConstants
+    constants: cpu.CpuConstants
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """``[n, NUM_LOOKUP_WORK]`` seconds of shards as bytes, forward and backward.
@@ -233,9 +227,9 @@ class CpuLookup(AbstractLookupModel):
         dense = shards.runs(ComputeKernel.DENSE)
         pooled = dense | shards.tables.is_pooled[shards.table]
         chosen = {
-            CpuKernel.FUSED: ~dense & pooled,
-            CpuKernel.DENSE: dense,
-            CpuKernel.SEQUENCE: ~pooled,
+            cpu.CpuKernel.FUSED: ~dense & pooled,
+            cpu.CpuKernel.DENSE: dense,
+            cpu.CpuKernel.SEQUENCE: ~pooled,
         }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         for kernel, of_kernel in chosen.items():
@@ -250,12 +244,12 @@ class CpuLookup(AbstractLookupModel):
                 work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
 
-    def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
+    def seconds(self, seen: Accesses, kernel: cpu.CpuKernel) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""
         machine = self.constants
         constants, others = machine.lookups(kernel), together(seen)
         alone = alone_s(seen, kernel, constants, machine.caches)
-        group = machine.replicated_group if kernel is CpuKernel.DENSE else machine.group
+        group = machine.replicated_group if kernel is cpu.CpuKernel.DENSE else machine.group
         forward, backward = (
             np.asarray(seconds * costs[0] + (others * np.array(costs[1:])).sum(axis=-1))
             for seconds, costs in zip(alone, (group.forward_s, group.backward_s), strict=True)
@@ -279,7 +273,7 @@ class CpuLookup(AbstractLookupModel):
 
 
 def alone_s(
-    seen: Accesses, kernel: CpuKernel, constants: LookupConstants, caches: Caches
+    seen: Accesses, kernel: cpu.CpuKernel, constants: cpu.LookupConstants, caches: cpu.Caches
 ) -> tuple[FloatArray, FloatArray]:
     """Forward and backward seconds ``[n]`` of shards that are looked up alone, without the call.
 
@@ -303,7 +297,7 @@ def together(seen: Accesses) -> FloatArray:
     return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
 
 
-def factor(residual: Residual, shape: FloatArray) -> FloatArray:
+def factor(residual: cpu.Residual, shape: FloatArray) -> FloatArray:
     """Learned factors ``[...]`` for shapes ``[..., len(SHAPE)]``; 1 far from measured points."""
     if not residual.points_ratio:
         return np.ones(shape.shape[:-1])

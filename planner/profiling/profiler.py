@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.profiling import statistics
 from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
-from planner.profiling.statistics import (
-    ByFeature,
-    Indices,
-    ProfileOptions,
-    open_indices,
-    table_stats,
-)
-from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
-from planner.profiling.stats import StatsSource as SourceStats
+from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_names, stats_text
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
@@ -37,7 +30,7 @@ Progress = Callable[[str, float, float], None]
 def profile_files(
     paths: Sequence[Path],
     output: Path,
-    options: ProfileOptions,
+    options: statistics.ProfileOptions,
     *,
     readers: Sequence[AbstractReader] = READERS,
     progress: Progress = lambda *_: None,
@@ -65,13 +58,13 @@ def profile_files(
     hashed = any(s.reader.ids_are_hashes for s in sources) and not options.max_ind_range
     place = next(parent for parent in output.absolute().parents if parent.exists())
     tables: dict[str, TableStats] = {}
-    with open_indices(features, place, options.memory_bytes, options.jobs) as indices:
+    with statistics.open_indices(features, place, options.memory_bytes, options.jobs) as indices:
         _read(sources, options, features, indices, progress)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
-            tables[table] = table_stats(indices, table, group, options, hashed=hashed)
+            tables[table] = statistics.table_stats(indices, table, group, options, hashed=hashed)
         progress("summing up", len(tables), len(tables))
-    source = SourceStats(
+    source = StatsSource(
         formats=sorted({s.reader.name for s in sources}),
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
@@ -101,9 +94,9 @@ def check_output(output: Path) -> None:
 
 def _read(
     sources: Sequence[DataSource],
-    options: ProfileOptions,
+    options: statistics.ProfileOptions,
     features: Sequence[str],
-    indices: Indices,
+    indices: statistics.Indices,
     tell: Progress,
 ) -> None:
     """Read the chosen samples of all files; progress is counted in samples, by estimates."""
@@ -258,7 +251,7 @@ def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource,
 def build_table_map(
     names: Sequence[str],
     wanted: Sequence[str],
-    by_feature: ByFeature | None,
+    by_feature: statistics.ByFeature | None,
     *,
     left_out: Sequence[str] = (),
 ) -> dict[str, tuple[str, ...]]:
