@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.profiling import statistics
-from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
+from planner.profiling.readers import (
+    CHUNK_SAMPLES,
+    READERS,
+    AbstractReader,
+    first_samples,
+    read_head,
+)
 from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_names, stats_text
 from planner.support.files import is_stream, write_text_atomic
 
@@ -101,15 +108,16 @@ def _read(
 ) -> None:
     """Read the chosen samples of all files; progress is counted in samples, by estimates."""
     first, spread = options.first_samples, options.sample_rows
-    blocks = [(s, SampleBlock()) for s in sources] if spread is None else _spread(sources, spread)
+    whole = [(source, slice(0, None), math.inf) for source in sources]
+    blocks = whole if spread is None else _spread(sources, spread)
     total = spread or first or sum(source.num_samples for source in sources)
     tell("reading", 0, total)
-    for source, block in blocks:
-        if first is not None:
-            block = replace(block, limit=first - indices.num_samples)
-            if not block.limit:
-                break
-        for chunk in source.reader.read(source.path, block, features):
+    for source, block, most in blocks:
+        left = most if first is None else first - indices.num_samples
+        chunks = iter(source.reader.read(source.path, block, features))
+        while left and (chunk := next(chunks, None)):
+            chunk = first_samples(chunk, left)
+            left -= chunk.num_samples
             if chunk.num_samples:
                 indices.add(chunk)
             tell("reading", min(indices.num_samples, total), total)
@@ -222,29 +230,32 @@ def _check_same_features(sources: Sequence[DataSource]) -> None:
 
 def unspread_remark(sources: Sequence[DataSource], count: int) -> str | None:
     """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
-    cut = {source.path for source, block in _spread(sources, count) if block.limit}
+    cut = {source.path for source, _, most in _spread(sources, count) if most < math.inf}
     packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
     if not packed:
         return None
     return f"{some_names(packed)}: can only be read from the start; --sample-rows took the first"
 
 
-def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, SampleBlock]]:
-    """Blocks at even distances; each file gives samples in proportion to its size."""
+def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, slice, float]]:
+    """Blocks at even distances, and how many samples of each are read at most.
+
+    Each file gives samples in proportion to its size.
+    """
     total = sum(source.num_samples for source in sources)
-    found = []
+    found: list[tuple[DataSource, slice, float]] = []
     for source in sources:
         size = source.num_samples
         share = -(-count * size // total)
         if share >= size:
-            found.append((source, SampleBlock()))
+            found.append((source, slice(0, None), math.inf))
             continue
         blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
         blocks = blocks if source.reader.can_seek(source.path) else 1
         edges = [size * i // blocks for i in range(blocks + 1)]
         taken = [share * i // blocks for i in range(blocks + 1)]
         for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
-            found.append((source, SampleBlock(start, stop, after - before)))
+            found.append((source, slice(start, stop), after - before))
     return found
 
 

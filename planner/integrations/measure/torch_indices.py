@@ -19,10 +19,8 @@ from planner.errors import InvalidInputError, refuse
 from planner.profiling.readers import (
     AbstractReader,
     Chunk,
-    SampleBlock,
     bags,
     check_indices,
-    first_samples,
     read_all,
 )
 from planner.support.files import once_per_version
@@ -67,15 +65,11 @@ class TorchReader(AbstractReader):
         """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
-        """The samples, batch by batch."""
-        left = block.end(self.num_samples(path))
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
+        """All samples, batch by batch."""
+        del block
         for chunk in _load(path):
-            part = first_samples(chunk, left)
-            left -= part.num_samples
-            yield replace(part, features={name: part.features[name] for name in names})
-            if not left:
-                return
+            yield replace(chunk, features={name: chunk.features[name] for name in names})
 
 
 @once_per_version(num_kept=2)
