@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -81,11 +81,6 @@ DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
 CORE_SIZES: Final = 2e-3
 """``size_ratio`` where the device is a CPU core."""
-
-
-def on_a_core(effort: DeviceEffort) -> DeviceEffort:
-    """The same points for a device that is a CPU core: as many, and far smaller."""
-    return replace(effort, size_ratio=min(effort.size_ratio, CORE_SIZES))
 
 
 class _Range(NamedTuple):

@@ -14,18 +14,18 @@ pytest.importorskip("torch")
 import torch
 
 from costmodels.calibration.device import (
+    CORE_SIZES,
     DeviceEffort,
     DeviceJob,
     collective_curves,
     fit_rates,
-    on_a_core,
 )
 from planner.errors import InvalidInputError
 from planner.integrations.measure import calibrate, device_rows
 from planner.integrations.measure.device_rows import Cores, Cuda
 from planner.io.system.measured_rows import read_rows
 
-TINY = on_a_core(DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2))
+TINY = DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2, size_ratio=CORE_SIZES)
 
 
 @pytest.fixture(autouse=True)
