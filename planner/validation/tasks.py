@@ -31,19 +31,6 @@ MIXES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.
 all other tables are table-wise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedPlan:
-    """A plan and where it comes from.
-
-    Attributes:
-        origin: ``searched``, the name of a baseline, or ``random``.
-        plan: the plan.
-    """
-
-    origin: str
-    plan: Plan
-
-
 def random_workload(seed: int) -> Workload:
     """A random model with 6 to 12 tables of different widths, pooling factors and skews."""
     rng = np.random.default_rng([seed, 7919])
@@ -55,7 +42,9 @@ def random_workload(seed: int) -> Workload:
     return _with_mlps(f"random-{seed}", tables, batch, (8, 16, 32), rng)
 
 
-def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
+def choose_plans(
+    workload: Workload, topology: Topology, count: int, seed: int
+) -> list[tuple[Plan, str]]:
     """Different plans of a model: the searched plan, the plans of two baselines, and random plans.
 
     If the search fails, all plans are random.
@@ -65,26 +54,24 @@ def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) 
         topology: the system.
         count: number of plans; fewer if there are not as many different ones.
         seed: decides the search and the random plans.
+
+    Returns:
+        Plans, and where they come from: ``searched``, the name of a baseline, or ``random``.
     """
-    found: list[NamedPlan] = []
-
-    def add(origin: str, plan: Plan) -> None:
-        if len(found) < count and all(plan != other.plan for other in found):
-            found.append(NamedPlan(origin=origin, plan=plan))
-
+    origins: dict[Plan, str] = {}
     try:
         result = api.plan(workload, topology, constraints=CONSTRAINTS, time_limit_s=5.0, seed=seed)
-        add("searched", result.best.plan)
+        origins[result.best.plan] = "searched"
         for baseline in result.baselines:
             if baseline.name in _BASELINES:
-                add(baseline.name, baseline.plan)
+                origins.setdefault(baseline.plan, baseline.name)
     except (PlannerError, CostModelError):
         pass
     rng = np.random.default_rng([seed, 104729])
     for attempt in range(20 * count):
         mix = MIXES[attempt % len(MIXES)]
-        add("random", random_plan(workload, topology.world_size, mix, rng))
-    return found
+        origins.setdefault(random_plan(workload, topology.world_size, mix, rng), "random")
+    return [*origins.items()][:count]
 
 
 _MOST_WORK = 5e8
