@@ -49,11 +49,16 @@ class AbstractReader(ABC):
     """A reader of one format of raw indices."""
 
     name: ClassVar[str]
+    magic: ClassVar[bytes] = b""
     ids_are_hashes: ClassVar[bool] = False
 
-    @abstractmethod
     def matches(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format; ``head`` are its first bytes, decompressed."""
+        """Whether a file is of this format; ``head`` are its first bytes, decompressed.
+
+        Unless a reader looks closer, the file begins with the magic bytes of the format.
+        """
+        del path
+        return head.startswith(self.magic)
 
     @abstractmethod
     def feature_names(self, path: Path) -> tuple[str, ...]:
@@ -302,11 +307,7 @@ class NpyReader(AbstractReader):
     """
 
     name: ClassVar[str] = "npy"
-
-    def matches(self, path: Path, head: bytes) -> bool:
-        """Whether the file starts with the magic bytes of the format."""
-        del path
-        return head.startswith(b"\x93NUMPY")
+    magic: ClassVar[bytes] = b"\x93NUMPY"
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """One name for each column."""
@@ -475,11 +476,7 @@ class ParquetReader(AbstractReader):
     """
 
     name: ClassVar[str] = "parquet"
-
-    def matches(self, path: Path, head: bytes) -> bool:
-        """Whether the file starts with the magic bytes of the format."""
-        del path
-        return head.startswith(b"PAR1")
+    magic: ClassVar[bytes] = b"PAR1"
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """The names of the columns that have indices."""

@@ -126,13 +126,20 @@ def _transformer(row: dict[str, str], file: str) -> cases.StepCase:
     groups["generation"] = group.split()[0]
     if file != TRANSFORMERS:
         groups |= {"model": f"{row['model']}, {dtype}", "device": topology.name}
+    return _step(row, workload, topology, groups=groups | {"framework": row["family"]})
+
+
+def _step(
+    row: dict[str, str], workload: Workload, topology: Topology, **more: Any
+) -> cases.StepCase:
+    """The case of a row with ``measured_ms`` and ``source``; ``more`` are further fields."""
     return cases.StepCase(
         name=row["case"],
         workload=workload,
         topology=topology,
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
-        groups=groups | {"framework": row["family"]},
+        **more,
     )
 
 
@@ -227,16 +234,9 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
         workload = cases.published_workload(
             f"{_LIN22}/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
         )
-        case = cases.StepCase(
-            name=row["case"],
-            groups={"model": row["model"], "GPU": row["gpu"]},
-            workload=workload,
-            plan=cases.whole_tables(workload),
-            topology=cases.system(str(own if own.is_file() else row["system"]), 1, 1),
-            measured_s=float(row["measured_ms"]) * 1e-3,
-            reference=row["source"],
-        )
-        found.append(case)
+        topology = cases.system(str(own if own.is_file() else row["system"]), 1, 1)
+        groups, plan = {"model": row["model"], "GPU": row["gpu"]}, cases.whole_tables(workload)
+        found.append(_step(row, workload, topology, groups=groups, plan=plan))
     return tuple(found)
 
 
@@ -499,15 +499,9 @@ def _submission(row: dict[str, str]) -> cases.StepCase:
         refuse(f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks")
     workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
-    return cases.StepCase(
-        name=row["case"],
-        label=" ".join(row["case"].split("-")[1:3]),
-        workload=workload,
-        topology=topology,
-        plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),
-        measured_s=float(row["measured_ms"]) * 1e-3,
-        reference=row["source"],
-    )
+    plan = plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold)
+    label = " ".join(row["case"].split("-")[1:3])
+    return _step(row, workload, topology, plan=plan, label=label)
 
 
 def plan_from_matrix(
