@@ -110,7 +110,7 @@ def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, Held
         ``another version`` or ``another site``, which says what predicts a point, and the point.
     """
     for record in shipped_curves():
-        system = SYSTEMS.get(record.set_name, record.set_name)
+        system = SYSTEMS.get(record.device, record.set_name)
         others = [
             r.curve
             for r in records

@@ -90,9 +90,8 @@ def _scaled_family(name: str, family: type, **own: object) -> Any:
         for kind, member in vars(family).items()
         if not kind.startswith("_") and not getattr(member, "__final__", False)
     }
-    namespace = {"__module__": __name__, "sources": ("a factor fitted to runs of one's own",)}
     wanted = [("inner", family), ("factor_ratio", float)]
-    known = {**asked, **namespace, **own}
+    known = {**asked, "__module__": __name__, **own}
     return make_dataclass(name, wanted, bases=(family,), namespace=known, frozen=True, kw_only=True)
 
 

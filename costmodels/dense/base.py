@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import ClassVar
 
 import numpy as np
 
@@ -102,8 +101,6 @@ class AbstractDenseModel(ABC):
     """Predicts the seconds of the dense part, forward, backward and update, on one device."""
 
     __slots__ = ()
-
-    sources: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:

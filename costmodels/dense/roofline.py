@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense import kernels
@@ -52,12 +52,12 @@ class DenseRoofline(AbstractDenseModel):
         lookup_s: seconds of the lookups in a step. None if they are not known; the lookups of
             tables are then taken to be long enough for full rates.
         constants: of the kernels.
+
+    Sources:
+        Williams, Waterman, Patterson 2009: roofline
+        Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes
     """
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Williams, Waterman, Patterson 2009: roofline",
-        "Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes",
-    )
     shares: Shares | None = None
     lookup_s: float | None = None
     constants: KernelConstants = KERNELS

@@ -445,7 +445,7 @@ def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) ->
 
 
 def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
-    found: list[Any] = [None] * case.world_size
+    found: list[Any] = [None] * len(case.sent_bytes)
     dist.all_gather_object(found, value)
     return found
 
@@ -458,7 +458,7 @@ def collective_call(
     All-to-all sends ``sent_bytes[rank]`` in equal parts to the other ranks. All-reduce works on a
     buffer of the kept bytes, other collectives on one of ``world_size`` times the kept bytes.
     """
-    world = case.world_size
+    world = len(case.sent_bytes)
     if case.operation == "all_to_all":
 
         def elements(source: int, target: int) -> int:

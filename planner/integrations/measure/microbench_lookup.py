@@ -17,10 +17,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from costmodels.calibration.points import LookupPoint
+from costmodels.calibration.points import LookupPoint, zipf_table
 from costmodels.datatypes import IntArray
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.pace import Pace
 
@@ -46,8 +45,9 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     medians over some rounds, after one round to warm up.
     """
     rng = np.random.default_rng(seed)
-    first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
-    tables = [_resident(case, rng) for case in (*first, *cases)]
+    tiny = zipf_table(0, 64, cases[0].table.embedding_dim, 1.0, 0.0)
+    first = replace(cases[0], table=tiny, num_bags=8)
+    tables = [_resident(case, rng) for case in (first, *cases)]
     between = torch.zeros(_BETWEEN_BYTES // 4)
     forward, backward = times = np.zeros((2, len(tables), _REPEATS + 1))
     for i in range(_REPEATS + 1):
@@ -65,22 +65,21 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
             tables[k][0].zero_grad(set_to_none=True)
-    medians = np.median(times[..., 1:], axis=-1)[:, len(first) :].tolist()
+    medians = np.median(times[..., 1:], axis=-1)[:, 1:].tolist()
     found = zip(cases, *medians, strict=True)
     return [replace(case, forward_s=f, backward_s=b) for case, f, b in found]
 
 
 def _resident(case: LookupPoint, rng: np.random.Generator) -> tuple[Any, list[Any]]:
     """A table in memory, and batches of indices."""
-    law = Zipf(num_embeddings=case.num_embeddings, exponent=case.exponent)
-    sampler = IndexSampler(law, rng)
+    table, sampler = case.table, IndexSampler(case.table.distribution, rng)
     batches = []
     for _ in range(_NUM_BATCHES):
-        lengths = bag_lengths(case.pooling_factor, case.num_bags, rng)
+        lengths = bag_lengths(table.pooling_factor, case.num_bags, rng)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         indices = sampler.draw(int(lengths.sum()), rng)
         batches.append((torch.from_numpy(indices), torch.from_numpy(offsets)))
-    shape = (case.num_embeddings, case.embedding_dim)
+    shape = (table.num_embeddings, table.embedding_dim)
     module: Any
     if case.kernel is CpuKernel.DENSE:
         module = DenseTableBatchedEmbeddingBagsCodegen(

@@ -401,15 +401,18 @@ def validate_tasks(
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
         plans = tasks.choose_plans(variants[0][1], topology, num_plans, seed + task)
-        cases = [(*variant, named) for variant in variants for named in plans]
         trained = [
-            RunCase(workload=workload, plan=named.plan, blocks=blocks)
-            for _, _, workload, blocks, named in cases
+            RunCase(workload=workload, plan=plan, blocks=blocks)
+            for _, _, workload, blocks in variants
+            for plan, _ in plans
         ]
-        runs = run_plans(trained, world_size=topology.world_size, settings=settings)
+        runs = iter(run_plans(trained, world_size=topology.world_size, settings=settings))
         yield [
-            _outcome(task, label, CostPipeline(priced, topology, models), named, run)
-            for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
+            _outcome(pipeline, plan, next(runs), task=task, skew=label, origin=origin)
+            for label, pipeline in (
+                (label, CostPipeline(priced, topology, models)) for label, priced, _, _ in variants
+            )
+            for plan, origin in plans
         ]
 
 
@@ -431,11 +434,9 @@ def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks
     return [("fp32", workload, workload, None), (what, coded, coded, None)]
 
 
-def _outcome(
-    task: int, skew: str, pipeline: CostPipeline, named: tasks.NamedPlan, run: PlanRun
-) -> tasks.Outcome:
+def _outcome(pipeline: CostPipeline, plan: Plan, run: PlanRun, **names: Any) -> tasks.Outcome:
     workload, topology = pipeline.workload, pipeline.topology
-    estimate = pipeline.estimate(named.plan)
+    estimate = pipeline.estimate(plan)
     time, calibration = estimate.time, topology.calibration
     calibrated_s = load_constants(calibration).pace_s if calibration else None
     # TorchRec's kernels on CPUs run at the rate of the host's memory.
@@ -446,20 +447,18 @@ def _outcome(
     measured = asdict(run)
     del measured["virtual_s"], measured["pace_s"]
     return tasks.Outcome(
-        task=task,
-        skew=skew,
+        **names,
         num_tables=len(workload.tables),
         batch_size_per_rank=int(workload.batch_size_per_rank),
-        origin=named.origin,
         # T, R, C, D for table_wise, row_wise, column_wise, data_parallel
-        kinds="".join(p.sharding_type.value[0].upper() for p in named.plan.placements),
+        kinds="".join(p.sharding_type.value[0].upper() for p in plan.placements),
         predicted_s=time.time_s,
         low_s=time.low_s,
         high_s=time.high_s,
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         iterations_inside_ratio=sum(inside) / len(inside),
-        bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
-        torchrec_rating_s=objective_value(problem, named.plan, "torchrec"),
+        bytes_model_bytes=busiest_bytes(workload, plan, topology.world_size),
+        torchrec_rating_s=objective_value(problem, plan, "torchrec"),
         pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
         **measured,
     )

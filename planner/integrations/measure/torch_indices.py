@@ -59,17 +59,11 @@ class TorchReader(readers.AbstractReader):
         """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
-    def read(
-        self, path: Path, block: readers.SampleBlock, names: Sequence[str]
-    ) -> Iterator[readers.Chunk]:
-        """The samples, batch by batch."""
-        left = block.end(self.num_samples(path))
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[readers.Chunk]:
+        """All samples, batch by batch."""
+        del block
         for chunk in _load(path):
-            part = readers.first_samples(chunk, left)
-            left -= part.num_samples
-            yield replace(part, features={name: part.features[name] for name in names})
-            if not left:
-                return
+            yield replace(chunk, features={name: chunk.features[name] for name in names})
 
 
 @once_per_version(num_kept=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,6 @@ from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow,
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
-from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
@@ -249,12 +248,12 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
     topology, machine = system_file.named_system(document), _note(measured.machine())
-    rates, calls = device.fit_rates(measured.environment, measured.rows), _calls(measured)
+    rates = device.fit_rates(measured.environment, measured.rows)
     values: dict[str, Any] = {
         "name": documents.yaml_text(path.stem),
         "base": documents.yaml_text(_base_name(path, start)),
         "description": documents.yaml_text(f"{topology.device.name}, measured"),
-        **_sections(schema.device, rates, calls, machine),
+        **_sections(schema.device, rates, machine),
     }
     texts: dict[Path, str] = {}
     if curves := _curves(path.stem, topology.device.name, measured):
@@ -280,7 +279,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         written=(path, *texts),
         replaced=_replaced(topology, found),
         lookup_errors=lookups.errors if lookups else {},
-        kept=_kept(rates, calls, lookups),
+        kept=_kept(rates, lookups),
         other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
     )
 
@@ -292,14 +291,12 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(
-    rates: device.Rates, calls: device.HostCalls | None, lookups: FbgemmFit | None
-) -> tuple[str, ...]:
+def _kept(rates: device.Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
     numbers = documents.read_words("rows")["numbers"]
     said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
     said["rates of matrix products"] = rates.products_flops or None
-    said |= {"calls of the host": calls, "lookups": lookups}
+    said["lookups"] = lookups
     return tuple(what for what, value in said.items() if value is None)
 
 
@@ -312,15 +309,6 @@ def _other_card(base: Device, rates: device.Rates, card: str) -> str:
     if all(counts) and counts[0] != counts[1]:
         return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
     return ""
-
-
-def _calls(measured: MeasuredRows) -> device.HostCalls | None:
-    """What calls take the host; None if the rows do not say it."""
-    try:
-        calls = device.host_calls_of(measured.rows)
-    except InvalidValueError:
-        return None
-    return replace(calls, machine=_note(f"host of {measured.machine()}"))
 
 
 def _note(text: str) -> str:
@@ -337,9 +325,7 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(
-    base: Any, rates: device.Rates, calls: device.HostCalls | None, machine: str
-) -> Sections:
+def _sections(base: Any, rates: device.Rates, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for row in documents.read_words("rows")["numbers"]:
@@ -348,7 +334,6 @@ def _sections(
             text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
             found[row["section"]][row["key"]] = text
     found["device"] |= _products(base, rates, machine)
-    found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
     links = {"host": found.pop("links.host")}
     return {**found, "links": links}
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -46,7 +46,6 @@ class Network(AbstractCollectiveModel):
     reduce: Change = same
     whole: Change = same
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Latency."""
@@ -79,7 +78,6 @@ class Reads(AbstractLookupModel):
     work: Change = same
     forward: Change = same
     inner: Roofline = field(default_factory=Roofline)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """Work."""
@@ -101,7 +99,6 @@ class Layers(AbstractDenseModel):
     """A dense part whose times are of any kind."""
 
     answer: Any
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """What was asked for."""
@@ -198,7 +195,6 @@ from costmodels.collective.base import AbstractCollectiveModel
 
 
 class Mine(AbstractCollectiveModel):
-    sources = ("test",)
 
     def __init__(self, factor=2.0):
         self.factor, self.beside = factor, object()

@@ -13,6 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from costmodels.calibration.fitting import Calibration, FitError
+from costmodels.calibration.points import random_plan
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Source
@@ -28,7 +29,7 @@ from planner.io.system.system_file import (
     write_calibration,
 )
 from planner.io.system.system_writer import write_calibrated_system
-from planner.validation.tasks import random_plan, random_workload
+from planner.validation.tasks import random_workload
 from tests.costmodels.cpu.machines import MACHINE
 
 CALIBRATION = Calibration(
