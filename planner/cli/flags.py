@@ -40,7 +40,7 @@ class Flags:
 
 def command(
     short_help: str, group: click.Group | None = None, headings: Mapping[str, str] | None = None
-) -> Callable[[Callable[..., int]], StrictCommand]:
+) -> Callable[[Callable[..., int | None]], StrictCommand]:
     """Make a command of a function.
 
     Each parameter is a dataclass of flags; or a flag, if its type is annotated; or an argument,
@@ -52,11 +52,11 @@ def command(
         headings: the long names of the flags under each heading of the help; others come first.
     """
 
-    def made(function: Callable[..., int]) -> StrictCommand:
+    def made(function: Callable[..., int | None]) -> StrictCommand:
         hints = get_type_hints(function)
         taken = {name: hint for name, hint in hints.items() if _is_flags(hint)}
 
-        def called(**values: Any) -> int:
+        def called(**values: Any) -> int | None:
             for name, cls in taken.items():
                 values[name] = cls(**{n: values.pop(n) for n in inspect.signature(cls).parameters})
                 values[name].check()

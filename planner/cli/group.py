@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import ClassVar
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from typing import Any, ClassVar
 
 import click
 
@@ -16,6 +19,22 @@ from costmodels import discovery
 def _files() -> dict[str, str]:
     """The file of each command."""
     return {name.rstrip("_"): name for name in discovery.names(commands_package)}
+
+
+class _LazyFinder:
+    """Finds our own modules so that each is loaded when something of it is first used.
+
+    Commands import modules, as in ``from planner import api``, and no names of them, so that a help
+    loads none. Packages, and the modules of others, are loaded as usual.
+    """
+
+    def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
+        """Where a module is, and what loads it."""
+        found = PathFinder.find_spec(name, *where)
+        is_own = name.startswith(("planner.", "costmodels."))
+        if found is not None and found.loader and is_own and not found.submodule_search_locations:
+            found.loader = LazyLoader(found.loader)
+        return found
 
 
 class LazyGroup(click.Group):
@@ -46,8 +65,12 @@ class LazyGroup(click.Group):
         files = _files()
         if cmd_name not in files:
             return None
-        module = importlib.import_module(f"{commands_package.__name__}.{files[cmd_name]}")
-        command: click.Command = module.command
+        sys.meta_path.insert(0, finder := _LazyFinder())
+        try:
+            module = importlib.import_module(f"{commands_package.__name__}.{files[cmd_name]}")
+            command: click.Command = module.command
+        finally:
+            sys.meta_path.remove(finder)
         text, _, examples = inspect.cleandoc(command.help or "").partition("\n\nExamples:\n")
         if examples:
             command.help, command.epilog = text, f"\b\nExamples:\n{examples}"

@@ -14,7 +14,7 @@ from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, fill, grid, plain_body, render_page
 from planner.study import space as design
 from planner.study.figures import GOALS
-from planner.study.study import TIE_RATIO, Study
+from planner.study.studying import TIE_RATIO, Study
 from planner.study.trials import DONE, FAILED, SetupResult
 from planner.support.text import significant
 

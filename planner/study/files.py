@@ -18,7 +18,7 @@ from planner.io.documents import parse_yaml
 from planner.options.cuts import rank_batch
 from planner.problem import PlanningProblem
 from planner.study import space as design
-from planner.study.study import Effort, Study
+from planner.study.studying import Effort, Study
 
 _PREFIX = "system."
 

@@ -6,20 +6,22 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import planner
 from costmodels.errors import require
 from planner import io
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli import types as kinds
 from planner.cli.console import remark, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
+from planner.cli.output import check_output, files_of
+from planner.cli.printing import drift_show as show
+from planner.drift import changes
+from planner.errors import refuse
+from planner.profiling import profiler, statistics, stats
 from planner.support.cores import usable_cores
-
-if TYPE_CHECKING:
-    from costmodels.workload import Workload
-    from planner.cli.printing.drift_show import Drift
-    from planner.profiling.stats import Stats
 
 EXIT_DRIFTED = 1
 _MOST_DAYS: Final = 1e9
@@ -131,9 +133,6 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
       shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
       shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
-    from planner.cli.output import check_output, files_of
-    from planner.cli.printing import drift_show as show
-
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
@@ -148,72 +147,61 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
 
 def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
-) -> tuple[Drift, list[str]]:
+) -> tuple[show.Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
-    from planner.cli.printing import drift_show as show
-
     files, before = ordered(asked.days), asked.before
-    loaded = load_plans(workload, (plan,), flags, other_data=before is not None)
-    inputs = with_constraints(loaded, asked.constraints)
-    problem, warnings = inputs.problem, inputs.warnings
-    from planner.drift.changes import assess, workload_under
-    from planner.problem import MoveLimit
-    from planner.settings import SearchSettings
-
+    loaded = inputs.load_plans(workload, (plan,), flags, other_data=before is not None)
+    read = inputs.with_constraints(loaded, asked.constraints)
+    problem, warnings = read.problem, read.warnings
     if before is not None:
         old = stats_of(before, problem.workload)
-        then, _, notes = workload_under(problem.workload, old, str(before))
-        problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
-        if inputs.made_for is not None and made_of_others(inputs.made_for, then):
+        then, _, notes = changes.workload_under(problem.workload, old, str(before))
+        problem, warnings = replace(problem, workload=then), inputs.with_notes(warnings, notes)
+        if read.made_for is not None and inputs.made_of_others(read.made_for, then):
             warnings += (f"{plan}: was made for other laws, tables or training than {before} says",)
-    limit = MoveLimit(
-        start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
+    limit = planner.MoveLimit(
+        start=read.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
-    search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
+    search = planner.SearchSettings(
+        time_limit_s=asked.time_limit, max_evaluations=asked.evaluations
+    )
     found = {}
     with StopOnInterrupt(keeps=False) as stop:
         for file in files:
-            now, rows, notes = workload_under(
+            now, rows, notes = changes.workload_under(
                 problem.workload, stats_of(file.path, problem.workload), str(file.path)
             )
             warnings += notes
-            assessed = assess(problem, now, limit, search=search, should_stop=stop)
+            assessed = changes.assess(problem, now, limit, search=search, should_stop=stop)
             found[file] = replace(assessed, rows=rows)
     drift = show.Drift(days=found, threshold_ratio=asked.threshold, before=before)
     return drift, list(warnings)
 
 
-def stats_of(path: Path, workload: Workload) -> Stats:
+def stats_of(path: Path, workload: planner.Workload) -> stats.Stats:
     """Statistics from ``stats.json``, or counted in a file or folder of raw data.
 
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.cli.inputs import all_readers
-    from planner.errors import refuse
-    from planner.profiling.profiler import find_sources, profile_files
-    from planner.profiling.statistics import ByFeature, ProfileOptions
-    from planner.profiling.stats import load_stats, some_names
-
     if path.suffix == ".json":
-        return load_stats(path)
-    readers = all_readers()
-    names = {name for source in find_sources([path], readers) for name in source.names}
+        return stats.load_stats(path)
+    readers = inputs.all_readers()
+    names = {name for source in profiler.find_sources([path], readers) for name in source.names}
     tables = {t.name: t.name for t in workload.tables}
     tables |= {f.name: t.name for t in workload.tables for f in t.features}
     found = {name: tables[name] for name in sorted(names) if name in tables}
     if not found:
         refuse(
-            f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
-            "or table of the workload; profile it with 'shardplan profile --table-map'"
+            f"{path}: has the features {stats.some_names(sorted(names))}, and none of them is a "
+            "feature or table of the workload; profile it with 'shardplan profile --table-map'"
         )
-    options = ProfileOptions(
+    options = statistics.ProfileOptions(
         features=tuple(found),
-        by_feature=ByFeature(found),
+        by_feature=statistics.ByFeature(found),
         batch_sizes=(int(workload.batch_size_per_rank),),
         jobs=usable_cores(),
     )
     with TemporaryDirectory(prefix="shardplan-") as folder:
         output = Path(folder) / "stats.json"
-        return profile_files([path], output, options, readers=readers)
+        return profiler.profile_files([path], output, options, readers=readers)

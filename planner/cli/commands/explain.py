@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+from planner import io
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
+from planner.cli.printing import explain_show as show
 from planner.cli.types import File, Texts, TimeLimit
+from planner.explain import explainer as why
+from planner.solving import assumed as assuming
 from planner.support.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from planner.explain.explainer import Change, ConstraintCost
-    from planner.io import SavedPlan
-
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
@@ -45,7 +44,7 @@ class ExplainFlags(spec.Flags):
         spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
-def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
+def _ignored(path: Path, made_for: io.SavedPlan | None) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
     found = []
     if made_for is not None and made_for.objective not in (None, "iteration"):
@@ -59,7 +58,7 @@ def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
 @spec.command("What a plan waits for, and which change would help.")
 def command(
     workload: Path, asked: ExplainFlags, flags: spec.ProblemFlags, plan: Path | None = None
-) -> int:
+) -> None:
     """Say what a plan waits for, and which changes would help.
 
     Without --table and --prices: the stages that the iteration waits for, and the best change of
@@ -78,35 +77,29 @@ def command(
       shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
       shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs
     """
-    from planner.cli.inputs import load_plans, with_constraints
-    from planner.cli.printing import explain_show as show
-    from planner.solving.assumed import priced_assumptions
+    loaded = inputs.load_plans(workload, () if plan is None else (plan,), flags)
+    read = inputs.with_constraints(loaded, asked.constraints)
 
-    loaded = load_plans(workload, () if plan is None else (plan,), flags)
-    inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain.explainer import Explainer, constraint_costs, relaxed
-
-    explainer = Explainer(inputs.problem, inputs.plans[0])
+    explainer = why.Explainer(read.problem, read.plans[0])
     told = [explainer.table(name) for name in asked.tables]
     sections = [show.table_section(explanation) for explanation in told]
-    changes: Sequence[Change] = ()
-    costs: Sequence[ConstraintCost] = ()
+    changes: Sequence[why.Change] = ()
+    costs: Sequence[why.ConstraintCost] = ()
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
         with bar("tables", len(names)) as step:
             changes = explainer.changes(progress=step)
         sections += show.change_sections(explainer, changes)
     if asked.prices:
-        total = len(relaxed(inputs.problem.constraints)) + 1
+        total = len(why.relaxed(read.problem.constraints)) + 1
         with StopOnInterrupt(keeps=False) as stop, bar("constraints", total) as step:
-            costs = constraint_costs(
-                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+            costs = why.constraint_costs(
+                read.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
         sections.append(show.costs_section(costs))
-    assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
+    assumed = assuming.priced_assumptions(read.problem, read.plans[0], read.assumed)
     cut = (_CUT,) if any(cost.is_cut for cost in costs) else ()
     sections.append(assumed_section(assumed, explainer.plan_time_s))
     data = show.as_json(explainer.plan_time_s, told, changes, costs)
-    warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
+    warnings = read.warnings + _ignored(plan or workload, read.made_for) + cut
     tell({**data, "assumed": assumed}, sections, warnings)
-    return 0
