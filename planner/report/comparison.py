@@ -7,7 +7,7 @@ each plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
@@ -15,7 +15,7 @@ from costmodels.workload import Workload
 from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
 from planner.report import base, figures
-from planner.report.base import Column, Fact, Kind, Section
+from planner.report.base import Column, Fact, Kind, Section, by_field
 from planner.report.page import Block, block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
@@ -234,12 +234,7 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
     return Section.of(
         f"From {comparison.plans[0].name} to {other.name}",
         moved[:most],
-        {
-            Column("table"): lambda c: c.table,
-            Column("before"): lambda c: c.before,
-            Column("after"): lambda c: c.after,
-            Column("to move", Kind.BYTES): lambda c: c.received_bytes,
-        },
+        by_field("table", "before", "after", "to move=received_bytes"),
         facts=(Fact("Moved", parts),),
         notes=(f"{hidden} tables with less to move left out.",) if hidden else (),
     )
@@ -248,20 +243,10 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
     first, *others = comparison.plans
-    return Section.of(
-        f"Re-sharding from {first.name}",
-        [(plan.name, comparison.move(plan)) for plan in others],
-        {
-            Column("to"): lambda move: move[0],
-            Column("tables", Kind.COUNT): lambda move: move[1].moved_tables,
-            Column("moved", Kind.BYTES): lambda move: move[1].moved_bytes,
-            Column("most to a rank", Kind.BYTES): lambda move: move[1].most_received_bytes,
-            Column("time", Kind.TIME): lambda move: move[1].time_s,
-            Column("pays back after iterations", Kind.COUNT): lambda move: (
-                move[1].payback_iterations
-            ),
-        },
-    )
+    rows = [{"to": plan.name, **asdict(comparison.move(plan))} for plan in others]
+    sizes = ("tables=moved_tables", "moved_bytes", "most to a rank=most_received_bytes", "time_s")
+    cells = by_field("to", *sizes, "pays back after iterations=payback_iterations")
+    return Section.of(f"Re-sharding from {first.name}", rows, cells)
 
 
 # ------------------------------------------------------------------ the page

@@ -158,7 +158,7 @@ def grid(
 def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     """The text, the raw number (None for a text), and the style class of a signed difference."""
     words = format_cell(Kind.BYTES if kind is Kind.GIB else kind, value)
-    if kind is Kind.TEXT:
+    if kind is Kind.TEXT or isinstance(value, str):
         return words, None, ""
     if not isinstance(value, float):
         return words, "" if value is None else printable(str(value)), ""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import click
 
 from costmodels.calibration import device as designs
-from costmodels.calibration import fitting, points
+from costmodels.calibration import points
 from planner.cli import flags as spec
 from planner.cli import inputs
 from planner.cli import types as kinds
@@ -19,7 +19,7 @@ from planner.cli.output import check_file, check_output
 from planner.cli.printing import validate_show
 from planner.io import library
 from planner.io.system import measured_rows, system_writer
-from planner.report.base import Section, by_place
+from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
@@ -213,20 +213,11 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
 def _fit_sections(machine: str, result: system_writer.Written) -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-    lookups = Section.of(
-        "Lookups that the fit has not seen, ten groups in turn",
-        result.lookup_errors.items(),
-        {
-            "lookups": lambda item: " ".join(item[0]),
-            "points": lambda item: str(item[1].count),
-            "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
-            "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
-        },
-    )
-    return (
-        Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured")),
-        *(s for s in (lookups,) if s.rows),
-    )
+    found = [{"lookups": " ".join(k), **asdict(e)} for k, e in result.lookup_errors.items()]
+    cells = by_field("lookups", "points=count", "mean_error_ratio", "worst=worst_error_ratio")
+    lookups = Section.of("Lookups that the fit has not seen, ten groups in turn", found, cells)
+    measured = Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured"))
+    return (measured, lookups) if found else (measured,)
 
 
 def _calibrate_ranks(flags: _Flags, output: Path) -> None:
@@ -252,19 +243,6 @@ def _calibrate_ranks(flags: _Flags, output: Path) -> None:
         fitted = fit_here(measured, world_size=world_size, seed=flags.seed, effort=words)
     written = system_writer.write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
-    told = {"machine": machine, "fit": fitted.errors}
-    tell_written(written, told, (_errors(machine, fitted.errors),))
-
-
-def _errors(machine: str, errors: Sequence[fitting.FitError]) -> Section:
-    return Section.of(
-        f"Fit on {machine}",
-        errors,
-        {
-            "model": lambda e: e.name,
-            "points": lambda e: str(e.num_points),
-            "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
-            "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
-            "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
-        },
-    )
+    shown = ("model=name", "points=num_points", "error=geomean_ratio", "held_out_ratio")
+    errors = Section.of(f"Fit on {machine}", fitted.errors, by_field(*shown, "p90_ratio"))
+    tell_written(written, {"machine": machine, "fit": fitted.errors}, (errors,))

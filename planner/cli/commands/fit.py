@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,7 +19,7 @@ from planner.cli.printing import validate_show
 from planner.cli.types import Output, Parsed
 from planner.fit import estimate
 from planner.io.system import system_writer
-from planner.report.base import Fact, Section, format_share
+from planner.report.base import Fact, Section, by_field, format_share
 from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
@@ -257,19 +258,15 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
             "Errors of the predicted iteration",
             found.errors,
             {
-                "run": lambda e: e.name,
-                "measured": lambda e: units.format_time(e.measured_s),
-                "before": lambda e: _error(e.before_s, e.measured_s),
-                "fitted": lambda e: _error(e.fitted_s, e.measured_s),
-                "left out": lambda e: _error(e.left_out_s, e.measured_s),
-                "90 % interval?": lambda e: " .. ".join(
-                    map(units.format_time, (e.low_s, e.high_s))
-                ),
+                **by_field("run=name", "measured_s"),
+                **{column: partial(_error, column) for column in ("before", "fitted", "left out")},
+                **by_field("from=low_s?", "to=high_s?"),
             },
         ),
         Section("", tuple(Fact(label, (words,)) for label, words in lines.items() if words)),
     )
 
 
-def _error(predicted_s: float | None, measured_s: float) -> str:
-    return "" if predicted_s is None else f"{100 * (predicted_s / measured_s - 1):+.1f} %"
+def _error(column: str, run: estimate.RunError) -> str:
+    predicted_s = getattr(run, f"{column.replace(' ', '_')}_s")
+    return "" if predicted_s is None else f"{100 * (predicted_s / run.measured_s - 1):+.1f} %"

@@ -12,7 +12,7 @@ from costmodels import units
 from planner.cli.commands.drift import DayFile
 from planner.cli.console import settings
 from planner.drift.changes import Assessment, IndexFigures, TableChange, Trend, trend
-from planner.report.base import Column, Fact, Kind, Section, format_share
+from planner.report.base import Column, Fact, Kind, Section, by_field, format_share
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
@@ -167,19 +167,17 @@ def _move(now: Assessment) -> tuple[str, ...]:
 
 
 def _days(drift: Drift) -> Section:
-    return Section.of(
-        "Day by day",
-        drift.days.items(),
+    rows = [
         {
-            Column("day"): lambda day: str(day[0].path),
-            Column("this plan", Kind.TIME): lambda day: day[1].now_s,
-            Column("new plan", Kind.TIME): lambda day: day[1].new_s,
-            Column("saves", Kind.SHARE): lambda day: day[1].saved_ratio,
-            Column("tables moved", Kind.COUNT): lambda day: (
-                0 if day[1].move is None else day[1].move.moved_tables
-            ),
-        },
-    )
+            "day": str(file.path),
+            "this plan_s": now.now_s,
+            "new plan_s": now.new_s,
+            "saves_ratio": now.saved_ratio,
+            "tables moved": 0 if now.move is None else now.move.moved_tables,
+        }
+        for file, now in drift.days.items()
+    ]
+    return Section.of("Day by day", rows, by_field(*rows[0]))
 
 
 def _tables(now: Assessment, *, everything: bool) -> Section:

@@ -11,7 +11,7 @@ from costmodels import units
 from costmodels.sharding import TablePlacement
 from planner.explain import explainer as why
 from planner.report import figures
-from planner.report.base import Section, by_place
+from planner.report.base import Section, by_field, by_place
 
 _MOST_OPTIONS = 24
 
@@ -76,10 +76,8 @@ def table_section(explanation: why.TableExplanation) -> Section:
             "": lambda o: "*" if o.is_chosen else "",
             "option": lambda o: cut(o.placement),
             "ranks": lambda o: figures.where(o.placement),
-            "forward?": lambda o: units.format_time(o.lookup_forward_s),
-            "backward?": lambda o: units.format_time(o.lookup_backward_s),
-            "sent": lambda o: units.format_bytes(o.exchanged_bytes),
-            "memory": lambda o: units.format_bytes(o.device_bytes),
+            **by_field("forward=lookup_forward_s?", "backward=lookup_backward_s?"),
+            **by_field("sent=exchanged_bytes", "memory=device_bytes"),
             "iteration": lambda o: _change(o.plan_time_s, explanation.plan_time_s),
         },
         notes=tuple(notes),

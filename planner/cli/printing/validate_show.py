@@ -13,21 +13,21 @@ from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.report.base import Fact, Section, by_place, format_share
+from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_share
 from planner.support.files import csv_text, write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
+from planner.validation.intervals import Coverage, PlanPair
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from costmodels.estimates import Estimate
-    from planner.validation.intervals import Coverage, PlanPair
     from planner.validation.tasks import Outcome
 
-_UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
-"""The factor and the decimals of times in a unit."""
+_percent: Final = Kind.PERCENT.value
+_ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
 
 
 def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
@@ -73,14 +73,9 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
 
 def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
-    factor, digits = _UNITS[part.unit]
 
-    def interval(found: Estimate) -> str:
-        low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
-        return f"{low} .. {high}" if found.low_s < found.high_s else ""
-
-    def error(name: str) -> Callable[[Prediction], str]:
-        return lambda p: _signed(p.predicted[name].time_s / p.case.measured_s - 1)
+    def error(name: str) -> Callable[[Prediction], float]:
+        return lambda p: p.predicted[name].time_s / p.case.measured_s - 1
 
     first, *others = part.found[0].predicted
     return Section.of(
@@ -89,13 +84,17 @@ def _cases(part: Part) -> Section:
         {
             "case": lambda p: p.case.label or p.case.name,
             "devices": lambda p: f"{p.case.topology.world_size} x {p.case.topology.name}",
-            f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
-            "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
-            "90 % interval": lambda p: interval(p.shipped),
-            "error": error(first),
-            **{f"{_short(name)}?": error(name) for name in others},
+            **by_field("measured=case.measured_s", "predicted=shipped.time_s"),
+            "90 % interval": lambda p: _interval(p.shipped),
+            Column("error", Kind.ERROR): error(first),
+            **{Column(_short(name), Kind.ERROR, optional=True): error(name) for name in others},
         },
     )
+
+
+def _interval(found: Estimate) -> str:
+    ends = map(units.format_time, (found.low_s, found.high_s))
+    return " .. ".join(ends) if found.low_s < found.high_s else ""
 
 
 def _groups(part: Part) -> Section:
@@ -105,123 +104,67 @@ def _groups(part: Part) -> Section:
     several = len(names) > 1
     of = f"; worst, inside, rms ln: {judged}" if several else ""
 
-    def biased(name: str) -> Callable[[Any], str]:
+    def biased(name: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: (
-            f"{_percent(row[-1][name].mean_error_ratio)} ({100 * row[-1][name].bias_ratio:+.0f})"
+            f"{100 * row[name].mean_error_ratio:.1f} % ({100 * row[name].bias_ratio:+.0f})"
         )
 
-    rows: list[tuple[Any, ...]] = [
-        (*key, str(len(found)), summarize(found)) for key, found in part.groups.items()
-    ]
+    rows = []
+    for key, found in part.groups.items():
+        errors = summarize(found)
+        rows.append({**dict(zip(part.by, key, strict=True)), "n": len(found), **errors})
+        rows[-1] |= asdict(errors[judged])
     return Section.of(
         f"{part.title}: mean error{of}",
         rows,
         {
-            **by_place(*part.by, "n"),
+            **by_field(*part.by, "n"),
             **{f"{_short(n) if several else 'error'} (bias)": biased(n) for n in names},
-            "worst": lambda row: _percent(row[-1][judged].worst_error_ratio, 0),
-            "inside": lambda row: _inside(row[-1][judged].coverage_ratio),
-            "rms ln?": lambda row: f"{row[-1][judged].rms_log_ratio:.3f}",
+            **by_field("worst=worst_error_ratio", "inside=coverage_ratio"),
+            "rms ln?": lambda row: f"{row['rms_log_ratio']:.3f}",
         },
     )
 
 
 def _all_cases(part: Part) -> Section:
     """A line of all cases together for each name of predictions."""
-    return Section.of(
-        f"{part.title}: {len(part.found)} cases",
-        summarize(part.found).items(),
-        {
-            "predicted": lambda item: item[0],
-            "MAPE": lambda item: _percent(item[1].mean_error_ratio),
-            "bias": lambda item: _signed(item[1].bias_ratio),
-            "geomean": lambda item: _percent(item[1].geomean_error_ratio),
-            "p90": lambda item: _percent(item[1].p90_error_ratio),
-            "worst": lambda item: _percent(item[1].worst_error_ratio),
-            "inside": lambda item: _inside(item[1].coverage_ratio),
-        },
-    )
+    rows = [{"predicted": name, **asdict(e)} for name, e in summarize(part.found).items()]
+    title, worst = f"{part.title}: {len(part.found)} cases", "worst=worst_error_ratio"
+    more = ("bias_ratio", *_ERRORS, worst, "inside=coverage_ratio")
+    return Section.of(title, rows, by_field("predicted", "MAPE=mean_error_ratio", *more))
 
 
 def memory_sections(found: pd.DataFrame, errors: pd.DataFrame) -> tuple[Section, Section]:
-    """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
+    """What steps hold beside the tables, measured and by the ledger, and errors by kind of step."""
+    beside = {n: found[n] - found["tables_bytes"] for n in ("measured_bytes", "predicted_bytes")}
+    steps = found.assign(step=found["group"] + " " + found["name"], **beside)
+    sizes = ("tables_bytes", "beside them: measured=measured_bytes", "ledger=predicted_bytes")
+    errs = ("rest_median_ratio", "rest_worst_ratio", "sum short by at most=most_short_ratio")
     return (
         Section.of(
             "Peak of device memory on one H200",
-            found.to_dict("records"),
-            {
-                "step": lambda s: f"{s['group']} {s['name']}",
-                "tables GB": lambda s: f"{s['tables_bytes'] / 1e9:.3f}",
-                "beside them: measured": lambda s: _beside_gb(s, "measured_bytes"),
-                "ledger": lambda s: _beside_gb(s, "predicted_bytes"),
-                "error": lambda s: _signed(s["rest_ratio"]),
-                "of the sum": lambda s: _signed(s["sum_ratio"]),
-            },
+            steps.to_dict("records"),
+            by_field("step", *sizes, "error=rest_ratio", "of the sum=sum_ratio"),
         ),
         Section.of(
             "Errors beside tables",
             errors.reset_index().to_dict("records"),
-            {
-                "steps": lambda e: e["group"],
-                "n": lambda e: str(e["num_steps"]),
-                "median": lambda e: _percent(e["rest_median_ratio"]),
-                "worst": lambda e: _signed(e["rest_worst_ratio"]),
-                "sum short by at most": lambda e: _percent(e["most_short_ratio"]),
-                "allocator adds": lambda e: (
-                    _percent(e["reserved_median_ratio"] - 1.0, 0)
-                    if e["reserved_median_ratio"]
-                    else ""
-                ),
-            },
+            by_field("steps=group", "n=num_steps", *errs, "reserved=reserved_median_ratio"),
         ),
     )
-
-
-def _beside_gb(step: dict[Any, Any], name: str) -> str:
-    return f"{(step[name] - step['tables_bytes']) / 1e9:.3f}"
 
 
 def interval_sections(
     found: Sequence[Coverage], pairs: Sequence[PlanPair]
 ) -> tuple[Section, Section]:
     """How many held-out measurements are inside their intervals, and pairs of plans."""
+    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
+    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
+    never = "measurements never fitted=family"
     return (
-        Section.of(
-            "Coverage of 90 % intervals",
-            found,
-            {
-                "measurements never fitted": lambda c: c.family,
-                "rows": lambda c: str(c.rows),
-                "inside": lambda c: _percent(c.coverage_ratio, 0),
-                "median width": lambda c: _percent(c.width_ratio, 0),
-                "80 to 97 %": lambda c: c.verdict,
-            },
-        ),
-        Section.of(
-            "Two plans on one system",
-            pairs,
-            {
-                "plan of": lambda p: p.first,
-                "against plan of": lambda p: p.second,
-                "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
-                "predicted": lambda p: f"{p.predicted_ratio:.3f}",
-                "error": lambda p: _signed(p.error_ratio),
-            },
-        ),
+        Section.of("Coverage of 90 % intervals", found, by_field(never, "rows", *inside)),
+        Section.of("Two plans on one system", pairs, by_field("first", "second", *ratios)),
     )
-
-
-def _signed(ratio: float) -> str:
-    return f"{100 * ratio:+.1f} %"
-
-
-def _percent(ratio: float, digits: int = 1) -> str:
-    return f"{100 * ratio:.{digits}f} %"
-
-
-def _inside(ratio: float) -> str:
-    """The share inside intervals; empty where there are none."""
-    return _percent(ratio, 0) if ratio == ratio else ""
 
 
 def _short(name: str) -> str:
@@ -249,34 +192,19 @@ def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
     return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
 
 
-def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
-    """(plan, measured ratio, predicted ratio): times of the second half over those of the first."""
-    half = len(outcomes) // 2
-    pairs = zip(outcomes[:half], outcomes[half:], strict=True)
-    return [
-        (f"{a.origin} {a.kinds}", b.measured_s / a.measured_s, b.predicted_s / a.predicted_s)
-        for a, b in pairs
-    ]
-
-
 def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
     """One line for each model, and how often measured times are inside their intervals."""
     plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
     iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
     width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    shares = ("top 1=top_ratio", "in 5 %=within_5_ratio", "in 10 %=within_10_ratio")
     return Section.of(
         "Predicted against trained",
-        found.items(),
+        [{"model": name, **as_row(ranking)} for name, ranking in found.items()],
         {
-            "model": lambda item: item[0],
-            "geomean": lambda item: _percent(item[1].errors.geomean_error_ratio),
-            "MAPE": lambda item: _percent(item[1].errors.mean_error_ratio),
-            "p90": lambda item: _percent(item[1].errors.p90_error_ratio),
-            "tau": lambda item: f"{item[1].kendall_tau_ratio:.2f}",
-            "top 1": lambda item: _percent(item[1].top_ratio),
-            "in 5 %": lambda item: _percent(item[1].within_5_ratio),
-            "in 10 %": lambda item: _percent(item[1].within_10_ratio),
-            "regret": lambda item: _percent(item[1].mean_regret_ratio),
+            **by_field("model", *_ERRORS, "MAPE=mean_error_ratio"),
+            "tau": lambda row: f"{row['kendall_tau_ratio']:.2f}",
+            **by_field(*shares, "regret=mean_regret_ratio"),
         },
         notes=(
             "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one "
@@ -291,19 +219,20 @@ def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Se
 
 def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
     """For each plan, the ratio of the second half's times to those of the first."""
-    pairs = pair_rows(outcomes)
-    errors = np.log([predicted / measured for _, measured, predicted in pairs])
-    return Section.of(
-        title,
-        pairs,
-        {
-            "plan": lambda pair: pair[0],
-            "measured": lambda pair: f"{pair[1]:.3f}",
-            "predicted": lambda pair: f"{pair[2]:.3f}",
-            "error": lambda pair: _signed(pair[2] / pair[1] - 1),
-        },
-        notes=(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}",),
-    )
+    half = len(outcomes) // 2
+    pairs = [
+        PlanPair(
+            first=f"{a.origin} {a.kinds}",
+            second="",
+            measured_ratio=b.measured_s / a.measured_s,
+            predicted_ratio=b.predicted_s / a.predicted_s,
+        )
+        for a, b in zip(outcomes[:half], outcomes[half:], strict=True)
+    ]
+    error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
+    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
+    note = f"geometric mean error of the ratio: {_percent(error)}"
+    return Section.of(title, pairs, by_field("plan=first", *ratios), notes=(note,))
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
@@ -406,7 +335,7 @@ def _lines(row: TraceRow, times: TraceTimes) -> Iterator[tuple[str, ...]]:
         units.format_time(row.measured_s),
         units.format_time(row.predicted_s),
         units.format_time(row.wait_s) if row.wait_s else "",
-        "" if row.error_ratio is None else _signed(row.error_ratio),
+        "" if row.error_ratio is None else f"{100 * row.error_ratio:+.1f} %",
         _ratio(row),
     )
     for group in sorted(kinds, key=lambda g: -g.time_s) if len(kinds) > 1 else ():

@@ -18,7 +18,7 @@ from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.workload import Table
 from planner.models import pipeline_of
 from planner.report import base, charts, figures
-from planner.report.base import Column, Fact, Kind, Section
+from planner.report.base import Column, Fact, Kind, Section, by_field
 from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
 from planner.report.page import block, grid
@@ -59,10 +59,7 @@ class TimelineSection(
             "Critical path",
             estimate.critical_path,
             {
-                Column("rank", Kind.COUNT): lambda step: step.rank,
-                Column("stage"): lambda step: step.stage,
-                Column("start", Kind.TIME): lambda step: step.start_s,
-                Column("time", Kind.TIME): lambda step: step.duration_s,
+                **by_field("rank", "stage", "start_s", "time=duration_s"),
                 Column("share", Kind.SHARE): lambda step: step.duration_s / total,
             },
             facts=facts,
@@ -156,8 +153,7 @@ class StagesSection(
             "Balance of ranks",
             sorted(stages, key=lambda stage: min(stage.start_s)),
             {
-                Column("stage"): lambda s: s.name,
-                Column("stream", optional=True): lambda s: s.stream,
+                **by_field("stage=name", "stream?"),
                 Column("rank", Kind.COUNT): _slowest_rank,
                 Column("slowest", Kind.TIME): lambda s: max(s.duration_s),
                 Column("median", Kind.TIME): lambda s: statistics.median(s.duration_s),
