@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 from markupsafe import Markup
 
 from costmodels import units
@@ -157,18 +158,12 @@ class ChartScale:
     def ticks(self, factor: float = 1.0) -> list[float]:
         """Values for labels, which are round after multiplication by the factor.
 
-        They are 1, 2 and 5 times the powers of ten; fewer of them if the axis covers much. If it
-        covers too little for that, they are equal steps.
+        They have one digit, or two where the axis covers too little for that.
         """
-        low, high = self.low * factor, self.high * factor
-        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        for steps in ((1,), (1, 3), (1, 2, 5)):
-            found = [s * 10.0**e for e in range(first, last + 1) for s in steps]
-            found = [t / factor for t in found if low <= t <= high]
-            if len(found) >= 4:
-                return found
-        step = _round_step((high - low) / _MOST_TICKS)
-        return [i * step / factor for i in range(math.ceil(low / step), int(high / step) + 1)]
+        digits = 1 if self.high > 10 * self.low else 2
+        even = np.geomspace(self.low, self.high, _MOST_TICKS) * factor
+        marks = {float(f"{t:.{digits}g}") / factor for t in even}
+        return sorted(t for t in marks if self.low <= t <= self.high)
 
 
 def legend(names: Sequence[str]) -> Markup:

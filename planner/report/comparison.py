@@ -7,7 +7,7 @@ each plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
@@ -16,7 +16,7 @@ from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
 from planner.report import base, figures
 from planner.report.base import Column, Fact, Kind, Section, by_field
-from planner.report.page import Block, block, plain_body, render_page
+from planner.report.page import Block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
 from planner.result import Candidate, Reshard
@@ -264,23 +264,11 @@ def render_compare(comparison: Comparison) -> str:
 def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
     """Differences, with every table that moved, then the charts of each plan."""
     overview, slowest, *moves, reshards = difference_sections(comparison, most=None)
-    verdicts = ["; ".join(fact.parts) for fact in overview.facts]
-    body = block("verdicts", lines=verdicts, rest=plain_body(replace(overview, facts=())))
-    moved = (
-        (i, p.name, m) for i, (p, m) in enumerate(zip(comparison.plans[1:], moves, strict=True), 2)
-    )
-    shown = [
-        *((f"moved-{i}", f"Moved: {name}", section) for i, name, section in moved),
-        ("reshard", "Re-shard", reshards),
-        ("stages", "Stages", slowest),
-    ]
+    moved = {f"moved-{i}": section for i, section in enumerate(moves, 2)}
+    shown = {"plans": overview, **moved, "reshard": reshards, "stages": slowest}
     longest_s = max(length_s(plan.estimate) for plan in comparison.plans)
     return (
-        Block(name="plans", title=overview.title, body=body, short="Verdict"),
-        *(
-            Block(name=name, title=section.title, body=plain_body(section), short=short)
-            for name, short, section in shown
-        ),
+        *(Block(name=name, title=s.title, body=plain_body(s)) for name, s in shown.items()),
         *(
             part.block(drawn, of=plan.name, number=f"-{i}")
             for part in parts(longest_s)

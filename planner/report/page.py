@@ -21,7 +21,7 @@ from planner.report.base import Cell, Column, Kind, Section, format_cell
 from planner.support.text import counted, printable, significant
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment
 
 _WIDE_TEXT = 60
 """A table with longer texts than this wraps them."""
@@ -73,7 +73,7 @@ def fill(source: str, **values: object) -> Markup:
     ``blocks`` has the macros of ``templates/blocks.html``. A value is escaped, and its control
     codes are replaced, unless it is :class:`markupsafe.Markup`, which only templates make.
     """
-    return Markup(_compiled(source).render(blocks=_blocks(), **values))
+    return Markup(_environment().from_string(source).render(blocks=_blocks(), **values))
 
 
 def block(name: str, **values: object) -> Markup:
@@ -100,18 +100,12 @@ def _environment() -> Environment:
     return made
 
 
-def _without_control_codes(value: object) -> object:
-    return value if isinstance(value, Markup) else printable(str(value))
-
-
-@cache
-def _compiled(source: str) -> Template:
-    return _environment().from_string(source)
-
-
-@cache
 def _blocks() -> object:
     return _environment().get_template("blocks.html").module
+
+
+def _without_control_codes(value: object) -> object:
+    return value if isinstance(value, Markup) else printable(str(value))
 
 
 # ------------------------------------------------------------------ sections and tables

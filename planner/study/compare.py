@@ -11,7 +11,7 @@ from markupsafe import Markup
 from costmodels import units
 from planner.report.base import Cell, Column, Kind, Section
 from planner.report.charts import ChartDot, legend, scatter
-from planner.report.page import Block, fill, grid, plain_body, render_page
+from planner.report.page import Block, block, grid, plain_body, render_page
 from planner.study import space as design
 from planner.study.figures import GOALS
 from planner.study.studying import TIE_RATIO, Study
@@ -232,34 +232,21 @@ def slowdowns(study: Study) -> Iterator[str]:
         for i in reversed(range(1, len(line))):
             fast = max(line[:i], key=_speed)
             if _speed(line[i]) < (1.0 - _ALLOWED_RATIO) * _speed(fast):
-                yield _slowdown(study, line[i], fast)
+                few = study.space.problem(fast.setup).topology.world_size
+                slow, quick = (f"{significant(_speed(r) / 1e6)} M" for r in (line[i], fast))
+                yield (
+                    f"{described(study, line[i])} trains {slow} samples/s, and {few} GPUs train "
+                    f"{quick}; more --evaluations may find a better plan, and --vary copies=all "
+                    "tries a copy of the tables on each group of GPUs, so that their exchanges "
+                    "join fewer ranks"
+                )
                 break
-
-
-def _slowdown(study: Study, slow: SetupResult, fast: SetupResult) -> str:
-    many, few = (study.space.problem(r.setup).topology.world_size for r in (slow, fast))
-    text = (
-        f"{described(study, slow)} trains {_millions(_speed(slow))} samples/s, and {few} GPUs "
-        f"train {_millions(_speed(fast))}"
-    )
-    gap = study.gap_ratio(slow)
-    most = math.inf if gap is None or gap >= 1 else _speed(slow) / (1 - gap)
-    if most >= _speed(fast):
-        return f"{text}; more --evaluations may find a better plan for {many} GPUs"
-    return (
-        f"{text}; no plan for {many} GPUs reaches more than {_millions(most)}. --vary copies=all "
-        "tries a copy of the tables on each group of GPUs, so that their exchanges join fewer ranks"
-    )
 
 
 def _speed(result: SetupResult) -> float:
     """Samples per second while the job trains."""
     figures = result.figures
     return 0.0 if figures is None else figures.samples_per_s / (figures.availability_ratio or 1.0)
-
-
-def _millions(samples_per_s: float) -> str:
-    return f"{significant(samples_per_s / 1e6)} M"
 
 
 def remarks(study: Study) -> tuple[str, ...]:
@@ -279,11 +266,6 @@ _AXES: Final[dict[str, tuple[str, float]]] = {
 }
 """Title and factor of each figure on the page."""
 
-_FIRST_TEXT: Final = """\
-<p class="verdict"><strong>{% if first %}Recommended: {{ first }}.{% else %}Stopped before the \
-search of any setup had ended, or nothing fits: there is nothing to compare.{% endif %}</strong></p>
-<p>{{ space }}.</p>{% for text in remarks %}<p>{{ text }}.</p>{% endfor %}"""
-
 
 def study_page(study: Study, name: str) -> str:
     """The page as text; it loads nothing from other places.
@@ -293,16 +275,12 @@ def study_page(study: Study, name: str) -> str:
         name: the name of the workload.
     """
     first = recommendation(study)
-    space = "; ".join(space_parts(study))
-    top = fill(_FIRST_TEXT, first="; ".join(first), space=space, remarks=remarks(study))
+    lines = ("; ".join(space_parts(study)), *remarks(study))
+    top = block("recommended", first="; ".join(first), lines=lines)
     blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
         systems = [design.told(design.SYSTEM, s) for s in study.space.knobs[design.SYSTEM]]
-        chart = fill(
-            "<p>Filled: setups that no other beats.</p>{{ legend }}{{ chart }}",
-            legend=legend(systems),
-            chart=_scatter(study, systems),
-        )
+        chart = block("front", legend=legend(systems), chart=_scatter(study, systems))
         worth = choices(study)
         blocks += [
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
@@ -311,7 +289,7 @@ def study_page(study: Study, name: str) -> str:
     table = setups_table(study, everything=True)
     if table.rows:
         listed = grid(table.columns, table.rows, marked=len(study.front))
-        body = fill("{{ listed }}<p>{{ notes|join }}</p>", listed=listed, notes=table.notes)
+        body = block("plain", pairs=(), table=listed, notes=table.notes)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
     return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import planner
 from costmodels import units
 from costmodels.errors import CostModelError
-from planner import api, io, scenarios
+from planner import api, io, objectives, scenarios
 from planner import result as results
 from planner.cli import console, inputs
 from planner.cli import flags as spec
@@ -171,12 +171,13 @@ def _searched(
     steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
     until_s = start_s + (search.time_limit_s or math.inf)
     pricing = prepare.pricing_of(torchrec_figures=more.torchrec_defaults)
-    with console.live_progress(search.objective) as progress:
+    in_seconds = objectives.objective_class(search.objective).unit == "s"
+    with console.status_line("search") as show:
         result = api.solve(
             asked.problem,
             search=steered,
             make_pipeline=pricing,
-            progress=stop.watching(progress),
+            progress=stop.watching(lambda found: show(found.line(in_seconds=in_seconds))),
             should_stop=stop,
         )
     stop.keeps = True

@@ -100,7 +100,11 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
     check_file(output)
     readers = inputs.all_readers(empty_is_zero=flags.empty != "skip")
     stop = StopOnInterrupt(keeps=False, lost="nothing was written")
-    with stop, console.bars() as progress:
+    with stop, console.status_line("working") as show:
+
+        def progress(what: str, done: float, total: float) -> None:
+            show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
+
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]

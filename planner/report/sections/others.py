@@ -137,7 +137,11 @@ class ProvenanceSection(
         return Section.of(
             self.title,
             sorted(entries, key=lambda entry: -list(Source).index(entry.source)),
-            by_field("number=name", "value", "source=source.value", "reference"),
+            {
+                **by_field("number=name"),
+                Column("value"): lambda entry: entry.value,
+                **by_field("source=source.value", "reference"),
+            },
             facts=(Fact("Training", training),),
         )
 
