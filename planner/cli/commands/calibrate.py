@@ -13,7 +13,6 @@ from costmodels.calibration import device as designs
 from costmodels.calibration import points
 from planner.cli import flags as spec
 from planner.cli import inputs
-from planner.cli import types as kinds
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
 from planner.cli.output import check_file, check_output
 from planner.cli.printing import validate_show
@@ -48,11 +47,11 @@ class _Flags(spec.Flags):
         seed: Of the random points to measure.
     """
 
-    output: kinds.Output = None
+    output: spec.Output = None
     host: bool = False
-    rows: kinds.File = None
-    stored: Annotated[kinds.File, "--from"] = None
-    system: kinds.System = None
+    rows: spec.File = None
+    stored: Annotated[spec.File, "--from"] = None
+    system: spec.System = None
     device: Annotated[str | None, click.Choice(["cpu", "cuda"])] = None
     quick: bool = False
     ranks: Annotated[int | None, click.IntRange(1, 64)] = None

@@ -19,7 +19,6 @@ from costmodels.dense import base
 from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
-from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
 from planner.io import constraints, documents, library
 from planner.io.workload import table_list
@@ -179,7 +178,7 @@ class Check:
 
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
-    systems = len(shipped("systems"))
+    systems = len(spec.shipped("systems"))
     return [
         Check(OK, "python", platform.python_version()),
         *check_packages(),

@@ -9,7 +9,6 @@ from planner.cli import flags as spec
 from planner.cli import inputs
 from planner.cli.console import assumed_section, remark, tell
 from planner.cli.output import write_folder
-from planner.cli.types import Folder, MaybePercent
 from planner.report import comparison as difference
 from planner.solving import assumed as assuming
 
@@ -21,8 +20,8 @@ def command(
     workload: Path,
     flags: spec.ProblemFlags,
     plans: tuple[Path, ...] = spec.argument(nargs=-1, metavar="PLAN PLAN..."),
-    fail_over: MaybePercent = None,
-    output: Folder = None,
+    fail_over: spec.MaybePercent = None,
+    output: spec.Folder = None,
 ) -> int:
     """Price several plans of one workload by the same models, and compare them with the first.
 

@@ -13,7 +13,6 @@ from costmodels.errors import require
 from planner import io
 from planner.cli import flags as spec
 from planner.cli import inputs
-from planner.cli import types as kinds
 from planner.cli.console import remark, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_output, files_of
@@ -102,17 +101,15 @@ class DriftFlags(spec.Flags):
         output: Write the new plan, as plan.json.
     """
 
-    days: Annotated[
-        tuple[DayFile, ...], kinds.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"
-    ]
-    before: kinds.File = None
-    threshold: kinds.Percent = 0.05
-    constraints: kinds.File = None
-    max_moved_bytes: kinds.Bytes = None
-    max_moved_tables: kinds.Tables = None
-    evaluations: kinds.Evaluations = None
-    time_limit: kinds.TimeLimit = None
-    output: kinds.Output = None
+    days: Annotated[tuple[DayFile, ...], spec.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"]
+    before: spec.File = None
+    threshold: spec.Percent = 0.05
+    constraints: spec.File = None
+    max_moved_bytes: spec.Bytes = None
+    max_moved_tables: spec.Tables = None
+    evaluations: spec.Evaluations = None
+    time_limit: spec.TimeLimit = None
+    output: spec.Output = None
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")

@@ -14,7 +14,6 @@ from planner import result as results
 from planner.cli import flags as spec
 from planner.cli import inputs
 from planner.cli.console import result_sections, settings, tell
-from planner.cli.types import OBJECTIVE
 from planner.errors import InvalidInputError
 from planner.io.plan import result_json
 from planner.options import torchrec_rules
@@ -33,7 +32,7 @@ class EstimateFlags(spec.ScenarioFlags):
         objective: Also print the value of this objective.  [default: the plan's own, or iteration]
     """
 
-    objective: Annotated[str | None, OBJECTIVE, "NAME"] = None
+    objective: Annotated[str | None, spec.OBJECTIVE, "NAME"] = None
 
 
 @spec.command("Price an existing plan.")

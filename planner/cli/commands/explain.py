@@ -13,7 +13,6 @@ from planner.cli import inputs
 from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.printing import explain_show as show
-from planner.cli.types import File, Texts, TimeLimit
 from planner.explain import explainer as why
 from planner.solving import assumed as assuming
 from planner.support.text import counted
@@ -33,10 +32,10 @@ class ExplainFlags(spec.Flags):
             of work ends a search]
     """
 
-    tables: Annotated[Texts, "NAME", "--table"] = ()
+    tables: Annotated[spec.Texts, "NAME", "--table"] = ()
     prices: bool = False
-    constraints: File = None
-    time_limit: TimeLimit = None
+    constraints: spec.File = None
+    time_limit: spec.TimeLimit = None
 
     def check(self) -> None:
         """Refuse a flag that has no effect without another one."""

@@ -17,7 +17,6 @@ from planner.cli import flags as spec
 from planner.cli import inputs
 from planner.cli.console import settings, tell_written, write_data
 from planner.cli.output import files_of, refuse_own_input, write_folder
-from planner.cli.types import FILE
 from planner.io.importers import hugectr as hugectr_plans
 from planner.io.plan import plan_file
 from planner.support.files import write_text_atomic
@@ -41,7 +40,7 @@ def trace(
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
-    output: Annotated[Path, FILE, "DIR", "-o --output"],
+    output: Annotated[Path, spec.FILE, "DIR", "-o --output"],
     iterations: Annotated[int, click.IntRange(1, 1000)] = 1,
     ranks: Annotated[tuple[int, ...], click.IntRange(0), "N", "--rank"] = (),
 ) -> None:
@@ -122,7 +121,7 @@ def _add(
         workload: Path,
         plan: Path,
         flags: spec.ProblemFlags,
-        output: Annotated[Path, FILE, "FILE", "-o --output"],
+        output: Annotated[Path, spec.FILE, "FILE", "-o --output"],
     ) -> None:
         found = text_of(*_priced(workload, plan, flags, output))
         text, *programs = [found] if isinstance(found, str) else found

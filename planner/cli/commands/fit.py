@@ -16,7 +16,6 @@ from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.output import check_output, files_of
 from planner.cli.printing import validate_show
-from planner.cli.types import Output, Parsed
 from planner.fit import estimate
 from planner.io.system import system_writer
 from planner.report.base import Fact, Section, by_field, format_share
@@ -61,9 +60,9 @@ def command(
     workload: Path,
     flags: spec.ProblemFlags,
     runs: Annotated[
-        tuple[GivenRun, ...], Parsed("plan=trace|time", _given_run), "PLAN=TRACE|TIME", "--run"
+        tuple[GivenRun, ...], spec.Parsed("plan=trace|time", _given_run), "PLAN=TRACE|TIME", "--run"
     ],
-    output: Output = None,
+    output: spec.Output = None,
 ) -> None:
     """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 

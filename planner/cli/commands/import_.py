@@ -15,7 +15,6 @@ from planner import io
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.output import refuse_own_input
-from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
 from planner.errors import refuse
 from planner.io import documents
 from planner.io.importers import base
@@ -41,9 +40,9 @@ class ImportFlags(spec.Flags):
         batch_size: Samples per rank.
     """
 
-    output: Output = None
-    name: Annotated[Text, "NAME"] = None
-    batch_size: Annotated[Batch, "--batch-size --batch"] = None
+    output: spec.Output = None
+    name: Annotated[spec.Text, "NAME"] = None
+    batch_size: Annotated[spec.Batch, "--batch-size --batch"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,11 @@ class LogFlags(spec.Flags):
     """
 
     collective: Annotated[str | None, click.Choice(COLLECTIVES)] = None
-    nodes: Number = None
-    gpus_per_node: Number = None
-    domain_gpus: Number = None
+    nodes: spec.Number = None
+    gpus_per_node: spec.Number = None
+    domain_gpus: spec.Number = None
     network_bytes_per_s: Annotated[
-        float | None, quantity("bytes_per_s", positive=True), "RATE", "--nic"
+        float | None, spec.quantity("bytes_per_s", positive=True), "RATE", "--nic"
     ] = None
 
 
@@ -96,9 +95,9 @@ def command() -> None:
 @spec.command("A list of tables; or an example to edit.", command)
 def tables(
     path: Path = spec.argument(default="workload.yaml"),
-    listed: Annotated[File, "--list"] = None,
-    dim: Annotated[int | None, count(16_384)] = None,
-    num_tables: Annotated[Tables, "--tables"] = None,
+    listed: Annotated[spec.File, "--list"] = None,
+    dim: Annotated[int | None, spec.count(16_384)] = None,
+    num_tables: Annotated[spec.Tables, "--tables"] = None,
 ) -> None:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -146,7 +145,7 @@ def tables(
 def collectives(
     ranks: LogFlags,
     logs: tuple[Path, ...],
-    output: Output = None,
+    output: spec.Output = None,
     name: Annotated[str, click.STRING] = "imported",
 ) -> None:
     """Write measured curves of collectives from benchmark logs as CSV.
@@ -175,7 +174,7 @@ def torchrec(
     flags: ImportFlags,
     shapes: Annotated[
         tuple[tuple[str, tuple[int, int]], ...],
-        Parsed("shape", _shape),
+        spec.Parsed("shape", _shape),
         "NAME=ROWSxCOLS",
         "--shape",
     ] = (),
@@ -199,7 +198,7 @@ def module(
     flags: ImportFlags,
     factory: str = spec.argument(type=click.STRING, metavar="PKG:FUNC"),
     device: Annotated[str, click.Choice(("cuda", "cpu"))] = "cuda",
-    inputs: Annotated[Text, "PKG:FUNC"] = None,
+    inputs: Annotated[spec.Text, "PKG:FUNC"] = None,
     autocast: Annotated[str | None, click.Choice(("bf16", "fp16"))] = None,
 ) -> None:
     """Write a workload with the tables of a model that a Python function builds.
@@ -237,7 +236,7 @@ def dlrm(
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
     ),
-    gpus: Number = None,
+    gpus: spec.Number = None,
 ) -> None:
     """Write the workload that a command line of DLRM trains.
 
@@ -255,9 +254,9 @@ def dlrm(
 def hugectr(
     file: Path,
     flags: ImportFlags,
-    plan: File = None,
-    workload: File = None,
-    gpus_per_host: Number = None,
+    plan: spec.File = None,
+    workload: spec.File = None,
+    gpus_per_host: spec.Number = None,
 ) -> None:
     """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 

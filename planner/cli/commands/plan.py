@@ -17,7 +17,6 @@ from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of, refuse_other_run
-from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.drift import changes
 from planner.errors import InvalidInputError, PlannerError
 from planner.io.plan import result_json
@@ -64,15 +63,15 @@ class PlanFlags(spec.ScenarioFlags):
         force: Write into a folder even if it holds other files, or a plan of another model.
     """
 
-    stats: File = None
-    constraints: File = None
-    plan_in_use: Annotated[File, "PLAN", "--from"] = None
-    max_moved_bytes: Bytes = None
-    max_moved_tables: Tables = None
+    stats: spec.File = None
+    constraints: spec.File = None
+    plan_in_use: Annotated[spec.File, "PLAN", "--from"] = None
+    max_moved_bytes: spec.Bytes = None
+    max_moved_tables: spec.Tables = None
     curve: bool = False
-    mtbf_s: Annotated[Duration, "--mtbf"] = None
-    require_gap: MaybePercent = None
-    output: Folder = None
+    mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
+    require_gap: spec.MaybePercent = None
+    output: spec.Folder = None
     force: bool = False
 
     def check(self) -> None:

@@ -14,7 +14,6 @@ from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import remark, warn, write_or_print
 from planner.cli.output import check_output
-from planner.cli.types import SYSTEM, Output
 from planner.predict import lookup as lookups
 from planner.predict import rows
 
@@ -45,8 +44,8 @@ class TableFlags(spec.Flags):
         output: Write the CSV to this file.  [default: stdout]
     """
 
-    system: Annotated[str, SYSTEM, "NAME|FILE"]
-    output: Output = None
+    system: Annotated[str, spec.SYSTEM, "NAME|FILE"]
+    output: spec.Output = None
 
 
 @spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)

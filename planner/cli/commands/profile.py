@@ -15,7 +15,6 @@ from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_file
-from planner.cli.types import FILE, Batches, Texts, count, quantity
 from planner.io import table_map
 from planner.profiling import profiler
 from planner.profiling import readers as formats
@@ -25,7 +24,7 @@ from planner.report.base import Fact, Kind, Section, format_cell
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
-Count = Annotated[int | None, count(2**48), "N"]
+Count = Annotated[int | None, spec.count(2**48), "N"]
 _NOT_COUNTED = ("output", "table_map", "empty")
 """The flags that are no options of counting."""
 _HASHED = (
@@ -56,17 +55,19 @@ class ProfileFlags(spec.Flags):
         jobs: Threads to use.  [default: usable cores]
     """
 
-    output: Annotated[Path, FILE, "FILE", "-o --output"] = Path("stats.json")
+    output: Annotated[Path, spec.FILE, "FILE", "-o --output"] = Path("stats.json")
     format_name: Annotated[str, click.Choice(FORMATS), "--format"] = "auto"
-    table_map: Annotated[Texts, "FILE|FEATURE=TABLE"] = ()
-    features: Annotated[Texts, "NAME"] = ()
+    table_map: Annotated[spec.Texts, "FILE|FEATURE=TABLE"] = ()
+    features: Annotated[spec.Texts, "NAME"] = ()
     first_samples: Annotated[Count, "--rows"] = None
     sample_rows: Count = None
     max_ind_range: Count = None
-    batch_sizes: Batches = (2048, 16384)
+    batch_sizes: spec.Batches = (2048, 16384)
     empty: Annotated[str, click.Choice(("zero", "skip"))] = "zero"
-    memory_bytes: Annotated[float, quantity("bytes", positive=True), "SIZE", "--memory"] = 2.0**31
-    jobs: Annotated[int | None, count(1024), "N"] = None
+    memory_bytes: Annotated[float, spec.quantity("bytes", positive=True), "SIZE", "--memory"] = (
+        2.0**31
+    )
+    jobs: Annotated[int | None, spec.count(1024), "N"] = None
 
     def check(self) -> None:
         """Refuse two ways of choosing samples."""

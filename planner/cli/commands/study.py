@@ -20,7 +20,6 @@ from planner import result as results
 from planner import study as studies
 from planner.cli import console, inputs
 from planner.cli import flags as spec
-from planner.cli import types as kinds
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
@@ -83,34 +82,34 @@ class StudyFlags(spec.Flags):
             command goes on.
     """
 
-    systems: Annotated[tuple[str, ...], kinds.Several(kinds.SYSTEM), "A,B", "--system"]
-    gpus: kinds.Numbers = ()
-    hosts: kinds.Numbers = ()
-    gpus_per_host: kinds.Number = None
-    batch_sizes: Annotated[kinds.Batches, "--batch-size"] = ()
-    global_batch_sizes: Annotated[kinds.Batches, "--global-batch-size"] = ()
-    vary: Annotated[kinds.Texts, "KEY=V,V"] = ()
-    overrides: kinds.Overrides = ()
-    models: kinds.Models = ()
-    budget_usd_per_hour: Annotated[kinds.Price, "--budget"] = None
-    prices: kinds.Prices = ()
-    mtbf_s: Annotated[kinds.Duration, "--mtbf"] = None
-    restart_s: Annotated[kinds.Seconds, "--restart"] = 300.0
+    systems: Annotated[tuple[str, ...], spec.Several(spec.SYSTEM), "A,B", "--system"]
+    gpus: spec.Numbers = ()
+    hosts: spec.Numbers = ()
+    gpus_per_host: spec.Number = None
+    batch_sizes: Annotated[spec.Batches, "--batch-size"] = ()
+    global_batch_sizes: Annotated[spec.Batches, "--global-batch-size"] = ()
+    vary: Annotated[spec.Texts, "KEY=V,V"] = ()
+    overrides: spec.Overrides = ()
+    models: spec.Models = ()
+    budget_usd_per_hour: Annotated[spec.Price, "--budget"] = None
+    prices: spec.Prices = ()
+    mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
+    restart_s: Annotated[spec.Seconds, "--restart"] = 300.0
     goals: Annotated[
-        tuple[str, ...], kinds.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
+        tuple[str, ...], spec.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
     ] = ()
     is_grid: Annotated[bool, None, "--grid"] = False
-    smallest_for: kinds.Rate = None
-    max_gpus: Annotated[int, kinds.RANKS, "N"] = 512
+    smallest_for: spec.Rate = None
+    max_gpus: Annotated[int, spec.RANKS, "N"] = 512
     trials: Annotated[int, click.IntRange(1, 100_000), "N"] = 24
-    evaluations: kinds.Evaluations = None
-    time_limit_s: kinds.TimeLimit = None
-    within_ratio: Annotated[kinds.Percent, "--within"] = 0.0
+    evaluations: spec.Evaluations = None
+    time_limit_s: spec.TimeLimit = None
+    within_ratio: Annotated[spec.Percent, "--within"] = 0.0
     sampler: Annotated[str | None, click.Choice(SAMPLERS)] = None
-    seed: kinds.Seed = 0
+    seed: spec.Seed = 0
     workers: Annotated[int | None, click.IntRange(1, 1024), "N"] = None
-    dask: Annotated[kinds.Text, "ADDRESS"] = None
-    output: kinds.Folder = None
+    dask: Annotated[spec.Text, "ADDRESS"] = None
+    output: spec.Folder = None
 
     def effort(self) -> studies.Effort:
         """How much the study shall do."""
@@ -290,7 +289,7 @@ def _tried(
     if flags.gpus:
         return list(flags.gpus), price
     if flags.smallest_for is None:
-        doubled = [n for k in range(17) if least <= (n := step << k) <= kinds.MAX_RANKS]
+        doubled = [n for k in range(17) if least <= (n := step << k) <= spec.MAX_RANKS]
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:

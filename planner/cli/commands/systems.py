@@ -13,7 +13,6 @@ from costmodels.units import format_bytes, format_rate
 from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import tell, write_or_print
-from planner.cli.types import SYSTEM
 from planner.io import documents, library
 from planner.report.base import Section, by_place
 
@@ -44,7 +43,7 @@ def command(ctx: click.Context) -> None:
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
-def show(name: str = spec.argument(type=SYSTEM)) -> None:
+def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
     """Print the file of a system: every number with its unit and its source."""
     path = library.locate(name, "systems")
     text = documents.read_text(path)

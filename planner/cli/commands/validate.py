@@ -17,7 +17,6 @@ from planner.cli import inputs
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.cli.printing import validate_show as show
-from planner.cli.types import File, Folder
 from planner.trace import kineto, reading
 from planner.validation import intervals as held
 from planner.validation import steps, tasks
@@ -141,14 +140,14 @@ class RunFlags(spec.Flags):
         output: Write every run as CSV.
     """
 
-    system: File = None
+    system: spec.File = None
     tasks: Annotated[int, click.IntRange(1, 1000)] = 10
     plans: Annotated[int, click.IntRange(2, 64)] = 8
     ranks: Annotated[int, click.IntRange(2, 16)] = 2
     seed: Annotated[int, click.IntRange(min=0)] = 1000
     models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
     codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
-    output: Folder = None
+    output: spec.Folder = None
 
     def check(self) -> None:
         """Refuse more than one comparison."""

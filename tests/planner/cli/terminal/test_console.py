@@ -18,6 +18,7 @@ import pytest
 from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings, status_line
+from planner.cli.flags import PERCENT, count, quantity
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -26,7 +27,6 @@ from planner.cli.interrupt import (
     signals_interrupt,
 )
 from planner.cli.run import run as run_command_line
-from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 from tests.planner import cases
