@@ -12,10 +12,9 @@ import click
 from costmodels.calibration import device as designs
 from costmodels.calibration import points
 from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, printing
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
 from planner.cli.output import check_file, check_output
-from planner.cli.printing import validate_show
 from planner.io import library
 from planner.io.system import measured_rows, system_writer
 from planner.report.base import Section, by_field, by_place
@@ -196,7 +195,7 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
             "lookups": [
-                {"block": block, "direction": way, **validate_show.told_errors(error)}
+                {"block": block, "direction": way, **printing.told_errors(error)}
                 for (block, way), error in result.lookup_errors.items()
             ],
             "kept": result.kept,

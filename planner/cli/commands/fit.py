@@ -12,10 +12,9 @@ import planner
 from costmodels import sharding, topology, units
 from costmodels.errors import UnitError, require
 from planner import models
-from planner.cli import console, inputs
+from planner.cli import console, inputs, printing
 from planner.cli import flags as spec
 from planner.cli.output import check_output, files_of
-from planner.cli.printing import validate_show
 from planner.fit import estimate
 from planner.io.system import system_writer
 from planner.report.base import Fact, Section, by_field, format_share
@@ -100,7 +99,7 @@ def command(
     for run in traced:
         busiest = max(run.traces, key=lambda t: t.busy_s)
         shown = run.traces if console.settings().verbose else (busiest,)
-        sections += validate_show.trace_sections(shown, compared[run.name], name=run.name)
+        sections += printing.trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
     console.tell(_as_json(found, traced, compared), sections, warnings)
 
@@ -225,9 +224,7 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": found.errors,
-        "traces": {
-            run.name: validate_show.traces_json(run.traces, compared[run.name]) for run in runs
-        },
+        "traces": {run.name: printing.traces_json(run.traces, compared[run.name]) for run in runs},
     }
 
 

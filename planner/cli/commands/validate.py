@@ -14,9 +14,9 @@ import click
 from planner import io, models
 from planner.cli import flags as spec
 from planner.cli import inputs
+from planner.cli import printing as show
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.printing import validate_show as show
 from planner.trace import kineto, reading
 from planner.validation import intervals as held
 from planner.validation import steps, tasks

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from costmodels.cpu.exchange import STAGES
+from planner.cli import printing as show
 from planner.cli.console import Settings, status_line, stdout_console
 from planner.cli.inputs import require_torchrec
-from planner.cli.printing import validate_show as show
 from planner.errors import InvalidInputError
 from planner.report.terminal import print_sections
 from planner.validation.tasks import Outcome
