@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,16 @@ from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_share
+from planner.report.base import (
+    Column,
+    Fact,
+    Kind,
+    Section,
+    by_field,
+    by_place,
+    format_cell,
+    format_share,
+)
 from planner.support.files import csv_text, write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from planner.validation.tasks import Outcome
 
-_percent: Final = Kind.PERCENT.value
+_percent: Final = partial(format_cell, Kind.PERCENT)
 _ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
 
 

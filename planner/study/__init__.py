@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from planner.study.figures import GOALS as GOALS
     from planner.study.figures import Figures as Figures
     from planner.study.figures import Operation as Operation
-    from planner.study.files import study as study
     from planner.study.space import Setup as Setup
     from planner.study.space import Space as Space
     from planner.study.studying import Answer as Answer
     from planner.study.studying import Choice as Choice
     from planner.study.studying import Effort as Effort
     from planner.study.studying import Study as Study
+    from planner.study.studying import study as study
     from planner.study.trials import SetupResult as SetupResult
 
 load_lazily(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.study import figures as measures
 from planner.study import trials
-from planner.study.space import SYSTEM, Setup, Space
+from planner.study.space import GPUS, SYSTEM, Files, Setup, Space, Value, checked_knobs
 from planner.support.status import Status
 
 if TYPE_CHECKING:
@@ -588,3 +588,54 @@ class Study:
 
 def _name(family: Setup) -> str:
     return "floor " + json.dumps(family.picks)
+
+
+# ------------------------------------------------------------------ the public function
+
+
+def study(
+    workload: str | Path,
+    systems: Sequence[str],
+    *,
+    gpus: Sequence[int] = (),
+    vary: Mapping[str, Sequence[Value]] | None = None,
+    goals: Sequence[str] = (),
+    smallest_for: float | None = None,
+    journal: Path | None = None,
+    **effort: Any,
+) -> Study:
+    """Choose what surrounds a plan, and find the plan.
+
+    Args:
+        workload: path of a workload file, or the name of a shipped one.
+        systems: paths or names of systems, the usual one first.
+        gpus: numbers of ranks; none for one host of each system.
+        vary: the values of further knobs, the usual one first: keys of the workload, keys of the
+            system with ``system.`` before them, and those of
+            :data:`planner.study.space.OWN_KNOBS`.
+        goals: names of :data:`planner.study.GOALS`.
+        smallest_for: samples per second that the smallest cluster has to reach; None looks for the
+            best setup.
+        journal: Optuna's journal, with which a later call goes on.
+        **effort: fields of :class:`planner.study.Effort`, such as ``trials=10``.
+
+    Returns:
+        The study: ``best()`` has the recommended setup with its plan (times in seconds), and
+        ``results`` has every setup that was searched.
+
+    Raises:
+        InvalidInputError: a file or value breaks a rule.
+
+    Example:
+        >>> found = study("small_demo", ["h100_sxm"], gpus=[2], trials=1, evaluations=20)
+        >>> found.best().setup.get("gpus")
+        2
+    """
+    load = Files(workload=workload)
+    asked = Effort(**effort)
+    knobs: dict[str, Sequence[Value]] = {SYSTEM: systems, GPUS: gpus}
+    knobs |= checked_knobs(vary or {})
+    space = Space(knobs, load, with_usual=not asked.is_grid and smallest_for is None)
+    found = Study(space, asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal)
+    found.run()
+    return found

@@ -25,7 +25,7 @@ from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
 from planner.report.base import Fact, Section, by_place
 from planner.solving import assumed as assuming
-from planner.study import compare, files
+from planner.study import compare
 from planner.study import space as design
 from planner.support import processes
 from planner.support.cores import usable_cores
@@ -209,7 +209,7 @@ def _place(dask: str | None, num_processes: int) -> AbstractContextManager[Any]:
     return processes.WorkerPool(num_processes) if num_processes > 1 else nullcontext()
 
 
-def _files(workload: Path, flags: StudyFlags) -> files.Files:
+def _files(workload: Path, flags: StudyFlags) -> design.Files:
     """What makes the problems of setups.
 
     Raises:
@@ -221,7 +221,7 @@ def _files(workload: Path, flags: StudyFlags) -> files.Files:
             refuse(f"--price {name}=...: no such system in --system")
         if count > 1:
             refuse(f"--price: two prices for {name or 'all systems'}; give one")
-    return files.Files(
+    return design.Files(
         workload=workload,
         gpus_per_host=flags.gpus_per_host,
         overrides=inputs.override_pairs(flags.overrides),
@@ -231,7 +231,7 @@ def _files(workload: Path, flags: StudyFlags) -> files.Files:
 
 
 def _knobs(
-    flags: StudyFlags, load: files.Files
+    flags: StudyFlags, load: design.Files
 ) -> tuple[dict[str, Sequence[Any]], tuple[str, ...]]:
     """The values of each knob, and remarks on clusters that are left out.
 
@@ -240,7 +240,7 @@ def _knobs(
             is left.
     """
     pairs = inputs.override_pairs(flags.vary)
-    varied = {key: files.values_of_text(text, f"--vary {key}") for key, text in pairs}
+    varied = {key: design.values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
     smallest = {s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems}
     on_host = {system: topology.local_world_size for system, topology in smallest.items()}
@@ -263,13 +263,13 @@ def _knobs(
         design.GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
         design.BATCH: flags.batch_sizes,
         design.GLOBAL_BATCH: flags.global_batch_sizes,
-        **files.checked_knobs(varied),
+        **design.checked_knobs(varied),
     }
     return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
 
 
 def _tried(
-    system: str, host: clusters.Topology, flags: StudyFlags, load: files.Files
+    system: str, host: clusters.Topology, flags: StudyFlags, load: design.Files
 ) -> tuple[list[int], float | None]:
     """The numbers of GPUs to try on a system, and the price of one that a budget is about.
 
@@ -299,7 +299,7 @@ def _tried(
     return tried, price
 
 
-def _warnings(load: files.Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
+def _warnings(load: design.Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     file = load.file(())
     found = inputs.left_open(file, reserve="memory.reserve" in knobs)
