@@ -21,17 +21,15 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_origin, get_type_hints
+from typing import Annotated, Any, Final, dataclass_transform, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+import planner
 from costmodels import discovery, units
 from costmodels.errors import require
-
-if TYPE_CHECKING:
-    from planner.settings import SearchSettings
 
 Names = Callable[[], tuple[str, ...]]
 
@@ -312,10 +310,13 @@ def argument(**more: Any) -> Any:
     return more
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Flags:
-    """A dataclass whose fields are flags; one without a default has to be given."""
+    """A frozen dataclass whose fields are flags; one without a default has to be given."""
 
-    __slots__ = ()
+    def __init_subclass__(cls) -> None:
+        """Make a dataclass of each kind of flags."""
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def check(self) -> None:
         """Refuse flags that contradict each other, or have no effect without another one."""
@@ -489,7 +490,6 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
         refuse(times > 1, f"--set {key}: {times} values are given; give one")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given.
 
@@ -529,7 +529,6 @@ class ProblemFlags(Flags):
 # ------------------------------------------------------------------ the search
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFlags(Flags):
     """The flags on the search; None for values that follow from the problem.
 
@@ -548,14 +547,11 @@ class SearchFlags(Flags):
     max_evaluations: Evaluations = None
     seed: Seed = 0
 
-    def settings(self) -> SearchSettings:
+    def settings(self) -> planner.SearchSettings:
         """The settings of the search."""
-        from planner.settings import SearchSettings
-
-        return SearchSettings(**asdict(self))
+        return planner.SearchSettings(**asdict(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioFlags(Flags):
     """Flags besides the objective on which the value of a plan depends.
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, member
-from functools import partial
-from operator import attrgetter, itemgetter
+from functools import partial, reduce
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from costmodels import units
@@ -178,12 +178,15 @@ class Section:
         return cls(title=title, columns=columns, rows=rows, **more)
 
 
-def by_place(*titles: str) -> dict[str, Callable[[Any], Any]]:
+def by_place(*titles: str | Column) -> dict[Any, Callable[[Any], Any]]:
     """The cells of rows that are there already, by the titles of their columns."""
     return {title: itemgetter(i) for i, title in enumerate(titles)}
 
 
-_BY_UNIT: Final = {"_s": Kind.TIME, "_bytes": Kind.BYTES, "_ratio": Kind.PERCENT}
+_BY_UNIT: Final = {
+    **{"samples_per_s": Kind.RATE, "usd_per_billion_samples": Kind.USD, "usd_per_hour": Kind.USD},
+    **{"_s": Kind.TIME, "_bytes": Kind.BYTES, "_ratio": Kind.PERCENT},
+}
 _SIGNED: Final = ("error_ratio", "bias_ratio")
 
 
@@ -204,9 +207,11 @@ def by_field(*fields: str) -> dict[Any, Callable[[Any], Cell]]:
     return cells
 
 
-def _field(name: str, item: Any) -> Cell:
-    found: Cell = item[name] if isinstance(item, Mapping) else attrgetter(name)(item)
-    return found
+def _field(name: str, item: Any) -> Any:
+    """What an item has under a name such as ``figures.time_s``; None where it has no figures."""
+    if isinstance(item, Mapping):
+        return item[name]
+    return reduce(lambda found, part: found and getattr(found, part), name.split("."), item)
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

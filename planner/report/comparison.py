@@ -253,26 +253,20 @@ def _reshards(comparison: Comparison) -> Section:
 
 
 def render_compare(comparison: Comparison) -> str:
-    """The page."""
+    """The page: differences, with every table that moved, then the charts of each plan."""
     pipeline = comparison.pipeline
     names = ", ".join(plan.name for plan in comparison.plans)
     subtitle = f"{names} on {figures.cluster(pipeline.topology)}; the first is the reference"
     title = f"Plans of {pipeline.workload.name} compared"
-    return render_page(title, subtitle, compare_blocks(comparison))
-
-
-def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
-    """Differences, with every table that moved, then the charts of each plan."""
     overview, slowest, *moves, reshards = difference_sections(comparison, most=None)
     moved = {f"moved-{i}": section for i, section in enumerate(moves, 2)}
     shown = {"plans": overview, **moved, "reshard": reshards, "stages": slowest}
     longest_s = max(length_s(plan.estimate) for plan in comparison.plans)
-    return (
-        *(Block(name=name, title=s.title, body=plain_body(s)) for name, s in shown.items()),
-        *(
-            part.block(drawn, of=plan.name, number=f"-{i}")
-            for part in parts(longest_s)
-            for i, plan in enumerate(comparison.plans, 1)
-            if (drawn := part.draw_plan(plan, comparison.pipeline))
-        ),
-    )
+    blocks = [Block(name=name, title=s.title, body=plain_body(s)) for name, s in shown.items()]
+    blocks += [
+        part.block(drawn, of=plan.name, number=f"-{i}")
+        for part in parts(longest_s)
+        for i, plan in enumerate(comparison.plans, 1)
+        if (drawn := part.draw_plan(plan, pipeline))
+    ]
+    return render_page(title, subtitle, blocks)

@@ -9,7 +9,7 @@ from typing import Final
 from markupsafe import Markup
 
 from costmodels import units
-from planner.report.base import Cell, Column, Kind, Section
+from planner.report.base import Cell, Column, Kind, Section, by_field, by_place
 from planner.report.charts import ChartDot, legend, scatter
 from planner.report.page import Block, block, grid, plain_body, render_page
 from planner.study import space as design
@@ -54,29 +54,24 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         words = r.setup.words if r.status == FAILED else described(study, r)
         return f"* {words}" if several and r in front else words
 
-    def of(figure: str) -> Callable[[SetupResult], Cell]:
-        return lambda r: getattr(r.figures, figure, None)
-
     def every(r: SetupResult) -> Cell:
         every_s = r.figures and r.figures.checkpoint_interval_s
         return units.format_long_time(every_s) if every_s else None
 
     cells: dict[Column, Callable[[SetupResult], Cell]] = {
         Column("setup"): named,
-        Column("iteration", Kind.TIME): of("time_s"),
-        Column("samples", Kind.RATE): of("samples_per_s"),
+        **by_field("iteration=figures.time_s", "samples=figures.samples_per_s"),
         Column("gap", Kind.GAP, optional=True): study.gap_ratio,
-        Column("free", Kind.BYTES, optional=True): of("free_bytes"),
-        Column("per 1e9 samples", Kind.USD): of("usd_per_billion_samples"),
+        **by_field("free=figures.free_bytes?", "per 1e9 samples=figures.usd_per_billion_samples"),
         Column("checkpoint every"): every,
         Column("against the recommended"): lambda r: (everything and r.reason) or verdict(study, r),
     }
     if everything:
         cells |= {
-            Column("low", Kind.TIME): of("low_s"),
-            Column("high", Kind.TIME): of("high_s"),
-            Column("per hour", Kind.USD): of("usd_per_hour"),
-            Column("training", Kind.SHARE): lambda r: every(r) and of("availability_ratio")(r),
+            **by_field("low=figures.low_s", "high=figures.high_s", "per hour=figures.usd_per_hour"),
+            Column("training", Kind.SHARE): lambda r: (
+                r.figures.availability_ratio if r.figures and every(r) else None
+            ),
             Column("waits for most"): lambda r: r.waits_for,
         }
     kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
@@ -141,15 +136,10 @@ def choices(study: Study) -> Section:
         "and every plan with it at least, as bounds prove. None searched: bounds ruled them out, "
         "nothing fits, or the study ended before."
     )
-    return Section(
-        title="What each choice is worth",
-        columns=(
-            *(Column("knob"), Column("value"), Column("searched", Kind.COUNT)),
-            *(Column("worse", Kind.GAP), Column("at least", Kind.GAP)),
-        ),
-        rows=tuple(rows),
-        notes=(told,) if rows else ("Nothing was free to choose.",),
-    )
+    titles = (Column("knob"), Column("value"), Column("searched", Kind.COUNT))
+    gaps = (Column("worse", Kind.GAP), Column("at least", Kind.GAP))
+    notes = (told,) if rows else ("Nothing was free to choose.",)
+    return Section.of("What each choice is worth", rows, by_place(*titles, *gaps), notes=notes)
 
 
 def training_changes(study: Study, result: SetupResult) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from optuna.trial import Trial
 from pydantic import TypeAdapter
 
 from costmodels.datatypes import FloatArray
@@ -30,9 +31,6 @@ from planner.study import figures as measures
 from planner.study import trials
 from planner.study.space import GPUS, SYSTEM, Files, Setup, Space, Value, checked_knobs
 from planner.support.status import Status
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 TRIAL_LIMIT_S: Final = 120.0
 TIE_RATIO: Final = 1e-3

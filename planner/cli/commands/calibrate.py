@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -30,7 +30,6 @@ _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags(spec.Flags):
     """The flags of the command, as given.
 

@@ -88,7 +88,6 @@ def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
     return tuple(sorted(files, key=lambda f: f.day or 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for.
 

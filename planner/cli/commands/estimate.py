@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,6 @@ from planner.solving import prepare
 from planner.support.status import Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateFlags(spec.ScenarioFlags):
     """The objective, and all on which its value depends.
 

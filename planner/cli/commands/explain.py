@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,7 +23,6 @@ from planner.support.text import counted
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainFlags(spec.Flags):
     """What is to be explained.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +30,6 @@ from planner.support.text import counted
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags(spec.Flags):
     """The flags of every import of a workload; None for flags that were not given.
 
@@ -45,7 +44,6 @@ class ImportFlags(spec.Flags):
     batch_size: Annotated[spec.Batch, "--batch-size --batch"] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags(spec.Flags):
     """What the flags say about the ranks that a log of collectives comes from.
 

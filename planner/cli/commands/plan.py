@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -46,7 +46,6 @@ HEADINGS: Final = {
 """The flags of the help that people need less often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags(spec.ScenarioFlags):
     """Further flags: data, constraints, a plan in use, failures, output.
 

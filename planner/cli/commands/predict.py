@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,6 @@ def command() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableFlags(spec.Flags):
     """The system, and where to write.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +34,6 @@ _HASHED = (
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted.
 

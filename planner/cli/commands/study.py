@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +41,6 @@ GOALS = ("iteration", "throughput", "cost", "headroom")
 SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -125,7 +125,6 @@ def intervals() -> None:
     tell({"families": families, "pairs": told}, show.interval_sections(found, pairs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags(spec.Flags):
     """Which models are trained, and what of them is compared.
 

@@ -359,9 +359,6 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
 
 _TABLES_MOST_ROWS = 40
 _HOT_RATIO = 0.01
-_TOP, _FOLDED = 20, 30
-"""With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
-list."""
 
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
@@ -374,8 +371,7 @@ _NOTE = (
 class TablesSection(AbstractReportSection, order=60, title="Tables"):
     """A row for each table, the most expensive first.
 
-    The terminal shows the first ones. The page has all tables and a box to search them; of a long
-    list only the first rows are open.
+    The terminal shows the first ones. The page has all tables and a box to search them.
     """
 
     def build(self, result: PlanningResult) -> Section:
@@ -393,11 +389,9 @@ class TablesSection(AbstractReportSection, order=60, title="Tables"):
     def draw(self, result: PlanningResult) -> Markup:
         """The list of the chosen plan."""
         listed = _listed(result)
-        columns, rows = listed.columns, listed.rows
-        top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
-        box = grid(columns, rows, css="list", ident="tablelist")
-        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
+        box = grid(listed.columns, listed.rows, css="list", ident="tablelist")
+        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(listed.rows):,}", box=box)
 
 
 def _listed(result: PlanningResult) -> Section:
