@@ -176,12 +176,11 @@ def say_on_stderr(text: str) -> None:
 
 def flush_failure(stream: TextIO) -> OSError | None:
     """The error of writing what was printed to a stream; None if there is none."""
-    try:
-        stream.flush()
-    except OSError as error:
-        return error
-    except ValueError:  # somebody closed it
-        return None
+    with contextlib.suppress(ValueError):  # somebody closed it
+        try:
+            stream.flush()
+        except OSError as error:
+            return error
     return None
 
 

@@ -382,11 +382,8 @@ def _parameters(made: Any) -> Iterator[click.Parameter]:
         elif isinstance(given.default, dict):
             yield click.Argument([name], **{"type": FILE, **given.default})
         else:
-            nargs, is_required = (
-                -1 if get_origin(hint) is tuple else 1,
-                given.default is given.empty,
-            )
-            yield click.Argument([name], type=FILE, required=is_required, nargs=nargs)
+            nargs, is_needed = -1 if get_origin(hint) is tuple else 1, given.default is given.empty
+            yield click.Argument([name], type=FILE, required=is_needed, nargs=nargs)
 
 
 def _option(name: str, hint: Any, default: Any, text: str) -> click.Option:

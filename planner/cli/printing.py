@@ -4,39 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
+from costmodels.estimates import Estimate
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.report.base import (
-    Column,
-    Fact,
-    Kind,
-    Section,
-    by_field,
-    by_place,
-    format_cell,
-    format_share,
-)
-from planner.support.files import csv_text, write_text_atomic
+from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_percent
+from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
 from planner.validation.intervals import Coverage, PlanPair
+from planner.validation.tasks import Outcome
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from costmodels.estimates import Estimate
-    from planner.validation.tasks import Outcome
-
-_percent: Final = partial(format_cell, Kind.PERCENT)
 _ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
 
 
@@ -116,7 +102,7 @@ def _groups(part: Part) -> Section:
 
     def biased(name: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: (
-            f"{100 * row[name].mean_error_ratio:.1f} % ({100 * row[name].bias_ratio:+.0f})"
+            f"{format_percent(row[name].mean_error_ratio)} ({100 * row[name].bias_ratio:+.0f})"
         )
 
     rows = []
@@ -204,9 +190,9 @@ def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
 
 def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
     """One line for each model, and how often measured times are inside their intervals."""
-    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
-    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
-    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    inside = [(o.low_s <= o.measured_s <= o.high_s, o.iterations_inside_ratio) for o in outcomes]
+    plans, iterations = map(format_percent, np.mean(inside, axis=0))
+    width = format_percent(float(np.mean([o.high_s / o.low_s - 1.0 for o in outcomes])))
     shares = ("top 1=top_ratio", "in 5 %=within_5_ratio", "in 10 %=within_10_ratio")
     return Section.of(
         "Predicted against trained",
@@ -221,8 +207,8 @@ def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Se
             "factor that suits them best)",
             "tau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in which the plan "
             "predicted fastest is",
-            f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times "
-            f"and {_percent(iterations)} of all iterations",
+            f"90 % intervals ({width} wide) hold {plans} of the plans' times and {iterations} of "
+            "all iterations",
         ),
     )
 
@@ -241,7 +227,7 @@ def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
     ]
     error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
     ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
-    note = f"geometric mean error of the ratio: {_percent(error)}"
+    note = f"geometric mean error of the ratio: {format_percent(error)}"
     return Section.of(title, pairs, by_field("plan=first", *ratios), notes=(note,))
 
 
@@ -264,15 +250,9 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     return (
         f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
         "long as when it was calibrated; times this ratio, predictions miss by "
-        f"{_percent(missed)} (geometric mean) and intervals hold {_percent(inside / len(paced))} "
-        "of the plans"
+        f"{format_percent(missed)} (geometric mean) and intervals hold "
+        f"{format_percent(inside / len(paced))} of the plans"
     )
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows of the same columns, numbers with six digits."""
-    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in r.values()] for r in rows)
-    return csv_text(list(rows[0]) if rows else [], cells)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -295,13 +275,14 @@ def as_row(ranking: Ranking) -> dict[str, float]:
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
     """Write both tables; returns their paths."""
-    texts = {
-        RUNS_FILE: _csv([_flat(asdict(outcome)) for outcome in outcomes]),
-        MODELS_FILE: _csv([{"model": name, **as_row(r)} for name, r in found.items()]),
+    tables = {
+        RUNS_FILE: [_flat(asdict(outcome)) for outcome in outcomes],
+        MODELS_FILE: [{"model": name, **as_row(r)} for name, r in found.items()],
     }
-    for name, text in texts.items():
+    for name, rows in tables.items():
+        text = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
         write_text_atomic(folder / name, text)
-    return [folder / name for name in texts]
+    return [folder / name for name in tables]
 
 
 # ------------------------------------------------------------------ traces
@@ -361,7 +342,7 @@ def _ratio(row: TraceRow) -> str:
 
 
 def _pace(times: TraceTimes) -> str:
-    idle = format_share(times.idle_ratio)
+    idle = format_percent(times.idle_ratio)
     busy, step = units.format_time(times.busy_s), units.format_time(times.iteration_s)
     if times.host_s is None:
         return f"the GPU works {busy} of a step of {step}, and is idle {idle} of it"

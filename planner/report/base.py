@@ -51,6 +51,11 @@ def format_share(ratio: float) -> str:
     return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
 
 
+def format_percent(ratio: float) -> str:
+    """A ratio in percent with one decimal, ``-`` for none."""
+    return f"{100 * ratio:.1f} %" if math.isfinite(ratio) else "-"
+
+
 def format_confidence(ratio: float) -> str:
     """A probability in percent; some hundred samples tell no more than ``over 99 %``."""
     return "over 99 %" if ratio > 0.99 else format_share(ratio)
@@ -90,7 +95,7 @@ class Kind(Enum):
     GIB = member(format_gib)
     SHARE = member(format_share)
     GAP = member(format_gap)
-    PERCENT = member(lambda v: f"{100 * v:.1f} %" if math.isfinite(v) else "-")
+    PERCENT = member(format_percent)
     ERROR = member(lambda v: f"{100 * v:+.1f} %")
     FACTOR = member(format_factor)
     RATE = member(lambda v: f"{units.format_count(v)}/s")

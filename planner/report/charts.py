@@ -58,16 +58,6 @@ Tick = tuple[float, str, str]
 """A mark on the axis: its place 0..1, its label, and ``axis`` for a grid line, or ``limit``."""
 
 
-def lanes_chart(
-    label: str, lanes: Sequence[Lane], *, axis: Sequence[Tick], value_width: int = 0
-) -> Markup:
-    """The chart in a box that scrolls on narrow screens, and a line for details below it.
-
-    Charts with values at the right end have no labels in their bars, and so may be narrow.
-    """
-    return block("lanes", label=label, lanes=lanes, ticks=axis, value_width=value_width)
-
-
 def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
     """A lane of bars one behind the other.
 
@@ -117,10 +107,6 @@ def rank_groups(topology: Topology) -> dict[str, range]:
     if size == local > 1:
         return {f"host {i}": ranks for i, ranks in enumerate(found)}
     return {f"ranks {r[0]}-{r[-1]}": r for r in found}
-
-
-VALUE_WIDTH: Final = 92
-"""Pixels for the value at the end of a lane."""
 
 
 # ------------------------------------------------------------------ points on log scales

@@ -86,7 +86,8 @@ class TimelineSection(
             "timeline",
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
-            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis(end_s)),
+            rows=lanes,
+            ticks=charts.axis(end_s),
         )
 
 
@@ -188,10 +189,8 @@ class StagesSection(
             )
             for name, row in rows.items()
         ]
-        chart = charts.lanes_chart(
-            self.title, lanes, axis=charts.axis(end_s), value_width=charts.VALUE_WIDTH
-        )
-        return block("stages", what=what, keys=family_keys(families_s), chart=chart)
+        keys, ticks = family_keys(families_s), charts.axis(end_s)
+        return block("stages", what=what, keys=keys, rows=lanes, ticks=ticks)
 
 
 def _slowest_rank(stage: StageTime) -> int | None:
@@ -289,9 +288,8 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             "memory",
             which="each rank" if each else "the fullest rank of each group of ranks",
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
-            chart=charts.lanes_chart(
-                "Device memory", lanes, axis=ticks, value_width=charts.VALUE_WIDTH
-            ),
+            rows=lanes,
+            ticks=ticks,
             hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
         )
 
