@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, member
-from functools import partial, reduce
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
@@ -214,9 +214,10 @@ def by_field(*fields: str) -> dict[Any, Callable[[Any], Cell]]:
 
 def _field(name: str, item: Any) -> Any:
     """What an item has under a name such as ``figures.time_s``; None where it has no figures."""
-    if isinstance(item, Mapping):
-        return item[name]
-    return reduce(lambda found, part: found and getattr(found, part), name.split("."), item)
+    for part in name.split("."):
+        if item is not None:
+            item = item[part] if isinstance(item, Mapping) else getattr(item, part)
+    return item
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

@@ -23,7 +23,7 @@ from planner.cli import flags as spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
-from planner.report.base import Fact, Section, by_place
+from planner.report.base import Fact, Section, by_field, by_place
 from planner.solving import assumed as assuming
 from planner.study import compare
 from planner.study import space as design
@@ -169,7 +169,10 @@ def command(workload: Path, flags: StudyFlags) -> int:
     """
     output = flags.output
     if output is not None:
-        _check_output(output, (workload, *files_of(flags, workload)))
+        others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
+        if others and JOURNAL_FILE not in others:
+            refuse(f"--output {output} holds {', '.join(others[:3])}; name another folder")
+        check_folder(output, (workload, *files_of(flags, workload)), force=True)
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
     with_usual = not flags.is_grid and flags.smallest_for is None
@@ -310,18 +313,6 @@ def _warnings(load: design.Files, flags: StudyFlags, knobs: Mapping[str, Any]) -
     return (*found, *filter(None, told))
 
 
-def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
-    """Refuse an output that cannot be written, or that is an input, before a search.
-
-    Raises:
-        InvalidInputError: it is one of these, or a file, or a folder of something else.
-    """
-    others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
-    if others and JOURNAL_FILE not in others:
-        refuse(f"--output {output} holds {', '.join(others[:3])}; name another folder")
-    check_folder(output, inputs, force=True)
-
-
 def _deliver(
     study: studies.Study,
     stop: StopOnInterrupt,
@@ -458,13 +449,9 @@ def _answers(study: studies.Study) -> Section:
     for answer in study.answers:
         own = [r for r in study.results if r.setup.get("system") == answer.system and r.figures]
         found = answer.found or min(own, key=study.value, default=None)
-        if found is None or found.figures is None:
-            rows.append((answer.system, "", "", "", "nothing tried fits"))
-            continue
-        paid = found.figures.usd_per_hour
-        speed = significant(found.figures.samples_per_s / 1e6)
-        usd = "" if paid is None else significant(paid)
-        note = "not enough: best tried" if answer.found is None else ""
-        rows.append((answer.system, compare.described(study, found), speed, usd, note))
+        note = "" if answer.found else "not enough: best tried" if found else "nothing tried fits"
+        setup = "" if found is None else compare.described(study, found)
+        rows.append({"system": answer.system, "setup": setup, "best": found, " ": note})
     title = f"Fewest hosts for {significant((study.smallest_for or 0.0) / 1e6)} M samples/s"
-    return Section.of(title, rows, by_place("system", "setup", "M/s", "USD/h", ""))
+    figures = ("samples=best.figures.samples_per_s", "per hour=best.figures.usd_per_hour")
+    return Section.of(title, rows, by_field("system", "setup", *figures, " "))
