@@ -9,9 +9,9 @@ from typing import Final
 from markupsafe import Markup
 
 from costmodels import units
+from planner.report import page
 from planner.report.base import Cell, Column, Kind, Section, by_field, by_place
-from planner.report.charts import ChartDot, legend, scatter
-from planner.report.page import Block, block, grid, plain_body, render_page
+from planner.report.page import Block, ChartDot, block, grid, plain_body
 from planner.study import space as design
 from planner.study.figures import GOALS
 from planner.study.studying import TIE_RATIO, Study
@@ -270,7 +270,7 @@ def study_page(study: Study, name: str) -> str:
     blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
         systems = [design.told(design.SYSTEM, s) for s in study.space.knobs[design.SYSTEM]]
-        chart = block("front", legend=legend(systems), chart=_scatter(study, systems))
+        chart = block("front", legend=page.legend(systems), chart=_scatter(study, systems))
         worth = choices(study)
         blocks += [
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
@@ -281,7 +281,7 @@ def study_page(study: Study, name: str) -> str:
         listed = grid(table.columns, table.rows, marked=len(study.front))
         body = block("plain", pairs=(), table=listed, notes=table.notes)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
-    return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
+    return page.render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 
 
 def _scatter(study: Study, systems: list[str]) -> Markup:
@@ -312,4 +312,4 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
     if not dots:
         return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()
-    return scatter(dots, systems, _AXES[across], _AXES[up], line)
+    return page.scatter(dots, systems, _AXES[across], _AXES[up], line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from costmodels import units
 from costmodels.dense import base
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
+from planner.cli.console import assumed_section, say, settings, tell, write_json
 from planner.errors import InvalidInputError, refuse
 from planner.io import constraints, documents, library
 from planner.io.workload import table_list
@@ -26,7 +26,7 @@ from planner.options import torchrec_rules
 from planner.report import figures
 from planner.solving import assumed as assuming
 from planner.support.cores import usable_cores
-from planner.support.text import counted, printable
+from planner.support.text import counted
 
 KINDS = ("workload", "system", "plan", "constraints")
 _MARKS = {
@@ -325,22 +325,16 @@ def _minor(version: str) -> str:
 
 def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
-    from rich.text import Text
-
     checks = check_environment()
     failed = any(check.level is CheckLevel.FAIL for check in checks)
     if settings().json:
-        write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        write_json({"ok": not failed, "checks": checks})
         return int(failed)
-    console = stdout_console()
-    styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if settings().quiet and check.level is CheckLevel.OK:
-            continue
-        finding = printable(f"{check.subject:<22} {check.finding}")
-        console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
-        if check.fix:
-            console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
+        if not settings().quiet or check.level is not CheckLevel.OK:
+            say(f"{check.level.value:<5}{check.subject:<22} {check.finding}")
+            if check.fix:
+                say(f"{'':<27} fix: {check.fix}")
     if not settings().quiet or failed:
-        console.print("some checks failed" if failed else "all checks passed")
+        say("some checks failed" if failed else "all checks passed")
     return int(failed)

@@ -17,11 +17,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.workload import Table
 from planner.models import pipeline_of
-from planner.report import base, charts, figures
+from planner.report import base, figures, page
 from planner.report.base import Column, Fact, Kind, Section, by_field
-from planner.report.charts import Bar, Lane
 from planner.report.figures import FAMILIES, family, family_keys
-from planner.report.page import block, grid
+from planner.report.page import Bar, Lane, block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 
@@ -87,7 +86,7 @@ class TimelineSection(
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
             rows=lanes,
-            ticks=charts.axis(end_s),
+            ticks=page.axis(end_s),
         )
 
 
@@ -171,7 +170,7 @@ class StagesSection(
         families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
-        is_long = len(ranks) > charts.MOST_GROUPS
+        is_long = len(ranks) > page.MOST_GROUPS
         if is_long:
             ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
             what = f"the {_BUSIEST} busiest ranks and the mean of all"
@@ -181,7 +180,7 @@ class StagesSection(
         sums_s = {name: sum(row.values()) for name, row in rows.items()}
         end_s = max(sums_s.values(), default=0.0) or 1.0
         lanes = [
-            charts.stacked(
+            page.stacked(
                 name,
                 [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
                 end_s,
@@ -189,7 +188,7 @@ class StagesSection(
             )
             for name, row in rows.items()
         ]
-        keys, ticks = family_keys(families_s), charts.axis(end_s)
+        keys, ticks = family_keys(families_s), page.axis(end_s)
         return block("stages", what=what, keys=keys, rows=lanes, ticks=ticks)
 
 
@@ -266,7 +265,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup:
         """A bar for each rank, or for the fullest of each group of ranks."""
-        groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
+        groups, in_order = page.rank_groups(pipeline.topology), _fullest_first(plan.memory)
         fullest = {
             name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
         }
@@ -276,9 +275,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             _lane(name if each else f"{name}, rank {rank.rank}", rank, end)
             for name, rank in fullest.items()
         ]
-        ticks = [
-            *charts.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")
-        ]
+        ticks = [*page.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")]
         limits = {(r.capacity_bytes, r.capacity_bytes - r.reserved_bytes) for r in fullest.values()}
         if len(limits) == 1:
             lines = zip(*limits, ("limit", "reserve"), strict=True)
@@ -325,7 +322,7 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     value = (
         f"{base.format_gib(free)} GiB free" if free >= 0 else f"{base.format_gib(-free)} GiB over"
     )
-    return charts.stacked(name, parts, end, value)
+    return page.stacked(name, parts, end, value)
 
 
 # ------------------------------------------------------------------ traffic
@@ -340,7 +337,7 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         world = pipeline.topology.world_size
         if world == 1:
             return None
-        groups = charts.rank_groups(pipeline.topology)
+        groups = page.rank_groups(pipeline.topology)
         names, starts = list(groups), [ranks.start for ranks in groups.values()]
         traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
         matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)
