@@ -346,15 +346,10 @@ def _pace(times: TraceTimes) -> str:
     busy, step = units.format_time(times.busy_s), units.format_time(times.iteration_s)
     if times.host_s is None:
         return f"the GPU works {busy} of a step of {step}, and is idle {idle} of it"
-    host = units.format_time(times.host_s)
-    if times.host_bound:
-        return (
-            f"host-bound: the host takes {host} for a step whose kernels take {busy}; the GPU is "
-            f"idle {idle} of {step}"
-        )
+    bound, host = "host" if times.host_bound else "GPU", units.format_time(times.host_s)
     return (
-        f"GPU-bound: kernels take {busy} of a step of {step}, which the host issues in {host}; the "
-        f"GPU is idle {idle} of it"
+        f"{bound}-bound: the host takes {host} for a step whose kernels take {busy}; the GPU is "
+        f"idle {idle} of {step}"
     )
 
 

@@ -70,9 +70,7 @@ class TimelineSection(
         end_s = max(length_s(estimate), self.scale_s)
         ranks = figures.notable_ranks(estimate)
         path = tuple(
-            _bar(
-                s.stage, f"critical path: {s.stage}, rank {s.rank}", s.start_s, s.duration_s, end_s
-            )
+            _bar(f"critical path, rank {s.rank}", s.stage, s.start_s, s.duration_s, end_s)
             for s in estimate.critical_path
             if s.duration_s >= _SHOWN_RATIO * end_s
         )
@@ -97,7 +95,7 @@ def length_s(estimate: IterationEstimate) -> float:
 
 
 def _bar(
-    stage: str, told: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
+    who: str, stage: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
 ) -> Bar:
     """A stage from a start, for a duration; its labels go from long to short."""
     span = f"{units.format_time(duration_s)} from {units.format_time(start_s)}"
@@ -106,7 +104,7 @@ def _bar(
         width_ratio=duration_s / end_s,
         css=family(stage),
         labels=(stage, figures.merged_name(stage), FAMILIES[family(stage)]),
-        title=f"{told}, {span}{', on the critical path' if strong else ''}",
+        title=f"{who}: {stage}, {span}{', on the critical path' if strong else ''}",
         strong=strong,
     )
 
@@ -119,8 +117,7 @@ def _rank_lanes(estimate: IterationEstimate, word: str, rank: int, end_s: float)
         start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
         if duration_s > _SHOWN_RATIO * end_s:
             late = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
-            told = f"rank {rank}: {stage.name}"
-            bar = _bar(stage.name, told, start_s, duration_s, end_s, strong=late)
+            bar = _bar(f"rank {rank}", stage.name, start_s, duration_s, end_s, strong=late)
             lanes.setdefault(stage.stream, []).append(bar)
     group = f"{word[0].upper()}{word[1:]}: rank {rank}"
     return [
@@ -179,15 +176,10 @@ class StagesSection(
             rows["mean of ranks"] = {n: statistics.fmean(t) for n, t in families_s.items()}
         sums_s = {name: sum(row.values()) for name, row in rows.items()}
         end_s = max(sums_s.values(), default=0.0) or 1.0
-        lanes = [
-            page.stacked(
-                name,
-                [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
-                end_s,
-                base.format_cell(Kind.TIME, sums_s[name]),
-            )
-            for name, row in rows.items()
-        ]
+        lanes = []
+        for name, row in rows.items():
+            told = [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()]
+            lanes.append(page.stacked(name, told, end_s, units.format_time(sums_s[name])))
         keys, ticks = family_keys(families_s), page.axis(end_s)
         return block("stages", what=what, keys=keys, rows=lanes, ticks=ticks)
 
@@ -200,7 +192,7 @@ def _slowest_rank(stage: StageTime) -> int | None:
 # ------------------------------------------------------------------ memory
 
 _MEMORY_MOST_ROWS = 16
-_SHOWN_AT_ENDS = 6
+_AT_ENDS = 6
 """This many rows are shown at each end of a long list."""
 
 PURPOSES: dict[str, str] = {
@@ -231,36 +223,27 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         for rank in _fullest_first(ledger):
             sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
             groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
-        used = {
-            p: w for p, w in PURPOSES.items() if any(purposes_bytes(r)[p] for r in ledger.ranks)
-        }
+        used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
+        columns = [Column(PURPOSES[p].split()[0], Kind.GIB, optional=True) for p in used]
         names = {own[0].rank: figures.rank_ranges([r.rank for r in own]) for own in groups.values()}
         shown = [own[0] for own in groups.values()]
-        notes: tuple[str, ...] = ()
-        if len(shown) > _MEMORY_MOST_ROWS:
-            told = f"{len(shown) - 2 * _SHOWN_AT_ENDS} groups of ranks between them left out"
-            shown = shown[:_SHOWN_AT_ENDS] + shown[-_SHOWN_AT_ENDS:]
-            notes = (f"Fullest and emptiest shown; {told}.",)
-        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
+        hidden = len(shown) - 2 * _AT_ENDS if len(shown) > _MEMORY_MOST_ROWS else 0
+        told = f"{hidden} groups of ranks between the fullest and the emptiest left out."
+        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
             facts.insert(0, _reserve(ledger.fullest))
         return Section.of(
             self.title,
-            shown,
+            shown[:_AT_ENDS] + shown[-_AT_ENDS:] if hidden else shown,
             {
                 Column("ranks"): lambda r: names[r.rank],
                 Column("used GiB", Kind.GIB): lambda r: r.used_bytes,
                 Column("capacity", Kind.GIB): lambda r: r.capacity_bytes,
                 Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
-                **{
-                    Column(PURPOSES[p].split()[0], Kind.GIB, optional=True): attrgetter(
-                        f"{p}_bytes"
-                    )
-                    for p in used
-                },
+                **{c: attrgetter(f"{p}_bytes") for c, p in zip(columns, used, strict=True)},
             },
             facts=tuple(fact for fact in facts if fact.parts),
-            notes=notes,
+            notes=(told,) if hidden else (),
         )
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup:
@@ -287,7 +270,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
             rows=lanes,
             ticks=ticks,
-            hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
+            hosts=figures.fullest_hosts(plan.memory)[:_AT_ENDS],
         )
 
 
@@ -318,11 +301,9 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     gap = max(0.0, rank.capacity_bytes - sum(used.values()))
     parts = [(f"m-{p}", f"{PURPOSES[p]}, {base.format_gib(v)} GiB", v) for p, v in used.items()]
     parts.insert(-1, ("", "", gap))
-    free = rank.headroom_bytes
-    value = (
-        f"{base.format_gib(free)} GiB free" if free >= 0 else f"{base.format_gib(-free)} GiB over"
-    )
-    return page.stacked(name, parts, end, value)
+    word = "free" if rank.headroom_bytes >= 0 else "over"
+    free = base.format_gib(abs(rank.headroom_bytes))
+    return page.stacked(name, parts, end, f"{free} GiB {word}")
 
 
 # ------------------------------------------------------------------ traffic
