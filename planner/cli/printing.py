@@ -116,7 +116,8 @@ def _groups(part: Part) -> Section:
         {
             **by_field(*part.by, "n"),
             **{f"{_short(n) if several else 'error'} (bias)": biased(n) for n in names},
-            **by_field("worst=worst_error_ratio", "inside=coverage_ratio"),
+            Column("worst", Kind.SHARE): lambda row: row["worst_error_ratio"],
+            **by_field("inside=coverage_ratio"),
             "rms ln?": lambda row: f"{row['rms_log_ratio']:.3f}",
         },
     )

@@ -190,6 +190,7 @@ def by_place(*titles: str | Column) -> dict[Any, Callable[[Any], Any]]:
 
 _BY_UNIT: Final = {
     **{"samples_per_s": Kind.RATE, "usd_per_billion_samples": Kind.USD, "usd_per_hour": Kind.USD},
+    **{"coverage_ratio": Kind.SHARE, "width_ratio": Kind.SHARE},
     **{"_s": Kind.TIME, "_bytes": Kind.BYTES, "_ratio": Kind.PERCENT},
 }
 _SIGNED: Final = ("error_ratio", "bias_ratio")
