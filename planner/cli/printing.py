@@ -105,7 +105,7 @@ def _groups(part: Part) -> Section:
             f"{format_percent(row[name].mean_error_ratio)} ({100 * row[name].bias_ratio:+.0f})"
         )
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, found in part.groups.items():
         errors = summarize(found)
         rows.append({**dict(zip(part.by, key, strict=True)), "n": len(found), **errors})
