@@ -57,17 +57,14 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementCha
         old, new = before.placement(table.name), after.placement(table.name)
         changed_type = _kind(old) != _kind(new)
         if changed_type or set(old.shards) != set(new.shards):
-            words = _describe(old), _describe(new)
-            if words[0] == words[1] and old.sharding_type is not new.sharding_type:
-                words = (
-                    f"{words[0]}, run as {old.sharding_type}",
-                    f"{words[1]}, run as {new.sharding_type}",
-                )
+            first, second = _describe(old), _describe(new)
+            if first == second and old.sharding_type is not new.sharding_type:
+                first, second = (f"{first}, run as {p.sharding_type}" for p in (old, new))
             found.append(
                 PlacementChange(
                     table=table.name,
-                    before=words[0],
-                    after=words[1],
+                    before=first,
+                    after=second,
                     changed_type=changed_type,
                     received_bytes=received_bytes(old, new, table, workload),
                 )
