@@ -69,6 +69,11 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
 
 def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
+    factor, digits = (1e3, 2) if part.unit == "ms" else (1e6, 1)
+
+    def interval(found: Estimate) -> str:
+        low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
+        return f"{low} .. {high}" if found.low_s < found.high_s else ""
 
     def error(name: str) -> Callable[[Prediction], float]:
         return lambda p: p.predicted[name].time_s / p.case.measured_s - 1
@@ -80,17 +85,13 @@ def _cases(part: Part) -> Section:
         {
             "case": lambda p: p.case.label or p.case.name,
             "devices": lambda p: f"{p.case.topology.world_size} x {p.case.topology.name}",
-            **by_field("measured=case.measured_s", "predicted=shipped.time_s"),
-            "90 % interval": lambda p: _interval(p.shipped),
+            f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
+            "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
+            "90 % interval": lambda p: interval(p.shipped),
             Column("error", Kind.ERROR): error(first),
             **{Column(_short(name), Kind.ERROR, optional=True): error(name) for name in others},
         },
     )
-
-
-def _interval(found: Estimate) -> str:
-    ends = map(units.format_time, (found.low_s, found.high_s))
-    return " .. ".join(ends) if found.low_s < found.high_s else ""
 
 
 def _groups(part: Part) -> Section:

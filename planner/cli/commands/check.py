@@ -18,7 +18,7 @@ from costmodels import units
 from costmodels.dense import base
 from planner import io
 from planner.cli import flags as spec
-from planner.cli.console import assumed_section, say, settings, tell, write_json
+from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
 from planner.errors import InvalidInputError, refuse
 from planner.io import constraints, documents, library
 from planner.io.workload import table_list
@@ -26,7 +26,7 @@ from planner.options import torchrec_rules
 from planner.report import figures
 from planner.solving import assumed as assuming
 from planner.support.cores import usable_cores
-from planner.support.text import counted
+from planner.support.text import counted, printable
 
 KINDS = ("workload", "system", "plan", "constraints")
 _MARKS = {
@@ -325,14 +325,19 @@ def _minor(version: str) -> str:
 
 def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
+    from rich.text import Text
+
     checks = check_environment()
     failed = any(check.level is CheckLevel.FAIL for check in checks)
     if settings().json:
         write_json({"ok": not failed, "checks": checks})
         return int(failed)
+    styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
         if not settings().quiet or check.level is not CheckLevel.OK:
-            say(f"{check.level.value:<5}{check.subject:<22} {check.finding}")
+            finding = printable(f"{check.subject:<22} {check.finding}")
+            level = (f"{check.level.value:<5}", styles[check.level])
+            stdout_console().print(Text.assemble(level, finding))
             if check.fix:
                 say(f"{'':<27} fix: {check.fix}")
     if not settings().quiet or failed:
