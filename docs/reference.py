@@ -36,7 +36,7 @@ The text of `shardplan COMMAND --help`, written by `docs/reference.py`.
 
 def commands_page() -> str:
     """The help of every command and sub-command."""
-    from planner.cli.group import cli
+    from planner.cli.run import cli
 
     parts = [_INTRODUCTION, _block("shardplan", cli, None)]
     for words, command, parent in _walk(cli, click.Context(cli, info_name="shardplan")):

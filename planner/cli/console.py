@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from planner.result import Assumed, PlanningResult
-    from planner.search.base import SearchProgress
 
 MAX_WIDTH = 100
 
@@ -177,12 +176,11 @@ def say_on_stderr(text: str) -> None:
 
 def flush_failure(stream: TextIO) -> OSError | None:
     """The error of writing what was printed to a stream; None if there is none."""
-    try:
-        stream.flush()
-    except OSError as error:
-        return error
-    except ValueError:  # somebody closed it
-        return None
+    with contextlib.suppress(ValueError):  # somebody closed it
+        try:
+            stream.flush()
+        except OSError as error:
+            return error
     return None
 
 
@@ -273,8 +271,6 @@ def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, .
 
 # ------------------------------------------------------------------ progress
 
-Report = Callable[["SearchProgress"], None]
-
 
 @contextmanager
 def status_line(text: str) -> Iterator[Callable[[str], None]]:
@@ -286,26 +282,6 @@ def status_line(text: str) -> Iterator[Callable[[str], None]]:
 
     with console_of(sys.stderr).status(text, spinner="line") as status:
         yield lambda now: status.update(Text(printable(f"{text}: {now}")))
-
-
-@contextmanager
-def live_progress(objective: str) -> Iterator[Report | None]:
-    """A callback that tells how a search goes, or None when progress is not shown."""
-    from planner.objectives import objective_class
-
-    in_seconds = objective_class(objective).unit == "s"
-    with status_line("search") as show:
-        if settings().shows_progress:
-            yield lambda progress: show(progress.line(in_seconds=in_seconds))
-        else:
-            yield None
-
-
-@contextmanager
-def bars() -> Iterator[Callable[[str, float, float], None]]:
-    """A callback that takes the name of some work, what is done of it, and the whole."""
-    with status_line("working") as show:
-        yield lambda what, done, total: show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, group_topology
 from costmodels.workload import Workload
 from planner import errors, io
-from planner.cli.flags import ProblemFlags, refuse
-from planner.cli.types import Share
+from planner.cli.flags import ProblemFlags, Share, refuse
 from planner.io.constraints import merged
 from planner.options.enumeration import rank_batch
 from planner.options.table_limits import broken_constraints

@@ -127,14 +127,13 @@ class StopOnInterrupt:
         """Whether to stop; searches ask this."""
         return self.stopped_by is not None
 
-    def watching(self, progress: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    def watching(self, progress: Callable[[Any], None]) -> Callable[[Any], None]:
         """A callback for a search that calls ``progress``, and notes when there is a first plan."""
 
         def note(line: Any) -> None:
             if getattr(line, "incumbent", None) is not None:
                 self.keeps = True
-            if progress is not None:
-                progress(line)
+            progress(line)
 
         return note
 

@@ -52,7 +52,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
         InvalidInputError: it is a file, cannot be written, or has folders in the place of files.
     """
     if not folder.exists():
-        _check_parent(support.behind_links(folder))
+        _check_writable(support.behind_links(folder))
         return set()
     _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
     names = {path.name for path in folder.iterdir()}
@@ -64,7 +64,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
             f"--output {folder}: {name} in it is {there}, where {new} is to be written; choose "
             "another folder",
         )
-    _check_writable(folder, folder)
+    _check_writable(folder)
     return names
 
 
@@ -141,7 +141,7 @@ def check_file(path: Path, flag: str = "--output") -> None:
     """
     _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
     if not support.is_stream(path):
-        _check_parent(support.behind_links(path), flag)
+        _check_writable(support.behind_links(path), flag)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -155,16 +155,12 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     support.write_files(folder, files)
 
 
-def _check_parent(path: Path, flag: str = "--output") -> None:
-    """Refuse a path whose nearest existing parent is not a folder that can be written."""
-    parent = next(p for p in path.absolute().parents if p.exists())
-    _refuse(not parent.is_dir(), f"{flag} {path}: {parent} is a file, not a folder")
-    _check_writable(path, parent, flag)
-
-
-def _check_writable(folder: Path, existing: Path, flag: str = "--output") -> None:
+def _check_writable(path: Path, flag: str = "--output") -> None:
+    """Refuse a folder, or the nearest folder above a path, that cannot be written."""
+    there = path if path.is_dir() else next(p for p in path.absolute().parents if p.exists())
+    _refuse(not there.is_dir(), f"{flag} {path}: {there} is a file, not a folder")
     try:
-        with tempfile.TemporaryFile(dir=existing) as probe:
+        with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(bytes(_PROBE_BYTES))
     except OSError as error:
-        refuse(f"{flag} {folder}: cannot be written in {existing}: {error.strerror}")
+        refuse(f"{flag} {path}: cannot be written in {there}: {error.strerror}")

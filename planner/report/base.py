@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, member
+from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from costmodels import units
 from planner.support.text import format_gap, printable, significant, unsigned_zero
@@ -50,6 +51,11 @@ def format_share(ratio: float) -> str:
     return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
 
 
+def format_percent(ratio: float) -> str:
+    """A ratio in percent with one decimal, ``-`` for none."""
+    return f"{100 * ratio:.1f} %" if math.isfinite(ratio) else "-"
+
+
 def format_confidence(ratio: float) -> str:
     """A probability in percent; some hundred samples tell no more than ``over 99 %``."""
     return "over 99 %" if ratio > 0.99 else format_share(ratio)
@@ -76,8 +82,9 @@ class Kind(Enum):
     """The kind of the values of a column, which writes them for people.
 
     Values are raw: seconds, bytes, shares 0..1. ``GIB`` writes bytes as a number of GiB without
-    unit, for columns whose title has the unit. ``GAP`` writes a share with two digits, ``FACTOR``
-    writes ``1.34x``, ``DELTA`` a time with its sign.
+    unit, for columns whose title has the unit. ``GAP`` writes a share with two digits, ``PERCENT``
+    with one decimal, and ``ERROR`` with its sign too. ``FACTOR`` writes ``1.34x``, ``DELTA`` a time
+    with its sign.
     """
 
     TEXT = member(str)
@@ -88,6 +95,8 @@ class Kind(Enum):
     GIB = member(format_gib)
     SHARE = member(format_share)
     GAP = member(format_gap)
+    PERCENT = member(format_percent)
+    ERROR = member(lambda v: f"{100 * v:+.1f} %")
     FACTOR = member(format_factor)
     RATE = member(lambda v: f"{units.format_count(v)}/s")
     DELTA = member(_signed)
@@ -174,9 +183,42 @@ class Section:
         return cls(title=title, columns=columns, rows=rows, **more)
 
 
-def by_place(*titles: str) -> dict[str, Callable[[Any], Any]]:
+def by_place(*titles: str | Column) -> dict[Any, Callable[[Any], Any]]:
     """The cells of rows that are there already, by the titles of their columns."""
     return {title: itemgetter(i) for i, title in enumerate(titles)}
+
+
+_BY_UNIT: Final = {
+    **{"samples_per_s": Kind.RATE, "usd_per_billion_samples": Kind.USD, "usd_per_hour": Kind.USD},
+    **{"coverage_ratio": Kind.SHARE, "width_ratio": Kind.SHARE},
+    **{"_s": Kind.TIME, "_bytes": Kind.BYTES, "_ratio": Kind.PERCENT},
+}
+_SIGNED: Final = ("error_ratio", "bias_ratio")
+
+
+def by_field(*fields: str) -> dict[Any, Callable[[Any], Cell]]:
+    """The cells of items, by the names of their fields or keys; units say how they are written.
+
+    Times under ``measured_s`` have the title ``measured``, and shares under ``p90=p90_error_ratio``
+    the title ``p90``. Names without a unit are columns as :meth:`Section.of` makes them of titles.
+    """
+    cells: dict[Any, Callable[[Any], Cell]] = {}
+    for told in fields:
+        title, _, name = told.removesuffix("?").rpartition("=")
+        unit = next((unit for unit in _BY_UNIT if name.endswith(unit)), "")
+        words = title or name.removesuffix(unit).replace("_", " ")
+        kind = Kind.ERROR if name in _SIGNED else _BY_UNIT.get(unit)
+        column = Column(words, kind, optional=told.endswith("?")) if kind else words
+        cells[column] = partial(_field, name)
+    return cells
+
+
+def _field(name: str, item: Any) -> Any:
+    """What an item has under a name such as ``figures.time_s``; None where it has no figures."""
+    for part in name.split("."):
+        if item is not None:
+            item = item[part] if isinstance(item, Mapping) else getattr(item, part)
+    return item
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

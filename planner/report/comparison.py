@@ -7,7 +7,7 @@ each plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
@@ -15,8 +15,8 @@ from costmodels.workload import Workload
 from planner.io.plan.result_json import predicted_json
 from planner.replan import reshard
 from planner.report import base, figures
-from planner.report.base import Column, Fact, Kind, Section
-from planner.report.page import Block, block, plain_body, render_page
+from planner.report.base import Column, Fact, Kind, Section, by_field
+from planner.report.page import Block, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.one_plan import length_s
 from planner.result import Candidate, Reshard
@@ -57,17 +57,14 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementCha
         old, new = before.placement(table.name), after.placement(table.name)
         changed_type = _kind(old) != _kind(new)
         if changed_type or set(old.shards) != set(new.shards):
-            words = _describe(old), _describe(new)
-            if words[0] == words[1] and old.sharding_type is not new.sharding_type:
-                words = (
-                    f"{words[0]}, run as {old.sharding_type}",
-                    f"{words[1]}, run as {new.sharding_type}",
-                )
+            first, second = _describe(old), _describe(new)
+            if first == second and old.sharding_type is not new.sharding_type:
+                first, second = (f"{first}, run as {p.sharding_type}" for p in (old, new))
             found.append(
                 PlacementChange(
                     table=table.name,
-                    before=words[0],
-                    after=words[1],
+                    before=first,
+                    after=second,
                     changed_type=changed_type,
                     received_bytes=received_bytes(old, new, table, workload),
                 )
@@ -234,12 +231,7 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
     return Section.of(
         f"From {comparison.plans[0].name} to {other.name}",
         moved[:most],
-        {
-            Column("table"): lambda c: c.table,
-            Column("before"): lambda c: c.before,
-            Column("after"): lambda c: c.after,
-            Column("to move", Kind.BYTES): lambda c: c.received_bytes,
-        },
+        by_field("table", "before", "after", "to move=received_bytes"),
         facts=(Fact("Moved", parts),),
         notes=(f"{hidden} tables with less to move left out.",) if hidden else (),
     )
@@ -248,58 +240,30 @@ def _moves(comparison: Comparison, other: Candidate, most: int | None) -> Sectio
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
     first, *others = comparison.plans
-    return Section.of(
-        f"Re-sharding from {first.name}",
-        [(plan.name, comparison.move(plan)) for plan in others],
-        {
-            Column("to"): lambda move: move[0],
-            Column("tables", Kind.COUNT): lambda move: move[1].moved_tables,
-            Column("moved", Kind.BYTES): lambda move: move[1].moved_bytes,
-            Column("most to a rank", Kind.BYTES): lambda move: move[1].most_received_bytes,
-            Column("time", Kind.TIME): lambda move: move[1].time_s,
-            Column("pays back after iterations", Kind.COUNT): lambda move: (
-                move[1].payback_iterations
-            ),
-        },
-    )
+    rows = [{"to": plan.name, **asdict(comparison.move(plan))} for plan in others]
+    sizes = ("tables=moved_tables", "moved_bytes", "most to a rank=most_received_bytes", "time_s")
+    cells = by_field("to", *sizes, "pays back after iterations=payback_iterations")
+    return Section.of(f"Re-sharding from {first.name}", rows, cells)
 
 
 # ------------------------------------------------------------------ the page
 
 
 def render_compare(comparison: Comparison) -> str:
-    """The page."""
+    """The page: differences, with every table that moved, then the charts of each plan."""
     pipeline = comparison.pipeline
     names = ", ".join(plan.name for plan in comparison.plans)
     subtitle = f"{names} on {figures.cluster(pipeline.topology)}; the first is the reference"
     title = f"Plans of {pipeline.workload.name} compared"
-    return render_page(title, subtitle, compare_blocks(comparison))
-
-
-def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
-    """Differences, with every table that moved, then the charts of each plan."""
     overview, slowest, *moves, reshards = difference_sections(comparison, most=None)
-    verdicts = ["; ".join(fact.parts) for fact in overview.facts]
-    body = block("verdicts", lines=verdicts, rest=plain_body(replace(overview, facts=())))
-    moved = (
-        (i, p.name, m) for i, (p, m) in enumerate(zip(comparison.plans[1:], moves, strict=True), 2)
-    )
-    shown = [
-        *((f"moved-{i}", f"Moved: {name}", section) for i, name, section in moved),
-        ("reshard", "Re-shard", reshards),
-        ("stages", "Stages", slowest),
-    ]
+    moved = {f"moved-{i}": section for i, section in enumerate(moves, 2)}
+    shown = {"plans": overview, **moved, "reshard": reshards, "stages": slowest}
     longest_s = max(length_s(plan.estimate) for plan in comparison.plans)
-    return (
-        Block(name="plans", title=overview.title, body=body, short="Verdict"),
-        *(
-            Block(name=name, title=section.title, body=plain_body(section), short=short)
-            for name, short, section in shown
-        ),
-        *(
-            part.block(drawn, of=plan.name, number=f"-{i}")
-            for part in parts(longest_s)
-            for i, plan in enumerate(comparison.plans, 1)
-            if (drawn := part.draw_plan(plan, comparison.pipeline))
-        ),
-    )
+    blocks = [Block(name=name, title=s.title, body=plain_body(s)) for name, s in shown.items()]
+    blocks += [
+        part.block(drawn, of=plan.name, number=f"-{i}")
+        for part in parts(longest_s)
+        for i, plan in enumerate(comparison.plans, 1)
+        if (drawn := part.draw_plan(plan, pipeline))
+    ]
+    return render_page(title, subtitle, blocks)

@@ -105,12 +105,6 @@ def kernel_name(placement: TablePlacement) -> str:
     return kernel if ratio is None else f"{kernel} {100 * ratio:.2g}%"
 
 
-def kernel_kinds(plan: Plan) -> tuple[str, ...]:
-    """How many tables run with which compute kernel: ``("fused 14", "dense 2")``."""
-    kernels = Counter(p.kernel.value for p in plan.placements)
-    return tuple(f"{name} {count}" for name, count in kernels.most_common())
-
-
 def merged_name(stage: str) -> str:
     """The name of a stage without the number of a gradient bucket; buckets are shown together."""
     return re.sub(r"( \d+/\d+| \d+)$", "", stage)

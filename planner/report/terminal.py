@@ -1,4 +1,4 @@
-"""Prints sections on a terminal, at most 100 columns wide, without control codes from names.
+"""Prints sections on a terminal, as wide as its console is, without control codes from names.
 
 No text is cut. A table that is too wide wraps its texts, then leaves out optional columns, and at
 last becomes a list of records.
@@ -19,7 +19,6 @@ from rich.text import Text
 from planner.report.base import Column, Fact, Section, format_cell
 from planner.support.text import printable
 
-MAX_WIDTH = 100
 _LABEL_WIDTH = 20
 _NARROWEST_LABEL = 10
 _STEPS = ((2, 0), (1, 0), (1, 14), (1, 8))
@@ -37,10 +36,10 @@ Cells = list[tuple[str, ...]]
 
 def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
     """Print facts as aligned lines, which are broken between their parts if possible."""
-    width, facts = min(console.width, MAX_WIDTH), tuple(fact for fact in facts if fact.parts)
+    facts = tuple(fact for fact in facts if fact.parts)
     label_width = min(max([_NARROWEST_LABEL, *(len(fact.label) for fact in facts)]), _LABEL_WIDTH)
     for fact in facts:
-        room = width - label_width - 1
+        room = console.width - label_width - 1
         parts = [line for part in fact.parts for line in wrap(printable(part), room)]
         for i, line in enumerate(_filled(parts, room, "   ")):
             text = Text(f"{'' if i else fact.label:<{label_width}} ", style="bold")
@@ -49,21 +48,19 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
 
 def print_sections(console: Console, sections: Iterable[Section]) -> None:
     """Print whole sections: heading, facts, table, notes."""
-    width = min(console.width, MAX_WIDTH)
     for section in sections:
-        for line in ("", *wrap(printable(section.title), width)) if section.title else ():
+        for line in ("", *wrap(printable(section.title), console.width)) if section.title else ():
             console.print(Text(line, style="bold underline"), soft_wrap=True)
         print_facts(console, section.facts)
         if section.rows:
-            _print_table(console, section, width)
+            _print_table(console, section)
         print_notes(console, section.notes)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
     """Print notes, wrapped at the width of the terminal."""
-    width = min(console.width, MAX_WIDTH)
     for note in notes:
-        for line in wrap(printable(note), width):
+        for line in wrap(printable(note), console.width):
             console.print(Text(line), soft_wrap=True, highlight=False)
 
 
@@ -83,13 +80,13 @@ def _filled(parts: Sequence[str], width: int, blanks: str) -> list[str]:
     return lines
 
 
-def _print_table(console: Console, section: Section, width: int) -> None:
+def _print_table(console: Console, section: Section) -> None:
     columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
     cells = [
         tuple(format_cell(c.kind, v) for c, v in zip(columns, row, strict=True))
         for row in section.rows
     ]
-    found = _column_widths(columns, cells, width - 1)
+    found = _column_widths(columns, cells, console.width - 1)
     if found is not None:
         console.print(_table(columns, cells, *found))
         return

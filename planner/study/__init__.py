@@ -5,14 +5,21 @@ each setup is judged by a search of its own, unless a proven bound says beforeha
 better than a setup that is already known. Optuna's journal keeps a study for a later run.
 """
 
-from planner.study.figures import GOALS as GOALS
-from planner.study.figures import Figures as Figures
-from planner.study.figures import Operation as Operation
-from planner.study.files import study as study
-from planner.study.space import Setup as Setup
-from planner.study.space import Space as Space
-from planner.study.study import Answer as Answer
-from planner.study.study import Choice as Choice
-from planner.study.study import Effort as Effort
-from planner.study.study import Study as Study
-from planner.study.trials import SetupResult as SetupResult
+from typing import TYPE_CHECKING
+
+from planner.support import load_lazily
+
+if TYPE_CHECKING:
+    from planner.study.figures import GOALS as GOALS
+    from planner.study.figures import Figures as Figures
+    from planner.study.figures import Operation as Operation
+    from planner.study.space import Setup as Setup
+    from planner.study.space import Space as Space
+    from planner.study.studying import Answer as Answer
+    from planner.study.studying import Choice as Choice
+    from planner.study.studying import Effort as Effort
+    from planner.study.studying import Study as Study
+    from planner.study.studying import study as study
+    from planner.study.trials import SetupResult as SetupResult
+
+load_lazily(globals())

@@ -9,12 +9,12 @@ from typing import Final
 from markupsafe import Markup
 
 from costmodels import units
-from planner.report.base import Cell, Column, Kind, Section
-from planner.report.charts import ChartDot, legend, scatter
-from planner.report.page import Block, fill, grid, plain_body, render_page
+from planner.report import page
+from planner.report.base import Cell, Column, Kind, Section, by_field, by_place
+from planner.report.page import Block, ChartDot, block, grid, plain_body
 from planner.study import space as design
 from planner.study.figures import GOALS
-from planner.study.study import TIE_RATIO, Study
+from planner.study.studying import TIE_RATIO, Study
 from planner.study.trials import DONE, FAILED, SetupResult
 from planner.support.text import significant
 
@@ -54,29 +54,24 @@ def setups_table(study: Study, most: int | None = None, *, everything: bool = Fa
         words = r.setup.words if r.status == FAILED else described(study, r)
         return f"* {words}" if several and r in front else words
 
-    def of(figure: str) -> Callable[[SetupResult], Cell]:
-        return lambda r: getattr(r.figures, figure, None)
-
     def every(r: SetupResult) -> Cell:
         every_s = r.figures and r.figures.checkpoint_interval_s
         return units.format_long_time(every_s) if every_s else None
 
     cells: dict[Column, Callable[[SetupResult], Cell]] = {
         Column("setup"): named,
-        Column("iteration", Kind.TIME): of("time_s"),
-        Column("samples", Kind.RATE): of("samples_per_s"),
+        **by_field("iteration=figures.time_s", "samples=figures.samples_per_s"),
         Column("gap", Kind.GAP, optional=True): study.gap_ratio,
-        Column("free", Kind.BYTES, optional=True): of("free_bytes"),
-        Column("per 1e9 samples", Kind.USD): of("usd_per_billion_samples"),
+        **by_field("free=figures.free_bytes?", "per 1e9 samples=figures.usd_per_billion_samples"),
         Column("checkpoint every"): every,
         Column("against the recommended"): lambda r: (everything and r.reason) or verdict(study, r),
     }
     if everything:
         cells |= {
-            Column("low", Kind.TIME): of("low_s"),
-            Column("high", Kind.TIME): of("high_s"),
-            Column("per hour", Kind.USD): of("usd_per_hour"),
-            Column("training", Kind.SHARE): lambda r: every(r) and of("availability_ratio")(r),
+            **by_field("low=figures.low_s", "high=figures.high_s", "per hour=figures.usd_per_hour"),
+            Column("training", Kind.SHARE): lambda r: (
+                r.figures.availability_ratio if r.figures and every(r) else None
+            ),
             Column("waits for most"): lambda r: r.waits_for,
         }
     kept = {c: f for c, f in cells.items() if any(f(r) not in (None, "") for r in listed)}
@@ -141,15 +136,10 @@ def choices(study: Study) -> Section:
         "and every plan with it at least, as bounds prove. None searched: bounds ruled them out, "
         "nothing fits, or the study ended before."
     )
-    return Section(
-        title="What each choice is worth",
-        columns=(
-            *(Column("knob"), Column("value"), Column("searched", Kind.COUNT)),
-            *(Column("worse", Kind.GAP), Column("at least", Kind.GAP)),
-        ),
-        rows=tuple(rows),
-        notes=(told,) if rows else ("Nothing was free to choose.",),
-    )
+    titles = (Column("knob"), Column("value"), Column("searched", Kind.COUNT))
+    gaps = (Column("worse", Kind.GAP), Column("at least", Kind.GAP))
+    notes = (told,) if rows else ("Nothing was free to choose.",)
+    return Section.of("What each choice is worth", rows, by_place(*titles, *gaps), notes=notes)
 
 
 def training_changes(study: Study, result: SetupResult) -> tuple[str, ...]:
@@ -232,34 +222,21 @@ def slowdowns(study: Study) -> Iterator[str]:
         for i in reversed(range(1, len(line))):
             fast = max(line[:i], key=_speed)
             if _speed(line[i]) < (1.0 - _ALLOWED_RATIO) * _speed(fast):
-                yield _slowdown(study, line[i], fast)
+                few = study.space.problem(fast.setup).topology.world_size
+                slow, quick = (f"{significant(_speed(r) / 1e6)} M" for r in (line[i], fast))
+                yield (
+                    f"{described(study, line[i])} trains {slow} samples/s, and {few} GPUs train "
+                    f"{quick}; more --evaluations may find a better plan, and --vary copies=all "
+                    "tries a copy of the tables on each group of GPUs, so that their exchanges "
+                    "join fewer ranks"
+                )
                 break
-
-
-def _slowdown(study: Study, slow: SetupResult, fast: SetupResult) -> str:
-    many, few = (study.space.problem(r.setup).topology.world_size for r in (slow, fast))
-    text = (
-        f"{described(study, slow)} trains {_millions(_speed(slow))} samples/s, and {few} GPUs "
-        f"train {_millions(_speed(fast))}"
-    )
-    gap = study.gap_ratio(slow)
-    most = math.inf if gap is None or gap >= 1 else _speed(slow) / (1 - gap)
-    if most >= _speed(fast):
-        return f"{text}; more --evaluations may find a better plan for {many} GPUs"
-    return (
-        f"{text}; no plan for {many} GPUs reaches more than {_millions(most)}. --vary copies=all "
-        "tries a copy of the tables on each group of GPUs, so that their exchanges join fewer ranks"
-    )
 
 
 def _speed(result: SetupResult) -> float:
     """Samples per second while the job trains."""
     figures = result.figures
     return 0.0 if figures is None else figures.samples_per_s / (figures.availability_ratio or 1.0)
-
-
-def _millions(samples_per_s: float) -> str:
-    return f"{significant(samples_per_s / 1e6)} M"
 
 
 def remarks(study: Study) -> tuple[str, ...]:
@@ -279,11 +256,6 @@ _AXES: Final[dict[str, tuple[str, float]]] = {
 }
 """Title and factor of each figure on the page."""
 
-_FIRST_TEXT: Final = """\
-<p class="verdict"><strong>{% if first %}Recommended: {{ first }}.{% else %}Stopped before the \
-search of any setup had ended, or nothing fits: there is nothing to compare.{% endif %}</strong></p>
-<p>{{ space }}.</p>{% for text in remarks %}<p>{{ text }}.</p>{% endfor %}"""
-
 
 def study_page(study: Study, name: str) -> str:
     """The page as text; it loads nothing from other places.
@@ -293,16 +265,12 @@ def study_page(study: Study, name: str) -> str:
         name: the name of the workload.
     """
     first = recommendation(study)
-    space = "; ".join(space_parts(study))
-    top = fill(_FIRST_TEXT, first="; ".join(first), space=space, remarks=remarks(study))
+    lines = ("; ".join(space_parts(study)), *remarks(study))
+    top = block("recommended", first="; ".join(first), lines=lines)
     blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
         systems = [design.told(design.SYSTEM, s) for s in study.space.knobs[design.SYSTEM]]
-        chart = fill(
-            "<p>Filled: setups that no other beats.</p>{{ legend }}{{ chart }}",
-            legend=legend(systems),
-            chart=_scatter(study, systems),
-        )
+        chart = block("front", legend=page.legend(systems), chart=_scatter(study, systems))
         worth = choices(study)
         blocks += [
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
@@ -311,9 +279,9 @@ def study_page(study: Study, name: str) -> str:
     table = setups_table(study, everything=True)
     if table.rows:
         listed = grid(table.columns, table.rows, marked=len(study.front))
-        body = fill("{{ listed }}<p>{{ notes|join }}</p>", listed=listed, notes=table.notes)
+        body = block("plain", pairs=(), table=listed, notes=table.notes)
         blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
-    return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
+    return page.render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 
 
 def _scatter(study: Study, systems: list[str]) -> Markup:
@@ -344,4 +312,4 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
     if not dots:
         return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     line = sorted((d.x, d.y) for d in dots if d.is_best) if len(study.goals) > 1 else ()
-    return scatter(dots, systems, _AXES[across], _AXES[up], line)
+    return page.scatter(dots, systems, _AXES[across], _AXES[up], line)

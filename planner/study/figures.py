@@ -198,11 +198,6 @@ def check_goals(names: Sequence[str], problems: Iterable[PlanningProblem]) -> No
         refuse(f"--objective cost: system {unpriced[0]!r} has no price; give --price")
 
 
-def values_of(names: Iterable[str], figures: Figures | None) -> tuple[float, ...]:
-    """The values that a study minimises, one number for each goal; infinite if nothing fits."""
-    return tuple(math.inf if figures is None else GOALS[name].value(figures) for name in names)
-
-
 def behind(found: FloatArray, values: FloatArray) -> FloatArray:
     """``[n]`` by what share a setup with these values could better all setups that were found.
 

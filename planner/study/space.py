@@ -12,18 +12,22 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
+from costmodels.stages.models import CostModels
 from costmodels.system_models import sync_time_s
-from costmodels.topology import PROPORTIONAL, batch_ratios, group_topology
+from costmodels.topology import PROPORTIONAL, Topology, batch_ratios, group_topology
 from costmodels.workload import Pipeline
+from planner import io
 from planner.errors import InfeasibleError, InvalidInputError, refuse
+from planner.io.documents import parse_yaml
 from planner.models import pipeline_of
-from planner.options.enumeration import enumerate_options
+from planner.options.enumeration import enumerate_options, rank_batch
 from planner.options.table_limits import CACHE_LOAD_FACTORS, surely_crowded
 from planner.problem import PlanningProblem, TableConstraint
 from planner.rules.placement_rules import group_problem
@@ -44,6 +48,7 @@ OWN_KNOBS: Final = {
 }
 """Knobs that are no key of a file, with their meaning."""
 ALL: Final = "all"
+_PREFIX: Final = "system."
 
 _SIZES: Final = frozenset({SYSTEM, GPUS, GLOBAL_BATCH, BATCH, COPIES})
 """Knobs some of whose values may be impossible, such as a batch that the ranks do not share."""
@@ -329,3 +334,125 @@ def _group(problem: PlanningProblem, copies: int) -> PlanningProblem:
     if group is None:
         refuse(f"{copies} copies cannot share {world} ranks, {topology.local_world_size} on a host")
     return group
+
+
+# ------------------------------------------------------------------ problems of files
+
+
+def values_of_text(text: str, where: str) -> tuple[Value, ...]:
+    """Values with commas between them, each written as in a YAML file.
+
+    Args:
+        text: such as ``none,sparse_dist`` or ``{forward: fp16},{forward: bf16}``.
+        where: the name of the text in messages.
+
+    Raises:
+        InvalidInputError: the text is no such list.
+    """
+    found, _ = parse_yaml(f"[{text}]", where)
+    if not isinstance(found, list) or not found or "" in found or text.strip().endswith(","):
+        refuse(f"{where}: {text!r} is no list of values with commas between them")
+    return tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in found)
+
+
+def checked_knobs(
+    knobs: Mapping[str, Sequence[Value]],
+) -> dict[str, tuple[Value, ...]]:
+    """The knobs, with shares of tables as numbers.
+
+    Raises:
+        InvalidInputError: a name is neither a key of a file nor an own knob, or has no values.
+    """
+    found = {}
+    for name, values in knobs.items():
+        known = (*OWN_KNOBS, SYSTEM, GPUS, GLOBAL_BATCH)
+        if name not in known and "." not in name:
+            refuse(
+                f"--vary {name}: name a key of the workload such as training.pipeline, one of the "
+                f"system such as system.links.network.bandwidth, or {', '.join(OWN_KNOBS)}"
+            )
+        found[name] = tuple(_menu(v) for v in values) if name == "cache_sizes" else tuple(values)
+    return found
+
+
+def _menu(value: Value) -> Value:
+    """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON."""
+    listed: Any = json.loads(str(value)) if str(value).startswith("[") else value
+    shares = listed if isinstance(listed, list) else [listed]
+    try:
+        ratios = [
+            float(s[:-1]) / 100 if isinstance(s, str) and s.endswith("%") else float(s)
+            for s in shares
+            if value is not None
+        ]
+    except (TypeError, ValueError):
+        ratios = [0.0]
+    if not all(0 < r < 1 for r in ratios):
+        refuse(f"--vary cache_sizes: {value!r} must be above 0% and below 100%, such as [5%,20%]")
+    return json.dumps(ratios) if ratios else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Files:
+    """Makes problems from a workload file and system files, each read once for the same changes.
+
+    Args:
+        workload: the workload file, or its name.
+        gpus_per_host: ranks per host; None for those of each system.
+        overrides: changes of the workload file, as pairs of a key and a YAML text.
+        prices: US dollars per device and hour by system; an empty name stands for all systems.
+        models: chooses the models that price plans on a system; None for those it names.
+    """
+
+    workload: str | Path
+    gpus_per_host: int | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
+    models: Callable[[Topology], CostModels | None] = lambda _: None
+
+    def __call__(self, picks: Mapping[str, Value]) -> PlanningProblem:
+        """The problem with the values of knobs.
+
+        Raises:
+            InvalidInputError: a file or value breaks a rule, or the ranks cannot share a batch.
+        """
+        apart = (SYSTEM, GPUS, GLOBAL_BATCH)
+        keys = {k: v for k, v in picks.items() if k not in apart}
+        if keys.get(PIPELINE, Pipeline.LOOKAHEAD.value) != Pipeline.LOOKAHEAD.value:
+            keys[LOOKAHEAD] = None
+        own = [(k, v) for k, v in keys.items() if not k.startswith(_PREFIX)]
+        theirs = [(k, v) for k, v in keys.items() if k.startswith(_PREFIX)]
+        file = self.file(tuple((k, _text(v)) for k, v in own))
+        changes = tuple((k.removeprefix(_PREFIX), _text(v)) for k, v in theirs)
+        topology, models = self.system(str(picks[SYSTEM]), picks.get(GPUS), changes)
+        workload, whole = file.workload, picks.get(GLOBAL_BATCH)
+        if isinstance(whole, int):
+            batch = rank_batch(whole, workload, topology.world_size)
+            workload = replace(workload, batch_size_per_rank=batch)
+        return PlanningProblem(
+            workload=workload, topology=topology, constraints=file.constraints, models=models
+        )
+
+    @lru_cache(maxsize=64)  # noqa: B019 - a study keeps its files anyway
+    def file(self, changes: tuple[tuple[str, str], ...]) -> io.WorkloadFile:
+        """The workload file with changes of its values."""
+        return io.load_workload_file(self.workload, overrides=(*self.overrides, *changes))
+
+    @lru_cache(maxsize=64)  # noqa: B019
+    def system(
+        self, name: str, gpus: int | None, changes: tuple[tuple[str, str], ...]
+    ) -> tuple[Topology, CostModels | None]:
+        """A system with changes of its values, and its models; None for those that it names."""
+        topology = io.load_system(
+            name, gpus=gpus, gpus_per_host=self.gpus_per_host, overrides=changes
+        )
+        price = self.prices.get(name, self.prices.get(""))
+        if price is not None:
+            topology = replace(topology, price_per_device_usd_per_hour=price)
+        return topology, self.models(topology)
+
+
+def _text(value: Value) -> str:
+    """A value as YAML; lists and mappings are kept as JSON already."""
+    is_compound = isinstance(value, str) and value[:1] in ("[", "{")
+    return str(value) if is_compound else json.dumps(value)

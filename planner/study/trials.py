@@ -16,8 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
+import optuna
+from optuna import samplers
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import InMemoryStorage, JournalStorage
+from optuna.storages import journal as journals
+from optuna.trial import FrozenTrial, Trial, TrialState
 from pydantic import Field, TypeAdapter
 
 from costmodels.system_models import sync_time_s
@@ -40,9 +46,6 @@ from planner.study.space import SYNC, Setup, Space, whole_number
 from planner.support.processes import ProcessDiedError, WorkerError, WorkerPool
 from planner.support.status import Status
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial, Trial
 # ------------------ searches and proofs, here or elsewhere
 
 DIED: Final = "its process died, for want of memory perhaps"
@@ -233,8 +236,6 @@ class Trials:
         self, space: Space, journal: Path | None, sampler: str, *, seed: int, num_goals: int
     ) -> None:
         """Open the study of a journal, or begin one, and give up what lost processes have begun."""
-        import optuna
-
         self._space = space
         self._results: dict[int, SetupResult] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -302,7 +303,7 @@ class Trials:
 
     def end(self, trial: Trial, result: SetupResult, values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
-        with contextlib.suppress(_finished()):
+        with contextlib.suppress(UpdateFinishedTrialError):
             trial.set_user_attr("result", _RESULT.dump_python(result))
             self.study.tell(trial, list(values), skip_if_finished=True)
 
@@ -314,14 +315,10 @@ class Trials:
             state: ``PRUNED`` if its setup cannot better what was found, or ``FAIL`` if the setup
                 may be searched again.
         """
-        from optuna.trial import TrialState
-
-        with contextlib.suppress(ValueError, _finished()):
+        with contextlib.suppress(ValueError, UpdateFinishedTrialError):
             self.study.tell(trial.number, state=TrialState[state], skip_if_finished=True)
 
     def _in(self, *states: str) -> list[FrozenTrial]:
-        from optuna.trial import TrialState
-
         kept = tuple(TrialState[state] for state in states)
         return self.study.get_trials(deepcopy=False, states=kept)
 
@@ -336,12 +333,6 @@ def _violation(trial: FrozenTrial) -> Sequence[float]:
     return (1.0 if result is not None and not result.get("figures") else 0.0,)
 
 
-def _finished() -> type[Exception]:
-    from optuna.exceptions import UpdateFinishedTrialError
-
-    return UpdateFinishedTrialError
-
-
 def _is_lost(worker: str) -> bool:
     """Whether the process of a running trial has ended, or is on another machine."""
     host, _, pid = worker.rpartition(" ")
@@ -350,11 +341,9 @@ def _is_lost(worker: str) -> bool:
     )
 
 
-def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+def _sampler(name: str, seed: int) -> samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
-    from optuna import samplers
-
-    kinds: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
+    kinds: dict[str, Callable[..., samplers.BaseSampler]] = {
         "tpe": partial(samplers.TPESampler, multivariate=True, group=True),
         "nsga2": partial(samplers.NSGAIISampler, population_size=_POPULATION),
     }
@@ -374,23 +363,18 @@ def _storage(journal: Path | None) -> optuna.storages.BaseStorage:
     Optuna's lock is a symbolic link to the path of the journal. With a relative path the link can
     lead nowhere; if its process has been killed, Optuna would then wait for the lock forever.
     """
-    from optuna.storages import InMemoryStorage, JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     if journal is None:
         return InMemoryStorage()
     if journal.exists():
         with journal.open(encoding="utf-8", errors="replace") as file:
             _check_lines(file, journal)
         _drop_cut_line(journal)
-    return JournalStorage(JournalFileBackend(str(journal.absolute())))
+    return JournalStorage(journals.JournalFileBackend(str(journal.absolute())))
 
 
 def _drop_cut_line(journal: Path) -> None:
     """Cut off a last line that a full disk left without its end, to keep the next line apart."""
-    from optuna.storages.journal import JournalFileSymlinkLock
-
-    lock = JournalFileSymlinkLock(str(journal.absolute()))
+    lock = journals.JournalFileSymlinkLock(str(journal.absolute()))
     lock.acquire()
     try:
         os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import click
 
+from costmodels.calibration import device as designs
+from costmodels.calibration import points
 from planner.cli import flags as spec
-from planner.cli import types as kinds
+from planner.cli import inputs, printing
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
-from planner.report.base import Section, by_place
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from costmodels.calibration.fitting import FitError
-    from planner.io.system.system_writer import Written
+from planner.cli.output import check_file, check_output
+from planner.io import documents
+from planner.io.system import measured_rows, system_writer
+from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
@@ -30,7 +30,6 @@ _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags(spec.Flags):
     """The flags of the command, as given.
 
@@ -46,11 +45,11 @@ class _Flags(spec.Flags):
         seed: Of the random points to measure.
     """
 
-    output: kinds.Output = None
+    output: spec.Output = None
     host: bool = False
-    rows: kinds.File = None
-    stored: Annotated[kinds.File, "--from"] = None
-    system: kinds.System = None
+    rows: spec.File = None
+    stored: Annotated[spec.File, "--from"] = None
+    system: spec.System = None
     device: Annotated[str | None, click.Choice(["cpu", "cuda"])] = None
     quick: bool = False
     ranks: Annotated[int | None, click.IntRange(1, 64)] = None
@@ -83,7 +82,7 @@ def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
 
 
 @spec.command("Measure this machine and write a system file.")
-def command(flags: _Flags) -> int:
+def command(flags: _Flags) -> None:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
@@ -106,22 +105,19 @@ def command(flags: _Flags) -> int:
       shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
       shardplan plan dlrm.yaml --system my.yaml
     """
-    from planner.cli.inputs import refuse_launcher, require_torchrec
-    from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.io.documents import locate
-    from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:
         check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
-            read_rows(flags.rows)  # what it replaces must be rows, not a file named by mistake
+            measured_rows.read_rows(flags.rows)  # what it replaces must be rows
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
-        return _tell_rows(flags.stored, flags)
-    require_torchrec("calibrate", ("torch",))
-    refuse_launcher("calibrate")
+        _tell_rows(flags.stored, flags)
+        return
+    inputs.require_torchrec("calibrate", ("torch",))
+    inputs.refuse_launcher("calibrate")
     kind = flags.device
     if kind is None:
         count = sees_gpus()
@@ -129,21 +125,21 @@ def command(flags: _Flags) -> int:
         why = f"cuda, torch sees {count} GPUs" if count else "cpu, because torch sees no GPU"
         remark(f"device: {why}")
     if flags.host:
-        return _measure_host(flags, kind)
+        _measure_host(flags, kind)
+        return
     if kind == "cuda" and flags.output is not None:
         spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
-        locate(flags.system or "", "systems")
-    return _measure(flags, kind)
+        documents.locate(flags.system or "", "systems")
+    _measure(flags, kind)
 
 
-def _measure(flags: _Flags, kind: str) -> int:
+def _measure(flags: _Flags, kind: str) -> None:
     """Measure GPUs or CPU cores, fit, write and print.
 
     Raises:
         InvalidInputError: there are too few ranks, or CPU ranks are to be measured for the system
             of a GPU.
     """
-    from costmodels.calibration import device as designs
     from planner.integrations.measure.calibrate import write_rows
 
     spec.refuse(
@@ -154,7 +150,7 @@ def _measure(flags: _Flags, kind: str) -> int:
     if kind == "cpu" and flags.output is not None:
         _calibrate_ranks(flags, flags.output)
         if flags.rows is None:
-            return 0
+            return
     rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
     world_size = flags.ranks or 1
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
@@ -162,13 +158,12 @@ def _measure(flags: _Flags, kind: str) -> int:
     job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
     with status_line(f"{world_size} ranks on {kind}") as progress:
         write_rows(job, world_size=world_size, progress=progress)
-    return _tell_rows(rows, flags if kind == "cuda" else None)
+    _tell_rows(rows, flags if kind == "cuda" else None)
 
 
-def _measure_host(flags: _Flags, kind: str) -> int:
+def _measure_host(flags: _Flags, kind: str) -> None:
     """Measure the calls of the host; print their lines, and write them into a system file."""
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.io.system.system_writer import write_host_calls
 
     none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
     spec.refuse(kind == "cuda" and not sees_gpus(), none)
@@ -176,21 +171,16 @@ def _measure_host(flags: _Flags, kind: str) -> int:
 
     calls = measure_host(kind)
     if flags.output is not None:
-        write_host_calls(flags.output, calls)
+        system_writer.write_host_calls(flags.output, calls)
     if not settings().json:
         write_data("\n  ".join(("host:", *calls.lines())) + "\n")
     if settings().json or flags.output is not None:
         tell_written([flags.output] if flags.output else [], asdict(calls))
-    return 0
 
 
-def _tell_rows(rows: Path, flags: _Flags | None) -> int:
+def _tell_rows(rows: Path, flags: _Flags | None) -> None:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    from planner.cli.printing.validate_show import told_errors
-    from planner.io.system.measured_rows import read_rows
-    from planner.io.system.system_writer import fit_and_write
-
-    measured = read_rows(rows)
+    measured = measured_rows.read_rows(rows)
     told: dict[str, Any] = {"machine": measured.machine(), "failed": measured.failed}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
@@ -200,11 +190,11 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> int:
         told |= {"rows": len(measured.rows)}
         tell_written([rows], told, (Section("", notes=(words,)),), lines)
     else:
-        result = fit_and_write(flags.output, flags.system or "", measured)
+        result = system_writer.fit_and_write(flags.output, flags.system or "", measured)
         told |= {
             "measured": {key: value for key, _, value in result.replaced},
             "lookups": [
-                {"block": block, "direction": way, **told_errors(error)}
+                {"block": block, "direction": way, **printing.told_errors(error)}
                 for (block, way), error in result.lookup_errors.items()
             ],
             "kept": result.kept,
@@ -215,26 +205,16 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> int:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
         shown = _fit_sections(measured.machine(), result)
         tell_written(result.written, told, shown, lines)
-    return 0
 
 
-def _fit_sections(machine: str, result: Written) -> tuple[Section, ...]:
+def _fit_sections(machine: str, result: system_writer.Written) -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-    lookups = Section.of(
-        "Lookups that the fit has not seen, ten groups in turn",
-        result.lookup_errors.items(),
-        {
-            "lookups": lambda item: " ".join(item[0]),
-            "points": lambda item: str(item[1].count),
-            "mean error": lambda item: f"{100 * item[1].mean_error_ratio:.1f} %",
-            "worst": lambda item: f"{100 * item[1].worst_error_ratio:.1f} %",
-        },
-    )
-    return (
-        Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured")),
-        *(s for s in (lookups,) if s.rows),
-    )
+    found = [{"lookups": " ".join(k), **asdict(e)} for k, e in result.lookup_errors.items()]
+    cells = by_field("lookups", "points=count", "mean_error_ratio", "worst=worst_error_ratio")
+    lookups = Section.of("Lookups that the fit has not seen, ten groups in turn", found, cells)
+    measured = Section.of(f"Measured on {machine}", numbers, by_place("key", "base", "measured"))
+    return (measured, lookups) if found else (measured,)
 
 
 def _calibrate_ranks(flags: _Flags, output: Path) -> None:
@@ -243,39 +223,23 @@ def _calibrate_ranks(flags: _Flags, output: Path) -> None:
     Raises:
         InvalidInputError: there are too few ranks.
     """
-    from costmodels.calibration.points import FULL, QUICK
-    from planner.cli.inputs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
-    from planner.io.system.system_writer import write_calibrated_system
 
-    require_torchrec("calibrate")
+    inputs.require_torchrec("calibrate")
     world_size = flags.ranks or _LEAST_CORES
     spec.refuse(
         world_size < _LEAST_CORES,
         "the constants of CPU ranks need at least 2 ranks, because they have collectives: give "
         "--ranks 2",
     )
-    effort, words = (QUICK, "quick") if flags.quick else (FULL, "full")
+    effort, words = (points.QUICK, "quick") if flags.quick else (points.FULL, "full")
     with status_line(f"{world_size} ranks") as progress:
         progress("measuring")
-        points = measure_machine(effort, world_size=world_size, seed=flags.seed)
+        measured = measure_machine(effort, world_size=world_size, seed=flags.seed)
         progress("fitting")
-        fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
-    written = write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
+        fitted = fit_here(measured, world_size=world_size, seed=flags.seed, effort=words)
+    written = system_writer.write_calibrated_system(output, fitted, memory_bytes=memory_bytes())
     machine = fitted.constants.machine
-    told = {"machine": machine, "fit": fitted.errors}
-    tell_written(written, told, (_errors(machine, fitted.errors),))
-
-
-def _errors(machine: str, errors: Sequence[FitError]) -> Section:
-    return Section.of(
-        f"Fit on {machine}",
-        errors,
-        {
-            "model": lambda e: e.name,
-            "points": lambda e: str(e.num_points),
-            "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
-            "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
-            "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
-        },
-    )
+    shown = ("model=name", "points=num_points", "error=geomean_ratio", "held_out_ratio")
+    errors = Section.of(f"Fit on {machine}", fitted.errors, by_field(*shown, "p90_ratio"))
+    tell_written(written, {"machine": machine, "fit": fitted.errors}, (errors,))

@@ -5,25 +5,28 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Any, Final
 
 import click
 
+import planner
+from costmodels import units
+from costmodels.dense import base
 from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
-from planner.cli.types import shipped
 from planner.errors import InvalidInputError, refuse
+from planner.io import constraints, documents
+from planner.io.workload import table_list
+from planner.options import torchrec_rules
+from planner.report import figures
+from planner.solving import assumed as assuming
 from planner.support.cores import usable_cores
 from planner.support.text import counted, printable
-
-if TYPE_CHECKING:
-    from costmodels.workload import Workload
-    from planner.result import Assumed
 
 KINDS = ("workload", "system", "plan", "constraints")
 _MARKS = {
@@ -82,51 +85,42 @@ def _check(file: Path) -> int:
     return 0
 
 
-def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
+def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Any, ...]]:
     """The kind of a file (from its content), a line about it, and what it leaves open.
 
     Raises:
         InvalidInputError: the file breaks rules; the message lists all of them.
     """
-    from costmodels import units
-    from planner.io.constraints import check_constraints
-    from planner.io.documents import locate
-    from planner.options.torchrec_rules import width_remarks
-    from planner.report.figures import sharding_kinds
-    from planner.solving.assumed import assumptions
-
     kind = "systems" if str(path) in io.names("systems") else "workloads"
     if not path.is_dir() or str(path) in io.names(kind):
-        path = locate(path, kind)
+        path = documents.locate(path, kind)
     kind = _kind(path)
     if kind == "workload":
         file = io.load_workload_file(path)
-        warnings = (*width_remarks(file.workload), *file.warnings)
-        return kind, _summary(file.workload), warnings, assumptions(file.workload, file.assumed)
+        warnings = (*torchrec_rules.width_remarks(file.workload), *file.warnings)
+        assumed = assuming.assumptions(file.workload, file.assumed)
+        return kind, _summary(file.workload), warnings, assumed
     if kind == "system":
         topology = io.load_smallest(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
     elif kind == "constraints":
-        rules = counted(check_constraints(path), "rule")
+        rules = counted(constraints.check_constraints(path), "rule")
         summary = f"{rules}; names of tables are checked beside their workload"
     else:
         plan = io.load_plan(path).plan
         ranks = {rank for p in plan.placements for rank in p.ranks}
         held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
-        summary = f"{held}: {'  '.join(sharding_kinds(plan))}"
+        summary = f"{held}: {'  '.join(figures.sharding_kinds(plan))}"
     return kind, summary, (), ()
 
 
 def _kind(path: Path) -> str:
     """The kind of a file, from its keys; JSON of no other kind is a plan."""
-    from planner.io.documents import read_json, read_text, read_yaml
-    from planner.io.workload.table_list import LIST_ENDINGS
-
-    if path.suffix.lower() in LIST_ENDINGS:
+    if path.suffix.lower() in table_list.LIST_ENDINGS:
         return "workload"
-    is_json = path.suffix == ".json" and read_text(path).lstrip()[:1] in ("{", "[")
-    found = read_json(path) if is_json else read_yaml(path).value
+    is_json = path.suffix == ".json" and documents.read_text(path).lstrip()[:1] in ("{", "[")
+    found = documents.read_json(path) if is_json else documents.read_yaml(path).value
     keys = set(found) if isinstance(found, dict) else set()
     kind = next((kind for kind, marks in _MARKS.items() if keys & marks), None)
     if is_json and (kind is None or "plan" in keys):
@@ -139,15 +133,13 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def _summary(workload: Workload) -> str:
-    from costmodels import units
-    from costmodels.dense.base import dense_parameters
+def _summary(workload: planner.Workload) -> str:
 
     batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)
         return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
-    return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
+    return f"no tables, {base.dense_parameters(workload):,} dense parameters, {batch}"
 
 
 # ------------------------------------------------------------------ the environment
@@ -186,7 +178,7 @@ class Check:
 
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
-    systems = len(shipped("systems"))
+    systems = len(spec.shipped("systems"))
     return [
         Check(OK, "python", platform.python_version()),
         *check_packages(),
@@ -338,17 +330,16 @@ def _check_environment() -> int:
     checks = check_environment()
     failed = any(check.level is CheckLevel.FAIL for check in checks)
     if settings().json:
-        write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        write_json({"ok": not failed, "checks": checks})
         return int(failed)
-    console = stdout_console()
     styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if settings().quiet and check.level is CheckLevel.OK:
-            continue
-        finding = printable(f"{check.subject:<22} {check.finding}")
-        console.print(Text.assemble((f"{check.level.value:<5}", styles[check.level]), finding))
-        if check.fix:
-            console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
+        if not settings().quiet or check.level is not CheckLevel.OK:
+            finding = printable(f"{check.subject:<22} {check.finding}")
+            level = (f"{check.level.value:<5}", styles[check.level])
+            stdout_console().print(Text.assemble(level, finding))
+            if check.fix:
+                say(f"{'':<27} fix: {check.fix}")
     if not settings().quiet or failed:
-        console.print("some checks failed" if failed else "all checks passed")
+        say("some checks failed" if failed else "all checks passed")
     return int(failed)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner import api, models
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli.console import assumed_section, remark, tell
-from planner.cli.types import Folder, MaybePercent
+from planner.cli.output import write_folder
+from planner.report import comparison as difference
+from planner.solving import assumed as assuming
 
 EXIT_REGRESSION = 1
 
@@ -16,8 +20,8 @@ def command(
     workload: Path,
     flags: spec.ProblemFlags,
     plans: tuple[Path, ...] = spec.argument(nargs=-1, metavar="PLAN PLAN..."),
-    fail_over: MaybePercent = None,
-    output: Folder = None,
+    fail_over: spec.MaybePercent = None,
+    output: spec.Folder = None,
 ) -> int:
     """Price several plans of one workload by the same models, and compare them with the first.
 
@@ -35,30 +39,24 @@ def command(
       shardplan compare dlrm.yaml old.json new.json -o comparison
     """
     spec.refuse(len(plans) < 2, f"two or more plans are needed, got {len(plans)}")
-    from planner.cli.inputs import load_plans, plan_names
-    from planner.cli.output import write_folder
-    from planner.models import pipeline_of
-    from planner.report import comparison as difference
 
-    inputs = load_plans(workload, plans, flags)
-    problem = inputs.problem.limited
-    from planner import api  # after the cheap checks: this import is the slow one
-    from planner.solving.assumed import priced_assumptions
+    loaded = inputs.load_plans(workload, plans, flags)
+    problem = loaded.problem.limited
 
-    named = dict(zip(plan_names(plans), inputs.plans, strict=True))
+    named = dict(zip(inputs.plan_names(plans), loaded.plans, strict=True))
     first, *others = api.compare(problem.workload, problem.topology, named, models=problem.models)
-    pipeline = pipeline_of(problem)
+    pipeline = models.pipeline_of(problem)
     sure = tuple(pipeline.confidence_faster(other.plan, first.plan) for other in others)
     worst = max(difference.regression_ratio(first, other) for other in others)
     failed = fail_over is not None and worst > fail_over
     comparison = difference.Comparison(pipeline=pipeline, plans=(first, *others), confidences=sure)
-    assumed = priced_assumptions(problem, inputs.plans[0], inputs.assumed)
+    assumed = assuming.priced_assumptions(problem, loaded.plans[0], loaded.assumed)
     if output is not None:
         write_folder(output, {"compare.html": difference.render_compare(comparison).encode()})
     told = {"fail_over_ratio": fail_over, "failed": failed, "assumed": assumed}
     sections = difference.difference_sections(comparison)
     shown = (*sections, assumed_section(assumed, first.estimate.time.time_s))
-    tell({**difference.difference_data(comparison), **told}, shown, inputs.warnings)
+    tell({**difference.difference_data(comparison), **told}, shown, loaded.warnings)
     if failed:
         remark(f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
     return EXIT_REGRESSION if failed else 0

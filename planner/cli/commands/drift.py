@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Any, Final
 
+import planner
+from costmodels import units
 from costmodels.errors import require
 from planner import io
 from planner.cli import flags as spec
-from planner.cli import types as kinds
-from planner.cli.console import remark, shown_paths, tell
+from planner.cli import inputs
+from planner.cli.console import remark, settings, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
+from planner.cli.output import check_output, files_of
+from planner.drift import changes
+from planner.errors import refuse
+from planner.profiling import profiler, statistics, stats
+from planner.report.base import Column, Fact, Kind, Section, by_field, format_share
 from planner.support.cores import usable_cores
-
-if TYPE_CHECKING:
-    from costmodels.workload import Workload
-    from planner.cli.printing.drift_show import Drift
-    from planner.profiling.stats import Stats
+from planner.support.status import Status
+from planner.support.text import significant, unsigned_zero
 
 EXIT_DRIFTED = 1
 _MOST_DAYS: Final = 1e9
@@ -82,7 +88,6 @@ def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
     return tuple(sorted(files, key=lambda f: f.day or 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for.
 
@@ -100,17 +105,61 @@ class DriftFlags(spec.Flags):
         output: Write the new plan, as plan.json.
     """
 
-    days: Annotated[
-        tuple[DayFile, ...], kinds.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"
-    ]
-    before: kinds.File = None
-    threshold: kinds.Percent = 0.05
-    constraints: kinds.File = None
-    max_moved_bytes: kinds.Bytes = None
-    max_moved_tables: kinds.Tables = None
-    evaluations: kinds.Evaluations = None
-    time_limit: kinds.TimeLimit = None
-    output: kinds.Output = None
+    days: Annotated[tuple[DayFile, ...], spec.Parsed("day=file", day_file), "[DAY=]FILE", "--stats"]
+    before: spec.File = None
+    threshold: spec.Percent = 0.05
+    constraints: spec.File = None
+    max_moved_bytes: spec.Bytes = None
+    max_moved_tables: spec.Tables = None
+    evaluations: spec.Evaluations = None
+    time_limit: spec.TimeLimit = None
+    output: spec.Output = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """All days in order.
+
+    Attributes:
+        days: what the data of each file do to the plan; at least one.
+        threshold_ratio: saving above which a new plan is due.
+        before: statistics that the plan was made with, None for the workload's laws.
+    """
+
+    days: Mapping[DayFile, changes.Assessment]
+    threshold_ratio: float
+    before: Path | None
+
+    @property
+    def latest(self) -> changes.Assessment:
+        """The last day."""
+        return list(self.days.values())[-1]
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the latest data ask for another plan, or for larger tables."""
+        now = self.latest
+        outgrown = any(rows.is_outgrown for rows in now.rows)
+        return now.saved_ratio > self.threshold_ratio or not now.fits or outgrown
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the figures doubtful."""
+        ends = [now.result.solver.status for now in self.days.values()]
+        cut = ends.count(Status.TIME_LIMIT)
+        told = (
+            f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler machine "
+            "may find a better plan"
+        )
+        return (told,) if cut else ()
+
+    @property
+    def trend(self) -> changes.Trend | None:
+        """The line through what a new plan saves, day by day; None without days."""
+        days = [file.day for file in self.days if file.day is not None]
+        return (
+            changes.trend(days, [now.saved_ratio for now in self.days.values()]) if days else None
+        )
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")
@@ -131,15 +180,12 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
       shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
       shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
-    from planner.cli.output import check_output, files_of
-    from planner.cli.printing import drift_show as show
-
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
-    tell(show.as_json(drift), show.drift_sections(drift), warnings)
+    tell(as_json(drift), drift_sections(drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         io.save_plan(asked.output, drift.latest.result)
         remark(f"wrote {shown_paths((asked.output,))}")
@@ -150,70 +196,209 @@ def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.inputs import load_plans, made_of_others, with_constraints, with_notes
-    from planner.cli.printing import drift_show as show
-
     files, before = ordered(asked.days), asked.before
-    loaded = load_plans(workload, (plan,), flags, other_data=before is not None)
-    inputs = with_constraints(loaded, asked.constraints)
-    problem, warnings = inputs.problem, inputs.warnings
-    from planner.drift.changes import assess, workload_under
-    from planner.problem import MoveLimit
-    from planner.settings import SearchSettings
-
+    loaded = inputs.load_plans(workload, (plan,), flags, other_data=before is not None)
+    read = inputs.with_constraints(loaded, asked.constraints)
+    problem, warnings = read.problem, read.warnings
     if before is not None:
         old = stats_of(before, problem.workload)
-        then, _, notes = workload_under(problem.workload, old, str(before))
-        problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
-        if inputs.made_for is not None and made_of_others(inputs.made_for, then):
+        then, _, notes = changes.workload_under(problem.workload, old, str(before))
+        problem, warnings = replace(problem, workload=then), inputs.with_notes(warnings, notes)
+        if read.made_for is not None and inputs.made_of_others(read.made_for, then):
             warnings += (f"{plan}: was made for other laws, tables or training than {before} says",)
-    limit = MoveLimit(
-        start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
+    limit = planner.MoveLimit(
+        start=read.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
-    search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
+    search = planner.SearchSettings(
+        time_limit_s=asked.time_limit, max_evaluations=asked.evaluations
+    )
     found = {}
     with StopOnInterrupt(keeps=False) as stop:
         for file in files:
-            now, rows, notes = workload_under(
+            now, rows, notes = changes.workload_under(
                 problem.workload, stats_of(file.path, problem.workload), str(file.path)
             )
             warnings += notes
-            assessed = assess(problem, now, limit, search=search, should_stop=stop)
+            assessed = changes.assess(problem, now, limit, search=search, should_stop=stop)
             found[file] = replace(assessed, rows=rows)
-    drift = show.Drift(days=found, threshold_ratio=asked.threshold, before=before)
+    drift = Drift(days=found, threshold_ratio=asked.threshold, before=before)
     return drift, list(warnings)
 
 
-def stats_of(path: Path, workload: Workload) -> Stats:
+def stats_of(path: Path, workload: planner.Workload) -> stats.Stats:
     """Statistics from ``stats.json``, or counted in a file or folder of raw data.
 
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.cli.inputs import all_readers
-    from planner.errors import refuse
-    from planner.profiling.profiler import find_sources, profile_files
-    from planner.profiling.statistics import ByFeature, ProfileOptions
-    from planner.profiling.stats import load_stats, some_names
-
     if path.suffix == ".json":
-        return load_stats(path)
-    readers = all_readers()
-    names = {name for source in find_sources([path], readers) for name in source.names}
+        return stats.load_stats(path)
+    readers = inputs.all_readers()
+    names = {name for source in profiler.find_sources([path], readers) for name in source.names}
     tables = {t.name: t.name for t in workload.tables}
     tables |= {f.name: t.name for t in workload.tables for f in t.features}
     found = {name: tables[name] for name in sorted(names) if name in tables}
     if not found:
         refuse(
-            f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
-            "or table of the workload; profile it with 'shardplan profile --table-map'"
+            f"{path}: has the features {stats.some_names(sorted(names))}, and none of them is a "
+            "feature or table of the workload; profile it with 'shardplan profile --table-map'"
         )
-    options = ProfileOptions(
+    options = statistics.ProfileOptions(
         features=tuple(found),
-        by_feature=ByFeature(found),
+        by_feature=statistics.ByFeature(found),
         batch_sizes=(int(workload.batch_size_per_rank),),
         jobs=usable_cores(),
     )
     with TemporaryDirectory(prefix="shardplan-") as folder:
         output = Path(folder) / "stats.json"
-        return profile_files([path], output, options, readers=readers)
+        return profiler.profile_files([path], output, options, readers=readers)
+
+
+# ------------------------------------------------------------------ what is printed
+
+_MOST_TABLES: Final = 12
+
+
+_FIGURES: Final = ("before_s", "now_s", "new_s", "saved_ratio", "fits", "payback_s", "rows")
+
+
+def as_json(drift: Drift) -> dict[str, Any]:
+    """Raw figures in seconds, bytes and days; null for never."""
+    line = drift.trend
+    lasts = () if line is None else line.days_until(drift.threshold_ratio)
+    return {
+        "is_alarming": drift.is_alarming,
+        "threshold_ratio": drift.threshold_ratio,
+        "days": [
+            {
+                "file": str(file.path),
+                "day": file.day,
+                **{name: getattr(now, name) for name in _FIGURES},
+                "move": now.result.reshard,
+                "tables": now.changes,
+            }
+            for file, now in drift.days.items()
+        ],
+        "trend": line
+        and {
+            "slope_per_day": line.slope_per_day,
+            "lasts_days": dict(zip(("soonest", "likely", "latest"), lasts, strict=True)),
+        },
+    }
+
+
+def drift_sections(drift: Drift) -> Iterator[Section]:
+    """The verdict and its figures, then what changed in each table."""
+    yield Section("", _facts(drift))
+    if len(drift.days) > 1:
+        yield _days(drift)
+    tables = _tables(drift.latest, everything=settings().verbose)
+    if tables.rows:
+        yield tables
+
+
+def _facts(drift: Drift) -> tuple[Fact, ...]:
+    now, file = drift.latest, list(drift.days)[-1]
+    change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
+    saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
+    source = "the workload's own laws" if drift.before is None else str(drift.before)
+    lines = {
+        "Verdict": (_verdict(drift),),
+        "Then": (f"{units.format_time(now.before_s)} per iteration", source),
+        "Now": (f"{units.format_time(now.now_s)} ({change})", str(file.path)),
+        "New plan": (units.format_time(now.new_s), saved),
+        "Move": _move(now),
+        "Too small": tuple(
+            f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
+            for rows in now.rows
+            if rows.is_outgrown
+        ),
+    }
+    return tuple(Fact(label, parts) for label, parts in lines.items())
+
+
+def _verdict(drift: Drift) -> str:
+    now = drift.latest
+    limit = f"{_percent(drift.threshold_ratio)} (--threshold)"
+    if any(rows.is_outgrown for rows in now.rows):
+        return "Enlarge tables: the data hold ids for which the model has no rows."
+    if not now.fits:
+        return "Plan again: under these data the plan in use does not fit in memory."
+    saved = _percent(now.saved_ratio)
+    if now.saved_ratio > drift.threshold_ratio:
+        return f"Plan again: a new plan saves {saved} of each iteration, above {limit}."
+    words = f"Keep the plan: a new one saves {saved} of each iteration, not more than {limit}."
+    return f"{words} {_lasting(drift)}".strip()
+
+
+def _percent(ratio: float) -> str:
+    """A share beside the threshold that it is held against, with the digits of both."""
+    return f"{significant(round(100 * ratio, 4))} %"
+
+
+def _lasting(drift: Drift) -> str:
+    line, days = drift.trend, len(drift.days)
+    if line is None:
+        return ""
+    soon, likely, late = line.days_until(drift.threshold_ratio)
+    if not math.isfinite(likely):
+        return "What a new plan saves does not grow from day to day."
+    latest = significant(late) if math.isfinite(late) else "any number of"
+    span = f" ({significant(soon)} to {latest})" if days > 2 else ""
+    words = f"This plan lasts about {significant(likely)} more days{span}"
+    return f"{words}, by a line through {days} days."
+
+
+def _move(now: changes.Assessment) -> tuple[str, ...]:
+    move = now.move
+    if move is None:
+        return ("none: no other plan is faster",)
+    payback = units.format_long_time(now.payback_s or 0.0)
+    return (
+        f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
+        f"{units.format_bytes(move.moved_bytes)}",
+        f"{units.format_time(move.time_s)} once over the links",
+        f"paid back after {payback} of training" if now.pays else "no faster, but it fits",
+    )
+
+
+def _days(drift: Drift) -> Section:
+    rows = [
+        {
+            "day": str(file.path),
+            "this plan_s": now.now_s,
+            "new plan_s": now.new_s,
+            "saves_ratio": now.saved_ratio,
+            "tables moved": 0 if now.move is None else now.move.moved_tables,
+        }
+        for file, now in drift.days.items()
+    ]
+    return Section.of("Day by day", rows, by_field(*rows[0]))
+
+
+def _tables(now: changes.Assessment, *, everything: bool) -> Section:
+    shown = now.changes if everything else now.changes[:_MOST_TABLES]
+    notes = [
+        "Cells with an arrow: then -> now. distinct rows: in one batch of all ranks. hottest 1 "
+        "%: share of accesses on the hottest 1 % of rows. changes by: bytes of rows that a batch "
+        "looks up more or fewer."
+    ]
+    if left := len(now.changes) - len(shown):
+        notes.append(f"{left} more tables changed by less; -v shows all.")
+    return Section.of(
+        "What changed",
+        shown,
+        {
+            Column("table"): lambda c: c.table,
+            Column("pooling"): _pair(lambda f: significant(f.pooling_factor)),
+            Column("distinct rows"): _pair(lambda f: units.format_count(f.num_unique_rows)),
+            Column("hottest 1 %"): _pair(lambda f: format_share(f.hot_ratio)),
+            Column("changes by", Kind.BYTES, optional=True): lambda c: c.changed_bytes,
+        },
+        notes=tuple(notes),
+    )
+
+
+def _pair(write: Callable[[changes.IndexFigures], str]) -> Callable[[changes.TableChange], str]:
+    """Writes a figure as it was and as it is, or once where it reads the same."""
+    return lambda c: " -> ".join(dict.fromkeys((write(c.before), write(c.now))))

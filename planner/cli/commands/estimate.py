@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import planner
+from planner import api, objectives, scenarios
+from planner import result as results
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli.console import result_sections, settings, tell
-from planner.cli.types import OBJECTIVE
+from planner.errors import InvalidInputError
+from planner.io.plan import result_json
+from planner.options import torchrec_rules
+from planner.report import figures
 from planner.report.base import Fact, Section, format_cell
-
-if TYPE_CHECKING:
-    from planner.cli.inputs import Inputs
-    from planner.problem import PlanningProblem
-    from planner.result import SolverReport
+from planner.solving import assumed as assuming
+from planner.solving import prepare
+from planner.support.status import Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateFlags(spec.ScenarioFlags):
     """The objective, and all on which its value depends.
 
@@ -27,7 +31,7 @@ class EstimateFlags(spec.ScenarioFlags):
         objective: Also print the value of this objective.  [default: the plan's own, or iteration]
     """
 
-    objective: Annotated[str | None, OBJECTIVE, "NAME"] = None
+    objective: Annotated[str | None, spec.OBJECTIVE, "NAME"] = None
 
 
 @spec.command("Price an existing plan.")
@@ -50,39 +54,31 @@ def command(
       shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
       shardplan estimate transformer.yaml --system h100_sxm --gpus 8
     """
-    from planner.cli.inputs import load_plans
+    read = inputs.load_plans(workload, () if plan is None else (plan,), flags)
+    problem = read.problem.limited
+    read = replace(read, problem=problem)
 
-    inputs = load_plans(workload, () if plan is None else (plan,), flags)
-    problem = inputs.problem.limited
-    inputs = replace(inputs, problem=problem)
-    from planner import api  # after the cheap checks: this import is the slow one
-    from planner.io.plan.result_json import result_to_json
-    from planner.options.torchrec_rules import runtime_warnings
-    from planner.result import PlanningResult
-    from planner.solving.assumed import priced_assumptions
-    from planner.solving.prepare import in_scenarios
-
-    (placed,) = inputs.plans
+    (placed,) = read.plans
     candidate = api.estimate(problem.workload, problem.topology, placed, models=problem.models)
-    asked, solver, warnings = _valued(inputs, flags, plan or workload, more)
-    candidate, times = in_scenarios(asked, candidate)
-    result = PlanningResult(
+    asked, solver, warnings = _valued(read, flags, plan or workload, more)
+    candidate, times = prepare.in_scenarios(asked, candidate)
+    result = planner.PlanningResult(
         problem=problem,
         best=candidate,
-        warnings=(*warnings, *runtime_warnings(candidate.plan, problem.workload)),
+        warnings=(*warnings, *torchrec_rules.runtime_warnings(candidate.plan, problem.workload)),
         solver=solver,
         scenarios=times,
-        assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
+        assumed=assuming.priced_assumptions(problem, candidate.plan, read.assumed),
     )
     sections = result_sections(result, leave_out=("Solver", "Verdict"))
     sections.append(Section("", _facts(solver)))
-    tell(result_to_json(result) if settings().json else {}, sections)
+    tell(result_json.result_to_json(result) if settings().json else {}, sections)
     return 0 if candidate.memory.fits else 1
 
 
 def _valued(
-    inputs: Inputs, flags: spec.ProblemFlags, path: Path, more: EstimateFlags
-) -> tuple[PlanningProblem, SolverReport, tuple[str, ...]]:
+    read: inputs.Inputs, flags: spec.ProblemFlags, path: Path, more: EstimateFlags
+) -> tuple[planner.PlanningProblem, results.SolverReport, tuple[str, ...]]:
     """The value of the plan by the objective of the flags, or else by that it was made for.
 
     If the objective comes from the plan and cannot be priced, the value is the iteration time, with
@@ -92,23 +88,14 @@ def _valued(
         InvalidInputError: a scenario breaks a rule, the system lacks what the objective needs, or
             the objective takes no scenarios.
     """
-    from planner.cli.inputs import load_scenarios
-    from planner.errors import InvalidInputError
-    from planner.io.plan.result_json import GIVEN
-    from planner.objectives import objective_names
-    from planner.result import SolverReport
-    from planner.scenarios import ScenarioRule
-    from planner.solving.prepare import objective_value, pricing_of
-    from planner.support.status import Status
-
-    saved = inputs.made_for
+    saved = read.made_for
     robust, _, own = ("" if saved is None else saved.objective or "").rpartition(" ")
-    is_known = own in objective_names() and robust in ("", *ScenarioRule)
+    is_known = own in objectives.objective_names() and robust in ("", *scenarios.ScenarioRule)
     name = more.objective or (own if is_known else "iteration")
     if not is_known or name != own:
         saved, robust = None, ""
-    rule = ScenarioRule(more.robust or robust or ScenarioRule.WORST)
-    variants, warnings = load_scenarios(more.scenarios, inputs.problem, flags)
+    rule = scenarios.ScenarioRule(more.robust or robust or scenarios.ScenarioRule.WORST)
+    variants, warnings = inputs.load_scenarios(more.scenarios, read.problem, flags)
     if saved is not None and saved.num_scenarios and not variants:
         warnings.append(
             f"{path}: was made for the {rule} of the workload and {saved.num_scenarios} scenarios; "
@@ -116,10 +103,10 @@ def _valued(
         )
     more.check_figures(name)
     defaults = more.torchrec_defaults or (saved is not None and saved.torchrec_defaults)
-    asked, (plan,) = replace(inputs.problem, scenarios=variants), inputs.plans
-    price = partial(objective_value, asked, plan, robust=rule)
+    asked, (plan,) = replace(read.problem, scenarios=variants), read.plans
+    price = partial(prepare.objective_value, asked, plan, robust=rule)
     try:
-        value = price(name, make_pipeline=pricing_of(torchrec_figures=defaults))
+        value = price(name, make_pipeline=prepare.pricing_of(torchrec_figures=defaults))
     except InvalidInputError as error:
         if more != EstimateFlags():
             raise
@@ -127,8 +114,8 @@ def _valued(
         warnings.append(told)
         name, defaults = "iteration", False
         value = price(name)
-    solver = SolverReport(
-        strategy=GIVEN,
+    solver = results.SolverReport(
+        strategy=result_json.GIVEN,
         objective=f"{rule} {name}" if variants else name,
         status=Status.HEURISTIC,
         value=value,
@@ -138,16 +125,14 @@ def _valued(
         evaluations=1,
         torchrec_defaults=defaults,
     )
-    return asked, solver, tuple(dict.fromkeys((*inputs.warnings, *warnings)))
+    return asked, solver, tuple(dict.fromkeys((*read.warnings, *warnings)))
 
 
-def _facts(solver: SolverReport) -> tuple[Fact, ...]:
+def _facts(solver: results.SolverReport) -> tuple[Fact, ...]:
     """A line about the value; none if the prediction has it already."""
-    from planner.report.figures import objective_kind
-
     if solver.objective == "iteration":
         return ()
-    value = format_cell(objective_kind(solver.objective), solver.value)
+    value = format_cell(figures.objective_kind(solver.objective), solver.value)
     if not math.isfinite(solver.value):
         value = "has no value: the plan takes more host memory than TorchRec's planner allows"
     source = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Any, Final
 
+from costmodels import sharding, units
+from planner import io
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import File, Texts, TimeLimit
+from planner.explain import explainer as why
+from planner.report import figures
+from planner.report.base import Section, by_field, by_place
+from planner.solving import assumed as assuming
 from planner.support.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from planner.explain.explainer import Change, ConstraintCost
-    from planner.io import SavedPlan
-
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainFlags(spec.Flags):
     """What is to be explained.
 
@@ -34,10 +34,10 @@ class ExplainFlags(spec.Flags):
             of work ends a search]
     """
 
-    tables: Annotated[Texts, "NAME", "--table"] = ()
+    tables: Annotated[spec.Texts, "NAME", "--table"] = ()
     prices: bool = False
-    constraints: File = None
-    time_limit: TimeLimit = None
+    constraints: spec.File = None
+    time_limit: spec.TimeLimit = None
 
     def check(self) -> None:
         """Refuse a flag that has no effect without another one."""
@@ -45,7 +45,7 @@ class ExplainFlags(spec.Flags):
         spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
-def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
+def _ignored(path: Path, made_for: io.SavedPlan | None) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
     found = []
     if made_for is not None and made_for.objective not in (None, "iteration"):
@@ -59,7 +59,7 @@ def _ignored(path: Path, made_for: SavedPlan | None) -> tuple[str, ...]:
 @spec.command("What a plan waits for, and which change would help.")
 def command(
     workload: Path, asked: ExplainFlags, flags: spec.ProblemFlags, plan: Path | None = None
-) -> int:
+) -> None:
     """Say what a plan waits for, and which changes would help.
 
     Without --table and --prices: the stages that the iteration waits for, and the best change of
@@ -78,35 +78,166 @@ def command(
       shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
       shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs
     """
-    from planner.cli.inputs import load_plans, with_constraints
-    from planner.cli.printing import explain_show as show
-    from planner.solving.assumed import priced_assumptions
+    loaded = inputs.load_plans(workload, () if plan is None else (plan,), flags)
+    read = inputs.with_constraints(loaded, asked.constraints)
 
-    loaded = load_plans(workload, () if plan is None else (plan,), flags)
-    inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain.explainer import Explainer, constraint_costs, relaxed
-
-    explainer = Explainer(inputs.problem, inputs.plans[0])
+    explainer = why.Explainer(read.problem, read.plans[0])
     told = [explainer.table(name) for name in asked.tables]
-    sections = [show.table_section(explanation) for explanation in told]
-    changes: Sequence[Change] = ()
-    costs: Sequence[ConstraintCost] = ()
+    sections = [table_section(explanation) for explanation in told]
+    changes: Sequence[why.Change] = ()
+    costs: Sequence[why.ConstraintCost] = ()
     if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
         with bar("tables", len(names)) as step:
             changes = explainer.changes(progress=step)
-        sections += show.change_sections(explainer, changes)
+        sections += change_sections(explainer, changes)
     if asked.prices:
-        total = len(relaxed(inputs.problem.constraints)) + 1
+        total = len(why.relaxed(read.problem.constraints)) + 1
         with StopOnInterrupt(keeps=False) as stop, bar("constraints", total) as step:
-            costs = constraint_costs(
-                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+            costs = why.constraint_costs(
+                read.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
-        sections.append(show.costs_section(costs))
-    assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
+        sections.append(costs_section(costs))
+    assumed = assuming.priced_assumptions(read.problem, read.plans[0], read.assumed)
     cut = (_CUT,) if any(cost.is_cut for cost in costs) else ()
     sections.append(assumed_section(assumed, explainer.plan_time_s))
-    data = show.as_json(explainer.plan_time_s, told, changes, costs)
-    warnings = inputs.warnings + _ignored(plan or workload, inputs.made_for) + cut
+    data = as_json(explainer.plan_time_s, told, changes, costs)
+    warnings = read.warnings + _ignored(plan or workload, read.made_for) + cut
     tell({**data, "assumed": assumed}, sections, warnings)
-    return 0
+
+
+# ------------------------------------------------------------------ what is printed
+
+_MOST_OPTIONS = 24
+
+
+def as_json(
+    plan_time_s: float,
+    tables: Sequence[why.TableExplanation],
+    changes: Sequence[why.Change],
+    costs: Sequence[why.ConstraintCost],
+) -> dict[str, Any]:
+    """Raw figures in seconds and bytes."""
+    told = [
+        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
+        for t in tables
+    ]
+    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes]
+    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs]
+    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
+
+
+def _plain(
+    item: why.OptionCost | why.Change,
+    placed: sharding.TablePlacement,
+    **placements: sharding.TablePlacement,
+) -> dict[str, Any]:
+    """The figures of an item, its placements in words, and the ranks where it puts the table."""
+    figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
+    return {**figures, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
+
+
+def cut(placement: sharding.TablePlacement) -> str:
+    """``column_wise 4 x 32, fused``."""
+    kind = placement.sharding_type.value
+    columns = {s.col_offset: s.num_cols for s in placement.shards}
+    if len(columns) > 1:
+        narrow, wide = min(columns.values()), max(columns.values())
+        kind += f" {len(columns)} x {narrow if narrow == wide else f'{narrow}-{wide}'}"
+    return f"{kind}, {figures.kernel_name(placement)}"
+
+
+def table_section(explanation: why.TableExplanation) -> Section:
+    """The fastest options, with the plan's own among them, and what leaves others out."""
+    options = explanation.options
+    shown = options[:_MOST_OPTIONS]
+    if not any(o.is_chosen for o in shown):
+        shown = (*shown[:-1], *(o for o in options if o.is_chosen))
+    title = (
+        f"Table {explanation.table}: {len(options)} options, while the rest of the plan "
+        f"({units.format_time(explanation.plan_time_s)}) stays as it is"
+    )
+    if len(shown) < len(options):
+        title += f"; {len(shown)} are shown, --json has all"
+    notes = []
+    if explanation.rules:
+        notes = [f"Constraints on {explanation.table} that leave out others:"]
+        notes += [f" {rule}" for rule in explanation.rules]
+    if explanation.num_stuck:
+        told = "more options have no place beside the other tables under these constraints"
+        notes.append(f"{explanation.num_stuck} {told}")
+    return Section.of(
+        title,
+        shown,
+        {
+            "": lambda o: "*" if o.is_chosen else "",
+            "option": lambda o: cut(o.placement),
+            "ranks": lambda o: figures.where(o.placement),
+            **by_field("forward=lookup_forward_s?", "backward=lookup_backward_s?"),
+            **by_field("sent=exchanged_bytes", "memory=device_bytes"),
+            "iteration": lambda o: _change(o.plan_time_s, explanation.plan_time_s),
+        },
+        notes=tuple(notes),
+    )
+
+
+def _change(time_s: float, plan_time_s: float) -> str:
+    return "does not fit" if time_s == math.inf else _changed(time_s / plan_time_s - 1)
+
+
+def _changed(ratio: float) -> str:
+    """A change of the iteration in percent; ``no change`` where that would show 0."""
+    percent = 100 * ratio
+    return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+
+
+def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> Iterator[Section]:
+    """What the iteration waits for, and the best change of each table."""
+    estimate_s = explainer.plan_time_s
+    waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
+    none = "No table on a critical rank has another option that the rules and the memory allow"
+    tables = bool(explainer.plan.placements)
+    yield Section.of(
+        f"What the iteration of {units.format_time(estimate_s)} waits for",
+        sorted(waits, key=lambda wait: -waits[wait]),
+        {
+            "stage": lambda wait: wait[0],
+            "rank": lambda wait: str(wait[1]),
+            "time": lambda wait: units.format_time(waits[wait]),
+            "share": lambda wait: f"{100 * waits[wait] / estimate_s:.1f} %",
+        },
+        notes=(none,) if tables and not changes else (),
+    )
+    if changes:
+        yield Section.of(
+            "Best change of each single table on a critical rank",
+            changes,
+            {
+                "table": lambda c: c.table,
+                "now": lambda c: cut(c.before),
+                "instead": lambda c: f"{cut(c.after)} on {figures.where(c.after)}",
+                "iteration": lambda c: _change(c.plan_time_s, estimate_s),
+                "moves": lambda c: units.format_bytes(c.moved_bytes),
+            },
+        )
+
+
+def costs_section(costs: Sequence[why.ConstraintCost]) -> Section:
+    """What dropping each constraint gains over a search that keeps them all, which comes first."""
+    kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
+    kept = "nothing fits" if kept_s is None else units.format_time(kept_s)
+    rows = [("with all constraints", kept, "", "")]
+    rows += [
+        (
+            f"with {c.constraint}"
+            if c.constraint == why.MORE_MEMORY
+            else f"without {c.constraint}",
+            "nothing fits" if c.time_s is None else units.format_time(c.time_s),
+            "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
+            "cut" if c.is_cut else "",
+        )
+        for c in costs
+    ]
+    columns = ("planned again", "iteration", "change", "search")
+    shown = by_place(*columns[: 4 if any(c.is_cut for c in costs) else 3])
+    return Section.of("What each constraint costs", rows, shown)

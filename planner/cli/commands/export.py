@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import click
 
+from costmodels import pipeline as pricing
+from costmodels import sharding
+from costmodels.shard_work import work
+from planner import models
 from planner.cli import flags as spec
+from planner.cli import inputs
 from planner.cli.console import settings, tell_written, write_data
-from planner.cli.types import FILE
+from planner.cli.output import files_of, refuse_own_input, write_folder
+from planner.io.importers import hugectr as hugectr_plans
+from planner.io.plan import plan_file
 from planner.support.files import write_text_atomic
-
-if TYPE_CHECKING:
-    from costmodels.pipeline import CostPipeline
-    from costmodels.sharding import Plan
+from planner.trace import kineto
 
 
 @click.group(short_help="Write a plan in other tools' formats.")
@@ -35,10 +40,10 @@ def trace(
     workload: Path,
     plan: Path,
     flags: spec.ProblemFlags,
-    output: Annotated[Path, FILE, "DIR", "-o --output"],
+    output: Annotated[Path, spec.FILE, "DIR", "-o --output"],
     iterations: Annotated[int, click.IntRange(1, 1000)] = 1,
     ranks: Annotated[tuple[int, ...], click.IntRange(0), "N", "--rank"] = (),
-) -> int:
+) -> None:
     """Write the predicted iteration as the PyTorch profiler would have recorded it.
 
     There is one gzipped JSON file per rank, for Perfetto and HolisticTraceAnalysis. A collective's
@@ -49,79 +54,64 @@ def trace(
         iterations: Number of iterations to write.
         ranks: Write only this rank; repeatable.  [default: all]
     """
-    from planner.cli.output import write_folder
-    from planner.trace.kineto import traces
-
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size
     for rank in ranks:
         spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
-    files = dict(traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
+    files = dict(kineto.traces(pipeline, loaded, iterations=iterations, ranks=ranks or None))
     write_folder(output, files)
     tell_written([output], {"written": [str(output / name) for name in files]})
-    return 0
 
 
-def nccl_matrix(pipeline: CostPipeline, plan: Plan) -> tuple[str, str]:
+def nccl_matrix(pipeline: pricing.CostPipeline, plan: sharding.Plan) -> tuple[str, str]:
     """Write the bytes that each rank sends to each other rank in the output exchange.
 
     nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
     cluster. The command is printed.
     """
-    from costmodels.shard_work.work import output_traffic_bytes
-    from planner.trace.kineto import matrix_text
-
-    traffic_bytes = output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology)
-    text, size = matrix_text(traffic_bytes)
+    traffic_bytes = work.output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology)
+    text, size = kineto.matrix_text(traffic_bytes)
     return text, f"alltoallv_perf -b {size} -e {size} -a 3"
 
 
-def torchrec(pipeline: CostPipeline, plan: Plan) -> str:
+def torchrec(pipeline: pricing.CostPipeline, plan: sharding.Plan) -> str:
     """Write the plan alone, in the shape of TorchRec's ShardingPlan serialization."""
-    import json
-
-    from planner.io.plan.plan_file import plan_to_json
-
-    values = plan_to_json(plan, pipeline.workload, pipeline.topology.local_world_size)
+    values = plan_file.plan_to_json(plan, pipeline.workload, pipeline.topology.local_world_size)
     return json.dumps(values, indent=1) + "\n"
 
 
-def hugectr(pipeline: CostPipeline, plan: Plan) -> str:
+def hugectr(pipeline: pricing.CostPipeline, plan: sharding.Plan) -> str:
     """Write HugeCTR's plan file: the tables on each GPU, numbered as in the workload.
 
     Such a file can hold whole tables, tables cut by rows, and copies on every GPU. A plan with
     column pieces, host memory or caches is refused.
     """
-    from planner.io.importers.hugectr import hugectr_plan_text
-
-    return hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
+    return hugectr_plans.hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
 
 
-def csv(_: CostPipeline, plan: Plan) -> str:
+def csv(_: pricing.CostPipeline, plan: sharding.Plan) -> str:
     """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes.
 
     Commands that take a plan read such a file back, if its name ends in .csv.
     """
-    from planner.io.plan.plan_file import shards_csv
-
-    return shards_csv(plan)
+    return plan_file.shards_csv(plan)
 
 
-def ranks(_: CostPipeline, plan: Plan) -> str:
+def ranks(_: pricing.CostPipeline, plan: sharding.Plan) -> str:
     """Write the columns table and rank, for plans of whole tables and equal column pieces.
 
     Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
     is whole, and a table on several ranks is cut into equal column pieces.
     """
-    from planner.io.plan.plan_file import ranks_csv
-
-    return ranks_csv(plan)
+    return plan_file.ranks_csv(plan)
 
 
 _OUTPUT: Final = "\n\n    Args:\n        output: File to write.\n"
 
 
-def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[str, str]]) -> None:
+def _add(
+    short_help: str, text_of: Callable[[pricing.CostPipeline, sharding.Plan], str | tuple[str, str]]
+) -> None:
     """Add a subcommand that writes a plan of a workload to one file, as the text of a function.
 
     A second text is the program of nccl-tests that replays the file.
@@ -131,8 +121,8 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
         workload: Path,
         plan: Path,
         flags: spec.ProblemFlags,
-        output: Annotated[Path, FILE, "FILE", "-o --output"],
-    ) -> int:
+        output: Annotated[Path, spec.FILE, "FILE", "-o --output"],
+    ) -> None:
         found = text_of(*_priced(workload, plan, flags, output))
         text, *programs = [found] if isinstance(found, str) else found
         write_text_atomic(output, text)
@@ -143,7 +133,6 @@ def _add(short_help: str, text_of: Callable[[CostPipeline, Plan], str | tuple[st
             if not settings().json:
                 write_data(f"{variable} \\\n  {program}\n")
         tell_written([output], more)
-        return 0
 
     written.__name__, written.__doc__ = text_of.__name__, f"{text_of.__doc__}{_OUTPUT}"
     spec.command(short_help, command)(written)
@@ -158,12 +147,7 @@ _add("The columns table and rank.", ranks)
 
 def _priced(
     workload: Path, plan: Path, flags: spec.ProblemFlags, output: Path
-) -> tuple[CostPipeline, Plan]:
-    from planner.cli.inputs import load_plans
-    from planner.cli.output import files_of, refuse_own_input
-
+) -> tuple[pricing.CostPipeline, sharding.Plan]:
     refuse_own_input([output], [workload, plan, *files_of(flags, workload)])
-    inputs = load_plans(workload, (plan,), flags)
-    from planner.models import pipeline_of
-
-    return pipeline_of(inputs.problem), inputs.plans[0]
+    read = inputs.load_plans(workload, (plan,), flags)
+    return models.pipeline_of(read.problem), read.plans[0]

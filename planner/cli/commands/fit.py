@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
-from costmodels import units
+import planner
+from costmodels import sharding, topology, units
 from costmodels.errors import UnitError, require
-from planner.cli import console
+from planner import models
+from planner.cli import console, inputs, printing
 from planner.cli import flags as spec
 from planner.cli.output import check_output, files_of
-from planner.cli.types import Output, Parsed
-from planner.report.base import Fact, Section, format_share
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from costmodels.sharding import Plan
-    from planner.cli.inputs import Inputs
-    from planner.fit.estimate import Fit, Run
-    from planner.problem import PlanningProblem
-    from planner.trace.kineto import TraceRow
+from planner.fit import estimate
+from planner.io.system import system_writer
+from planner.report.base import Fact, Section, by_field, format_share
+from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
 _LEAST_S, _MOST_S = 1e-9, 3.6e6
@@ -62,10 +59,10 @@ def command(
     workload: Path,
     flags: spec.ProblemFlags,
     runs: Annotated[
-        tuple[GivenRun, ...], Parsed("plan=trace|time", _given_run), "PLAN=TRACE|TIME", "--run"
+        tuple[GivenRun, ...], spec.Parsed("plan=trace|time", _given_run), "PLAN=TRACE|TIME", "--run"
     ],
-    output: Output = None,
-) -> int:
+    output: spec.Output = None,
+) -> None:
     """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 
     Each kind of time gets one factor. Where the runs do not determine a factor, it stays near 1, or
@@ -86,42 +83,35 @@ def command(
       shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o mine.yaml
       shardplan plan dlrm.yaml --system mine.yaml --gpus 16
     """
-    from planner.cli.inputs import load_plans
-
     traces = (path for run in runs for path in run.traces)
     check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
-    inputs = load_plans(workload, plans_of(runs), flags)
-    measured, notes = measured_runs(runs, inputs.plans)
-    from planner.cli.printing.validate_show import trace_sections
-    from planner.fit.estimate import fit
-    from planner.models import pipeline_of
-    from planner.trace.kineto import compare_traces
+    read = inputs.load_plans(workload, plans_of(runs), flags)
+    measured, notes = measured_runs(runs, read.plans)
 
-    problem = inputs.problem
-    found, pipeline = fit(problem, measured), pipeline_of(problem)
-    warnings = [*inputs.warnings, *notes, *_doubts(found, problem, runs)]
+    problem = read.problem
+    found, pipeline = estimate.fit(problem, measured), models.pipeline_of(problem)
+    warnings = [*read.warnings, *notes, *_doubts(found, problem, runs)]
     traced = [run for run in measured if run.traces]
-    compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
+    compared = {run.name: kineto.compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
-        warnings += _write(output, inputs, found, flags)
+        warnings += _write(output, read, found, flags)
     sections: list[Section] = []
     for run in traced:
         busiest = max(run.traces, key=lambda t: t.busy_s)
         shown = run.traces if console.settings().verbose else (busiest,)
-        sections += trace_sections(shown, compared[run.name], name=run.name)
+        sections += printing.trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
     console.tell(_as_json(found, traced, compared), sections, warnings)
-    return 0
 
 
-def _write(output: Path, inputs: Inputs, found: Fit, flags: spec.ProblemFlags) -> list[str]:
+def _write(
+    output: Path, read: inputs.Inputs, found: estimate.Fit, flags: spec.ProblemFlags
+) -> list[str]:
     """Write the system file; returns what it cannot hold."""
-    from planner.io.system.system_writer import write_fitted_system
-
-    system = flags.system or (inputs.made_for.system if inputs.made_for else None)
-    files = write_fitted_system(
+    system = flags.system or (read.made_for.system if read.made_for else None)
+    files = system_writer.write_fitted_system(
         output,
-        system or inputs.problem.topology.name,
+        system or read.problem.topology.name,
         found.topology,
         found.factors,
         settled_ratio=found.settled_ratio,
@@ -144,8 +134,8 @@ def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
 
 
 def measured_runs(
-    given: tuple[GivenRun, ...], plans: tuple[Plan, ...]
-) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    given: tuple[GivenRun, ...], plans: tuple[sharding.Plan, ...]
+) -> tuple[tuple[estimate.Run, ...], tuple[str, ...]]:
     """One run for each plan: times of the same plan are averaged, and its traces are joined.
 
     Files with the same plan are one run, because a second run of a plan does not tell how well
@@ -162,34 +152,33 @@ def measured_runs(
     Raises:
         InvalidInputError: a trace cannot be read.
     """
-    from planner.fit.estimate import Run, mean_iteration_s
-    from planner.trace.reading import read_trace
-
     runs, notes = [], []
     of_path = dict(zip(plans_of(given), plans, strict=True))
-    by_plan: dict[Plan, list[GivenRun]] = {}
+    by_plan: dict[sharding.Plan, list[GivenRun]] = {}
     for run in given:
         by_plan.setdefault(of_path[run.plan], []).append(run)
     for plan, mine in by_plan.items():
         path, names = mine[0].plan, dict.fromkeys(str(run.plan) for run in mine)
-        traces = tuple(read_trace(p) for run in mine for p in run.traces)
+        traces = tuple(reading.read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
         spec.refuse(
             not all(_LEAST_S <= t <= _MOST_S for t in times),
             f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours",
         )
-        time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
+        time_s = sum(times) / len(times) if times else estimate.mean_iteration_s(traces)
         if len(times) > 1:
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
             notes.append(
                 f"{', '.join(names)}: one plan, whose {len(times)} times, {low} to {high}, count "
                 f"as one run of {mean}, their mean; intervals do not know how far they lie apart"
             )
-        runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
+        runs.append(estimate.Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
     return tuple(runs), tuple(notes)
 
 
-def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) -> list[str]:
+def _doubts(
+    found: estimate.Fit, problem: planner.PlanningProblem, runs: tuple[GivenRun, ...]
+) -> list[str]:
     """Why the factors may be wrong, or say less than they seem to."""
     doubts = []
     for error in found.errors:
@@ -221,39 +210,38 @@ def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) ->
 
 
 def _as_json(
-    found: Fit, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
+    found: estimate.Fit,
+    runs: Sequence[estimate.Run],
+    compared: Mapping[str, tuple[kineto.TraceRow, ...]],
 ) -> dict[str, Any]:
-    from costmodels.topology import FITTED_KINDS
-    from planner.cli.printing.validate_show import traces_json
 
     return {
-        "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
-        "settled_ratio": dict(zip(FITTED_KINDS, found.settled_ratio, strict=True)),
+        "factors": dict(zip(topology.FITTED_KINDS, found.factors.ratios, strict=True)),
+        "settled_ratio": dict(zip(topology.FITTED_KINDS, found.settled_ratio, strict=True)),
         "absent": found.absent,
         "num_settled": found.num_settled,
         "noise_ratio": found.noise_ratio,
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": found.errors,
-        "traces": {run.name: traces_json(run.traces, compared[run.name]) for run in runs},
+        "traces": {run.name: printing.traces_json(run.traces, compared[run.name]) for run in runs},
     }
 
 
-def _sections(found: Fit) -> tuple[Section, ...]:
-    from costmodels.topology import FITTED_KINDS
+def _sections(found: estimate.Fit) -> tuple[Section, ...]:
 
-    mean = "geometric mean error {:.1f} %"
+    mean, kinds = "geometric mean error {:.1f} %", topology.FITTED_KINDS
     left = found.left_out_ratio
     others = "" if left is None else f"{mean}, each run predicted from the others"
     lines = {
-        "Determined": f"{found.num_settled:.1f} of {len(FITTED_KINDS)} factors by these runs",
+        "Determined": f"{found.num_settled:.1f} of {len(kinds)} factors by these runs",
         "Before": mean.format(100 * found.before_ratio),
         "Left out": others.format(100 * (left or 0.0)),
     }
     return (
         Section.of(
             "Factors on the system's times",
-            zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True),
+            zip(kinds, found.factors.ratios, found.settled_ratio, strict=True),
             {
                 "kind": lambda row: row[0],
                 "factor": lambda row: f"{row[1]:.3f}",
@@ -266,19 +254,15 @@ def _sections(found: Fit) -> tuple[Section, ...]:
             "Errors of the predicted iteration",
             found.errors,
             {
-                "run": lambda e: e.name,
-                "measured": lambda e: units.format_time(e.measured_s),
-                "before": lambda e: _error(e.before_s, e.measured_s),
-                "fitted": lambda e: _error(e.fitted_s, e.measured_s),
-                "left out": lambda e: _error(e.left_out_s, e.measured_s),
-                "90 % interval?": lambda e: " .. ".join(
-                    map(units.format_time, (e.low_s, e.high_s))
-                ),
+                **by_field("run=name", "measured_s"),
+                **{column: partial(_error, column) for column in ("before", "fitted", "left out")},
+                **by_field("from=low_s?", "to=high_s?"),
             },
         ),
         Section("", tuple(Fact(label, (words,)) for label, words in lines.items() if words)),
     )
 
 
-def _error(predicted_s: float | None, measured_s: float) -> str:
-    return "" if predicted_s is None else f"{100 * (predicted_s / measured_s - 1):+.1f} %"
+def _error(column: str, run: estimate.RunError) -> str:
+    predicted_s = getattr(run, f"{column.replace(' ', '_')}_s")
+    return "" if predicted_s is None else f"{100 * (predicted_s / run.measured_s - 1):+.1f} %"

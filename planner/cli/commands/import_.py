@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
+from costmodels.measured import curves
+from costmodels.units import format_bytes
 from planner import io
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import Batch, File, Number, Output, Parsed, Tables, Text, count, quantity
+from planner.cli.output import refuse_own_input
 from planner.errors import refuse
+from planner.io import documents
+from planner.io.importers import base
+from planner.io.importers import dlrm as dlrm_words
+from planner.io.importers import fbgemm as tbe
+from planner.io.importers import hugectr as merlin
+from planner.io.system import collective_curves
+from planner.io.workload import starter, table_list
+from planner.options import torchrec_rules
+from planner.support.files import write_text_atomic, write_texts_atomic
 from planner.support.text import counted
-
-if TYPE_CHECKING:
-    from planner.io.importers.base import Imported
-
 
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags(spec.Flags):
     """The flags of every import of a workload; None for flags that were not given.
 
@@ -33,12 +39,11 @@ class ImportFlags(spec.Flags):
         batch_size: Samples per rank.
     """
 
-    output: Output = None
-    name: Annotated[Text, "NAME"] = None
-    batch_size: Annotated[Batch, "--batch-size --batch"] = None
+    output: spec.Output = None
+    name: Annotated[spec.Text, "NAME"] = None
+    batch_size: Annotated[spec.Batch, "--batch-size --batch"] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags(spec.Flags):
     """What the flags say about the ranks that a log of collectives comes from.
 
@@ -51,11 +56,11 @@ class LogFlags(spec.Flags):
     """
 
     collective: Annotated[str | None, click.Choice(COLLECTIVES)] = None
-    nodes: Number = None
-    gpus_per_node: Number = None
-    domain_gpus: Number = None
+    nodes: spec.Number = None
+    gpus_per_node: spec.Number = None
+    domain_gpus: spec.Number = None
     network_bytes_per_s: Annotated[
-        float | None, quantity("bytes_per_s", positive=True), "RATE", "--nic"
+        float | None, spec.quantity("bytes_per_s", positive=True), "RATE", "--nic"
     ] = None
 
 
@@ -88,10 +93,10 @@ def command() -> None:
 @spec.command("A list of tables; or an example to edit.", command)
 def tables(
     path: Path = spec.argument(default="workload.yaml"),
-    listed: Annotated[File, "--list"] = None,
-    dim: Annotated[int | None, count(16_384)] = None,
-    num_tables: Annotated[Tables, "--tables"] = None,
-) -> int:
+    listed: Annotated[spec.File, "--list"] = None,
+    dim: Annotated[int | None, spec.count(16_384)] = None,
+    num_tables: Annotated[spec.Tables, "--tables"] = None,
+) -> None:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
     Without --list and --tables, the file is an example that explains every key of training and
@@ -111,41 +116,36 @@ def tables(
     """
     spec.refuse(listed and num_tables, "--list and --tables exclude each other; give one")
     spec.refuse(dim and not listed, "--dim is for the tables of --list; give both")
-    from planner.io.workload.starter import listed_text, placeholder_text
-    from planner.io.workload.table_list import LIST_ENDINGS
-    from planner.options.torchrec_rules import width_remarks
-    from planner.support.files import write_text_atomic
 
     spec.refuse(path.exists(), f"{path} exists; choose another name, it is not overwritten")
     spec.refuse(
-        path.suffix.lower() in LIST_ENDINGS,
+        path.suffix.lower() in table_list.LIST_ENDINGS,
         f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; name a "
         ".yaml file, and give a list with --list",
     )
     if listed is not None:
-        text = listed_text(listed, path.stem, dim=dim)
+        text = starter.listed_text(listed, path.stem, dim=dim)
     elif num_tables is not None:
-        text = placeholder_text(num_tables, path.stem)
+        text = starter.placeholder_text(num_tables, path.stem)
     else:
         text = io.read_template()
     write_text_atomic(path, text)
-    warnings = width_remarks(io.load_workload_file(path).workload)
+    warnings = torchrec_rules.width_remarks(io.load_workload_file(path).workload)
     if not console.settings().json:
         console.say(f"Wrote {path}")
     console.tell({"written": str(path)}, (), warnings or None)
     if not console.settings().json:
         then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
         console.remark(f"next: shardplan plan {then}")
-    return 0
 
 
 @spec.command("Logs of nccl-tests, rccl-tests and PARAM.", command)
 def collectives(
     ranks: LogFlags,
     logs: tuple[Path, ...],
-    output: Output = None,
+    output: spec.Output = None,
     name: Annotated[str, click.STRING] = "imported",
-) -> int:
+) -> None:
     """Write measured curves of collectives from benchmark logs as CSV.
 
     To predict with the curves, name the file under collective_curves in a system file. Host names
@@ -155,20 +155,15 @@ def collectives(
         output: File to write.  [default: stdout]
         name: Name of the set of curves.
     """
-    from costmodels.measured.curves import Collective
-    from planner.cli.output import refuse_own_input
-    from planner.io.system.collective_curves import LogShape, curves_text, read_logs
-
     if output is not None:
         refuse_own_input([output], logs)
     said = {key: value for key, value in asdict(ranks).items() if value is not None}
     if ranks.collective is not None:
-        said["collective"] = Collective(ranks.collective)
-    records = read_logs(logs, LogShape(**said, set_name=name))
+        said["collective"] = curves.Collective(ranks.collective)
+    records = collective_curves.read_logs(logs, collective_curves.LogShape(**said, set_name=name))
     data = [{"nodes": r.nodes, **asdict(r.curve)} for r in records]
     what = f"{len(records)} curves"
-    console.write_or_print(curves_text(records), data, output, what)
-    return 0
+    console.write_or_print(collective_curves.curves_text(records), data, output, what)
 
 
 @spec.command("A TorchRec plan.", command)
@@ -177,11 +172,11 @@ def torchrec(
     flags: ImportFlags,
     shapes: Annotated[
         tuple[tuple[str, tuple[int, int]], ...],
-        Parsed("shape", _shape),
+        spec.Parsed("shape", _shape),
         "NAME=ROWSxCOLS",
         "--shape",
     ] = (),
-) -> int:
+) -> None:
     """Write a workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
     Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
@@ -191,11 +186,9 @@ def torchrec(
     Args:
         shapes: Shape of a table for which the plan lists no shards; repeatable.
     """
-    from planner.io.importers.base import import_torchrec_plan
-
     if ":" in str(plan) and not plan.exists():
         refuse(f"{plan} is no file; 'shardplan import module' reads the model of a PKG:FUNC")
-    return finish(import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
+    finish(base.import_torchrec_plan(plan, dict(shapes)), flags, read=(plan,))
 
 
 @spec.command("Tables of a TorchRec model, from its Python code.", command)
@@ -203,9 +196,9 @@ def module(
     flags: ImportFlags,
     factory: str = spec.argument(type=click.STRING, metavar="PKG:FUNC"),
     device: Annotated[str, click.Choice(("cuda", "cpu"))] = "cuda",
-    inputs: Annotated[Text, "PKG:FUNC"] = None,
+    inputs: Annotated[spec.Text, "PKG:FUNC"] = None,
     autocast: Annotated[str | None, click.Choice(("bf16", "fp16"))] = None,
-) -> int:
+) -> None:
     """Write a workload with the tables of a model that a Python function builds.
 
     PKG:FUNC is called without arguments, with the meta device as torch's default, so that it
@@ -221,20 +214,18 @@ def module(
             trace the dense part.
         autocast: Type of torch.autocast while the dense part is traced.  [default: none]
     """
-    from planner.io.importers.base import DEFAULT_BATCH
-
     try:
         from planner.integrations.torchrec_workload import import_module
     except ImportError as error:
         refuse(f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more")
     imported = import_module(
         factory,
-        batch_size=flags.batch_size or DEFAULT_BATCH,
+        batch_size=flags.batch_size or base.DEFAULT_BATCH,
         device=device,
         inputs=inputs,
         autocast=autocast,
     )
-    return finish(imported, flags)
+    finish(imported, flags)
 
 
 @spec.command("A command line of DLRM.", command)
@@ -243,8 +234,8 @@ def dlrm(
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
     ),
-    gpus: Number = None,
-) -> int:
+    gpus: spec.Number = None,
+) -> None:
     """Write the workload that a command line of DLRM trains.
 
     The command is dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py. Paste it after '--', whole or
@@ -254,19 +245,17 @@ def dlrm(
     Args:
         gpus: Number of ranks that share a global batch.
     """
-    from planner.io.importers.dlrm import import_dlrm
-
-    return finish(import_dlrm(words, world_size=gpus), flags)
+    finish(dlrm_words.import_dlrm(words, world_size=gpus), flags)
 
 
 @spec.command("A HugeCTR configuration or plan file.", command)
 def hugectr(
     file: Path,
     flags: ImportFlags,
-    plan: File = None,
-    workload: File = None,
-    gpus_per_host: Number = None,
-) -> int:
+    plan: spec.File = None,
+    workload: spec.File = None,
+    gpus_per_host: spec.Number = None,
+) -> None:
     """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 
     --plan writes a plan.json that 'shardplan estimate' can price: localized slots are placed whole
@@ -279,76 +268,65 @@ def hugectr(
         workload: The tables of a plan file, in the order of its numbers.
         gpus_per_host: GPUs per host, for a plan file.  [default: 8, or all]
     """
-    from planner.io.documents import read_json
-    from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
-
     if file.suffix.lower() == ".py":
         refuse(
             f"{file}: is a Python script, which is not run; HugeCTR writes its JSON configuration "
             "with model.graph_to_json(graph_config_file='model.json'): import that file"
         )
-    value = read_json(file)
-    if not is_plan(value):
+    value = documents.read_json(file)
+    if not merlin.is_plan(value):
         for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
             own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
             spec.refuse(given is not None, own)
-        return finish(import_hugectr(file, value), flags, read=(file,), plan=plan)
+        finish(merlin.import_hugectr(file, value), flags, read=(file,), plan=plan)
+        return
     if workload is None or plan is None:
         refuse(f"{file} is a plan: add --workload with its tables, and --plan for the result")
     tables = io.load_workload_file(workload).workload
-    imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
-    return finish(imported, flags, read=(file, workload), plan=plan, only_plan=True)
+    imported = merlin.import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
+    finish(imported, flags, read=(file, workload), plan=plan, only_plan=True)
 
 
 @spec.command("A TBE configuration of FBGEMM.", command)
-def fbgemm(file: Path, flags: ImportFlags) -> int:
+def fbgemm(file: Path, flags: ImportFlags) -> None:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
 
     The file has one configuration, a list of them, or an object of named ones. It gives tables,
     pooling factors and index laws; heavy hitters and the power law of the rest become one law.
     """
-    from planner.io.importers.fbgemm import import_fbgemm
-
-    return finish(import_fbgemm(file), flags, read=(file,))
+    finish(tbe.import_fbgemm(file), flags, read=(file,))
 
 
 @spec.command("A lookup benchmark of PARAM.", command)
-def param(file: Path, flags: ImportFlags) -> int:
+def param(file: Path, flags: ImportFlags) -> None:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
-    from planner.io.importers.fbgemm import import_param
-
-    return finish(import_param(file), flags, read=(file,))
+    finish(tbe.import_param(file), flags, read=(file,))
 
 
 def finish(
-    imported: Imported,
+    imported: base.Imported,
     flags: ImportFlags,
     *,
     read: tuple[Path, ...] = (),
     plan: Path | None = None,
     only_plan: bool = False,
-) -> int:
+) -> None:
     """Write or print what was read, and say what had to be assumed.
 
     Raises:
         InvalidInputError: a file cannot hold some name, a folder cannot be written, or an output is
             one of the files in ``read`` or is named twice; nothing is written then.
     """
-    from costmodels.units import format_bytes
-    from planner.cli.output import refuse_own_input
-    from planner.io.importers.base import imported_plan_text, imported_text
-    from planner.support.files import write_texts_atomic
-
     both: dict[str, Any] = {"name": flags.name, "batch_size_per_rank": flags.batch_size}
     given = {key: value for key, value in both.items() if value is not None}
     assumed = {k: v for k, v in imported.assumed.items() if k.rpartition(".")[2] not in given}
     workload, output = replace(imported.workload, **given), flags.output
     imported = replace(imported, workload=workload, assumed=assumed)
-    texts = {} if plan is None else {plan: imported_plan_text(imported)}
-    text = imported_text(imported)
+    texts = {} if plan is None else {plan: base.imported_plan_text(imported)}
+    text = base.imported_text(imported)
     refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
         refuse(f"{plan}: is named for both the workload and the plan; name two files")
@@ -378,4 +356,3 @@ def finish(
         *(f"  left out: {what}" for what in imported.unsaid),
     )
     console.remark("\n".join(lines))
-    return 0

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import planner
 from costmodels import units
-from planner import io
-from planner.cli import console
+from costmodels.errors import CostModelError
+from planner import api, io, objectives, scenarios
+from planner import result as results
+from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
-from planner.errors import InvalidInputError
+from planner.cli.output import check_folder, files_of, refuse_other_run
+from planner.drift import changes
+from planner.errors import InvalidInputError, PlannerError
+from planner.io.plan import result_json
+from planner.options import torchrec_rules
+from planner.profiling import stats
+from planner.report import run_files
+from planner.solving import assumed as assuming
+from planner.solving import prepare
+from planner.study import figures
 from planner.support.status import STATUS_WORDS, Status
 from planner.support.text import format_gap
-
-if TYPE_CHECKING:
-    from planner.cli.inputs import Inputs
-    from planner.result import PlanningResult, SolverReport
-    from planner.settings import SearchSettings
 
 EXIT_GAP = 1
 _LOST = "no plan was found before that, so nothing is written"
@@ -40,7 +46,6 @@ HEADINGS: Final = {
 """The flags of the help that people need less often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags(spec.ScenarioFlags):
     """Further flags: data, constraints, a plan in use, failures, output.
 
@@ -57,15 +62,15 @@ class PlanFlags(spec.ScenarioFlags):
         force: Write into a folder even if it holds other files, or a plan of another model.
     """
 
-    stats: File = None
-    constraints: File = None
-    plan_in_use: Annotated[File, "PLAN", "--from"] = None
-    max_moved_bytes: Bytes = None
-    max_moved_tables: Tables = None
+    stats: spec.File = None
+    constraints: spec.File = None
+    plan_in_use: Annotated[spec.File, "PLAN", "--from"] = None
+    max_moved_bytes: spec.Bytes = None
+    max_moved_tables: spec.Tables = None
     curve: bool = False
-    mtbf_s: Annotated[Duration, "--mtbf"] = None
-    require_gap: MaybePercent = None
-    output: Folder = None
+    mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
+    require_gap: spec.MaybePercent = None
+    output: spec.Folder = None
     force: bool = False
 
     def check(self) -> None:
@@ -116,70 +121,65 @@ def command(
         return 0 if missed is None else EXIT_GAP
 
 
-def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
+def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> inputs.Inputs:
     """The workload, the system, and everything that further flags add.
 
     Raises:
         InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
-    from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_notes
-    from planner.cli.output import check_folder, files_of, refuse_other_run
-    from planner.problem import MoveLimit
-    from planner.profiling.stats import load_stats, with_stats
-
     if more.output is not None:
         named = filter(None, (more.stats, more.constraints, more.plan_in_use, *more.scenarios))
         check_folder(more.output, (source, *named, *files_of(flags, source)), force=more.force)
-    loaded = load_problem(source, flags)
-    inputs = with_constraints(loaded, more.constraints)
-    problem, warnings = inputs.problem, inputs.warnings
+    loaded = inputs.load_problem(source, flags)
+    read = inputs.with_constraints(loaded, more.constraints)
+    problem, warnings = read.problem, read.warnings
     if more.stats is not None:
-        measured, notes = with_stats(problem.workload, load_stats(more.stats), str(more.stats))
-        problem, warnings = replace(problem, workload=measured), with_notes(warnings, notes)
+        measured, notes = stats.with_stats(
+            problem.workload, stats.load_stats(more.stats), str(more.stats)
+        )
+        problem, warnings = replace(problem, workload=measured), inputs.with_notes(warnings, notes)
     if more.plan_in_use is not None:
         saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
-        limit = MoveLimit(
+        limit = planner.MoveLimit(
             start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
         )
         problem, warnings = replace(problem, move_limit=limit), warnings + saved.warnings
     if more.output is not None and not more.force:
         refuse_other_run(more.output, problem.workload)
     main = replace(loaded.problem, workload=problem.workload)
-    scenarios, found = load_scenarios(more.scenarios, main, flags)
+    others, found = inputs.load_scenarios(more.scenarios, main, flags)
     warnings = tuple(dict.fromkeys((*warnings, *found)))
-    return replace(inputs, problem=replace(problem, scenarios=scenarios), warnings=warnings)
+    return replace(read, problem=replace(problem, scenarios=others), warnings=warnings)
 
 
 def _searched(
-    asked: Inputs, search: spec.SearchFlags, more: PlanFlags, stop: StopOnInterrupt, start_s: float
-) -> PlanningResult:
+    asked: inputs.Inputs,
+    search: spec.SearchFlags,
+    more: PlanFlags,
+    stop: StopOnInterrupt,
+    start_s: float,
+) -> planner.PlanningResult:
     """The plan, with what the inputs leave open and everything that further flags ask for.
 
     ``start_s`` is when the command began, by ``time.perf_counter``: a time limit counts from there.
     """
-    from planner import api  # after the cheap checks: this import is the slow one
-    from planner.drift.changes import with_curve
-    from planner.scenarios import ScenarioRule
-    from planner.solving.assumed import priced_assumptions
-    from planner.solving.prepare import pricing_of
-    from planner.study.figures import with_checkpoints
-
     more.check_figures(search.objective)
     now_s = time.perf_counter()
-    robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+    robust = scenarios.ScenarioRule(more.robust or scenarios.ScenarioRule.WORST)
     steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s)
     until_s = start_s + (search.time_limit_s or math.inf)
-    pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    with console.live_progress(search.objective) as progress:
+    pricing = prepare.pricing_of(torchrec_figures=more.torchrec_defaults)
+    in_seconds = objectives.objective_class(search.objective).unit == "s"
+    with console.status_line("search") as show:
         result = api.solve(
             asked.problem,
             search=steered,
             make_pipeline=pricing,
-            progress=stop.watching(progress),
+            progress=stop.watching(lambda found: show(found.line(in_seconds=in_seconds))),
             should_stop=stop,
         )
     stop.keeps = True
-    assumed = priced_assumptions(
+    assumed = assuming.priced_assumptions(
         result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
     )
     warnings = (*asked.warnings, *result.warnings)
@@ -187,51 +187,49 @@ def _searched(
     if not stop() and search.objective == "iteration":
         result = _with_wider_price(result, steered, stop, start_s)
     if more.curve and not stop():
-        result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
+        result = changes.with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
     if more.mtbf_s is not None:
-        result = with_checkpoints(result, more.mtbf_s)
+        result = figures.with_checkpoints(result, more.mtbf_s)
     return result
 
 
 def _with_wider_price(
-    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, start_s: float
-) -> PlanningResult:
+    result: planner.PlanningResult,
+    search: planner.SearchSettings,
+    stop: StopOnInterrupt,
+    start_s: float,
+) -> planner.PlanningResult:
     """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
 
     The short search takes what is left of a time limit; where nothing is left, there is no price.
     """
-    from costmodels.errors import CostModelError
-    from planner import api
-    from planner.errors import PlannerError
-    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
-
     problem, kept_s = result.problem, time.perf_counter() - start_s
     is_late = kept_s > (search.time_limit_s or math.inf) - 1.0
-    if not odd_tables(problem.workload) or problem.scenarios or is_late:
+    if not torchrec_rules.odd_tables(problem.workload) or problem.scenarios or is_late:
         return result
     short = replace(search, kept_s=kept_s, max_evaluations=_SHORT, with_baselines=False)
-    wide = replace(problem, workload=widened(problem.workload), move_limit=None)
+    wide = replace(problem, workload=torchrec_rules.widened(problem.workload), move_limit=None)
     try:
         found = api.solve(wide, search=short, should_stop=stop)
     except (CostModelError, PlannerError):
         return result
     times_s = (one.estimate.time.time_s for one in (result, found))
-    return replace(result, warnings=(*result.warnings, priced_remark(problem.workload, *times_s)))
+    return replace(
+        result,
+        warnings=(*result.warnings, torchrec_rules.priced_remark(problem.workload, *times_s)),
+    )
 
 
-def _deliver(result: PlanningResult, output: Path | None, limit_s: float | None) -> None:
+def _deliver(result: planner.PlanningResult, output: Path | None, limit_s: float | None) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
-    from planner.io.plan.result_json import result_to_json
-    from planner.report.run_files import write_run
-
     written: tuple[Path, ...] = ()
     problem: Exception | None = None
     try:
         if output is not None:
-            written = write_run(output, result)
+            written = run_files.write_run(output, result)
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
-    data = result_to_json(result) if console.settings().json else {}
+    data = result_json.result_to_json(result) if console.settings().json else {}
     console.tell(data, console.result_sections(result, written=written))
     if console.settings().json and written:
         console.remark(f"wrote {console.shown_paths(written)}")
@@ -246,7 +244,7 @@ _WORTH_TELLING: Final = 0.1
 """Share of the gap from which on its part that no search can close is worth a word."""
 
 
-def unmet(solver: SolverReport, most_ratio: float) -> str | None:
+def unmet(solver: results.SolverReport, most_ratio: float) -> str | None:
     """Why the gap is not within ``most_ratio`` (0..1), in one line; None if it is.
 
     Args:

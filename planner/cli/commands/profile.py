@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 
-from planner.cli import console
+from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import FILE, Batches, Texts, count, quantity
+from planner.cli.output import check_file
+from planner.io.workload import table_list
+from planner.profiling import profiler
+from planner.profiling import readers as formats
+from planner.profiling import statistics as counting
+from planner.profiling import stats as statistics
 from planner.report.base import Fact, Kind, Section, format_cell
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from planner.profiling.statistics import ProfileOptions
-    from planner.profiling.stats import Stats, TableStats
-
-Count = Annotated[int | None, count(2**48), "N"]
+Count = Annotated[int | None, spec.count(2**48), "N"]
 _NOT_COUNTED = ("output", "table_map", "empty")
 """The flags that are no options of counting."""
 _HASHED = (
@@ -34,7 +34,6 @@ _HASHED = (
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted.
 
@@ -55,35 +54,36 @@ class ProfileFlags(spec.Flags):
         jobs: Threads to use.  [default: usable cores]
     """
 
-    output: Annotated[Path, FILE, "FILE", "-o --output"] = Path("stats.json")
+    output: Annotated[Path, spec.FILE, "FILE", "-o --output"] = Path("stats.json")
     format_name: Annotated[str, click.Choice(FORMATS), "--format"] = "auto"
-    table_map: Annotated[Texts, "FILE|FEATURE=TABLE"] = ()
-    features: Annotated[Texts, "NAME"] = ()
+    table_map: Annotated[spec.Texts, "FILE|FEATURE=TABLE"] = ()
+    features: Annotated[spec.Texts, "NAME"] = ()
     first_samples: Annotated[Count, "--rows"] = None
     sample_rows: Count = None
     max_ind_range: Count = None
-    batch_sizes: Batches = (2048, 16384)
+    batch_sizes: spec.Batches = (2048, 16384)
     empty: Annotated[str, click.Choice(("zero", "skip"))] = "zero"
-    memory_bytes: Annotated[float, quantity("bytes", positive=True), "SIZE", "--memory"] = 2.0**31
-    jobs: Annotated[int | None, count(1024), "N"] = None
+    memory_bytes: Annotated[float, spec.quantity("bytes", positive=True), "SIZE", "--memory"] = (
+        2.0**31
+    )
+    jobs: Annotated[int | None, spec.count(1024), "N"] = None
 
     def check(self) -> None:
         """Refuse two ways of choosing samples."""
         both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
         spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
 
-    def options(self) -> ProfileOptions:
+    def options(self) -> counting.ProfileOptions:
         """How the data are counted."""
-        from planner.io.workload.table_list import parse_table_map
-        from planner.profiling.statistics import ProfileOptions
-
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()
-        return ProfileOptions(**said, by_feature=parse_table_map(self.table_map))
+        return counting.ProfileOptions(
+            **said, by_feature=table_list.parse_table_map(self.table_map)
+        )
 
 
 @spec.command("Measure index statistics per table from raw indices.")
-def command(flags: ProfileFlags, data: tuple[Path, ...]) -> int:
+def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -98,18 +98,15 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> int:
       shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
-    from planner.cli.inputs import all_readers
-    from planner.cli.output import check_file
-    from planner.profiling import profiler
-    from planner.profiling import stats as statistics
-    from planner.profiling.readers import CriteoTsvReader
-    from planner.profiling.statistics import LEAST_MEMORY_BYTES
-
     options, output = flags.options(), flags.output
     check_file(output)
-    readers = all_readers(empty_is_zero=flags.empty != "skip")
+    readers = inputs.all_readers(empty_is_zero=flags.empty != "skip")
     stop = StopOnInterrupt(keeps=False, lost="nothing was written")
-    with stop, console.bars() as progress:
+    with stop, console.status_line("working") as show:
+
+        def progress(what: str, done: float, total: float) -> None:
+            show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
+
         stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
     lost = statistics.left_out_remark(stats.source)
     remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
@@ -117,18 +114,17 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> int:
         sources = profiler.find_sources(data, readers, options.format_name)
         remarks.append(profiler.unspread_remark(sources, sampled))
     told = [text for text in remarks if text is not None]
-    if options.memory_bytes < LEAST_MEMORY_BYTES:
+    if options.memory_bytes < counting.LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
+    if spec.is_given("empty") and formats.CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(tuple(told))
     console.tell(json.loads(statistics.stats_text(stats)), _sections(stats, output))
     if console.settings().json:
         console.remark(f"wrote {console.shown_paths((output,))}")
-    return 0
 
 
-def _sections(stats: Stats, output: Path) -> Iterator[Section]:
+def _sections(stats: statistics.Stats, output: Path) -> Iterator[Section]:
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
     source = stats.source
     parts = (
@@ -174,7 +170,7 @@ def _sections(stats: Stats, output: Path) -> Iterator[Section]:
     yield Section("", (Fact("Wrote", (str(output),)),))
 
 
-def _law(table: TableStats, field: str, form: str) -> str:
+def _law(table: statistics.TableStats, field: str, form: str) -> str:
     """A number of the fitted law; ``-`` without one."""
     if table.zipf is None:
         return "-"

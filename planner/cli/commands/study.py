@@ -7,29 +7,30 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 
+from costmodels import topology as clusters
+from costmodels.dense import base
 from planner import io
-from planner.cli import console
+from planner import result as results
+from planner import study as studies
+from planner.cli import console, inputs
 from planner.cli import flags as spec
-from planner.cli import types as kinds
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
-from planner.report.base import Fact, Section, by_place
+from planner.report.base import Fact, Section, by_field, by_place
+from planner.solving import assumed as assuming
+from planner.study import compare
+from planner.study import space as design
+from planner.support import processes
 from planner.support.cores import usable_cores
-from planner.support.files import PLAN_FILE, behind_links, writing
+from planner.support.files import PLAN_FILE, behind_links, csv_text, write_texts_atomic, writing
 from planner.support.text import significant
-
-if TYPE_CHECKING:
-    from costmodels.topology import Topology
-    from planner.result import PlanningResult
-    from planner.study import Effort, SetupResult, Study
-    from planner.study.files import Files
 
 JOURNAL_FILE, TABLE_FILE, PAGE_FILE = "study.journal", "setups.csv", "study.html"
 _SHOWN = 12
@@ -40,7 +41,6 @@ GOALS = ("iteration", "throughput", "cost", "headroom")
 SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort.
 
@@ -81,40 +81,39 @@ class StudyFlags(spec.Flags):
             command goes on.
     """
 
-    systems: Annotated[tuple[str, ...], kinds.Several(kinds.SYSTEM), "A,B", "--system"]
-    gpus: kinds.Numbers = ()
-    hosts: kinds.Numbers = ()
-    gpus_per_host: kinds.Number = None
-    batch_sizes: Annotated[kinds.Batches, "--batch-size"] = ()
-    global_batch_sizes: Annotated[kinds.Batches, "--global-batch-size"] = ()
-    vary: Annotated[kinds.Texts, "KEY=V,V"] = ()
-    overrides: kinds.Overrides = ()
-    models: kinds.Models = ()
-    budget_usd_per_hour: Annotated[kinds.Price, "--budget"] = None
-    prices: kinds.Prices = ()
-    mtbf_s: Annotated[kinds.Duration, "--mtbf"] = None
-    restart_s: Annotated[kinds.Seconds, "--restart"] = 300.0
+    systems: Annotated[tuple[str, ...], spec.Several(spec.SYSTEM), "A,B", "--system"]
+    gpus: spec.Numbers = ()
+    hosts: spec.Numbers = ()
+    gpus_per_host: spec.Number = None
+    batch_sizes: Annotated[spec.Batches, "--batch-size"] = ()
+    global_batch_sizes: Annotated[spec.Batches, "--global-batch-size"] = ()
+    vary: Annotated[spec.Texts, "KEY=V,V"] = ()
+    overrides: spec.Overrides = ()
+    models: spec.Models = ()
+    budget_usd_per_hour: Annotated[spec.Price, "--budget"] = None
+    prices: spec.Prices = ()
+    mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
+    restart_s: Annotated[spec.Seconds, "--restart"] = 300.0
     goals: Annotated[
-        tuple[str, ...], kinds.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
+        tuple[str, ...], spec.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
     ] = ()
     is_grid: Annotated[bool, None, "--grid"] = False
-    smallest_for: kinds.Rate = None
-    max_gpus: Annotated[int, kinds.RANKS, "N"] = 512
+    smallest_for: spec.Rate = None
+    max_gpus: Annotated[int, spec.RANKS, "N"] = 512
     trials: Annotated[int, click.IntRange(1, 100_000), "N"] = 24
-    evaluations: kinds.Evaluations = None
-    time_limit_s: kinds.TimeLimit = None
-    within_ratio: Annotated[kinds.Percent, "--within"] = 0.0
+    evaluations: spec.Evaluations = None
+    time_limit_s: spec.TimeLimit = None
+    within_ratio: Annotated[spec.Percent, "--within"] = 0.0
     sampler: Annotated[str | None, click.Choice(SAMPLERS)] = None
-    seed: kinds.Seed = 0
+    seed: spec.Seed = 0
     workers: Annotated[int | None, click.IntRange(1, 1024), "N"] = None
-    dask: Annotated[kinds.Text, "ADDRESS"] = None
-    output: kinds.Folder = None
+    dask: Annotated[spec.Text, "ADDRESS"] = None
+    output: spec.Folder = None
 
-    def effort(self) -> Effort:
+    def effort(self) -> studies.Effort:
         """How much the study shall do."""
-        from planner.study import Effort
-
-        return Effort(**{one.name: getattr(self, one.name) for one in fields(Effort)})
+        names = (one.name for one in fields(studies.Effort))
+        return studies.Effort(**{name: getattr(self, name) for name in names})
 
     def check(self) -> None:
         """Refuse flags that contradict each other, or that have no effect without another one."""
@@ -168,32 +167,32 @@ def command(workload: Path, flags: StudyFlags) -> int:
       shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
       shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study
     """
-    from planner.study.figures import Operation
-    from planner.study.space import Space
-    from planner.study.study import Study
-
     output = flags.output
     if output is not None:
-        _check_output(output, (workload, *files_of(flags, workload)))
+        others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
+        if others and JOURNAL_FILE not in others:
+            refuse(f"--output {output} holds {', '.join(others[:3])}; name another folder")
+        check_folder(output, (workload, *files_of(flags, workload)), force=True)
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
     with_usual = not flags.is_grid and flags.smallest_for is None
-    space = Space(knobs, load, with_usual=with_usual)
+    space = studies.Space(knobs, load, with_usual=with_usual)
     for text in left_out:
         console.remark(text)
-    processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
+    num_processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
+    failures = studies.Operation(mtbf_s=flags.mtbf_s or math.inf, restart_s=flags.restart_s)
     journal = None
     if output is not None:
         journal = output / JOURNAL_FILE
         with writing(output):
             behind_links(output).mkdir(parents=True, exist_ok=True)
     with StopOnInterrupt() as stop:
-        with _place(flags.dask, processes) as place, writing(journal or Path("the study")):
-            found = Study(
+        with _place(flags.dask, num_processes) as place, writing(journal or Path("the study")):
+            found = studies.Study(
                 space,
                 flags.effort(),
                 goals=flags.goals,
-                operation=Operation(mtbf_s=flags.mtbf_s or math.inf, restart_s=flags.restart_s),
+                operation=failures,
                 smallest_for=flags.smallest_for,
                 journal=journal,
                 place=place,
@@ -205,52 +204,45 @@ def command(workload: Path, flags: StudyFlags) -> int:
         return _deliver(found, stop, output, _warnings(load, flags, space.knobs), assumed)
 
 
-def _place(dask: str | None, processes: int) -> AbstractContextManager[Any]:
+def _place(dask: str | None, num_processes: int) -> AbstractContextManager[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.processes import WorkerPool, dask_client
-
     if dask is not None:
-        return dask_client(dask)
-    return WorkerPool(processes) if processes > 1 else nullcontext()
+        return processes.dask_client(dask)
+    return processes.WorkerPool(num_processes) if num_processes > 1 else nullcontext()
 
 
-def _files(workload: Path, flags: StudyFlags) -> Files:
+def _files(workload: Path, flags: StudyFlags) -> design.Files:
     """What makes the problems of setups.
 
     Raises:
         InvalidInputError: a price names a system that is not used, or a system has two prices.
     """
-    from planner.cli.inputs import models_named, override_pairs
-    from planner.study.files import Files
-
     counts = Counter(name for name, _ in flags.prices)
     for name, count in counts.items():
         if name and name not in flags.systems:
             refuse(f"--price {name}=...: no such system in --system")
         if count > 1:
             refuse(f"--price: two prices for {name or 'all systems'}; give one")
-    return Files(
+    return design.Files(
         workload=workload,
         gpus_per_host=flags.gpus_per_host,
-        overrides=override_pairs(flags.overrides),
+        overrides=inputs.override_pairs(flags.overrides),
         prices=dict(flags.prices),
-        models=lambda topology: models_named(topology, flags.models),
+        models=lambda topology: inputs.models_named(topology, flags.models),
     )
 
 
-def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, Sequence[Any]], tuple[str, ...]]:
+def _knobs(
+    flags: StudyFlags, load: design.Files
+) -> tuple[dict[str, Sequence[Any]], tuple[str, ...]]:
     """The values of each knob, and remarks on clusters that are left out.
 
     Raises:
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    from planner.cli.inputs import override_pairs
-    from planner.study.files import checked_knobs, values_of_text
-    from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
-
-    pairs = override_pairs(flags.vary)
-    varied = {key: values_of_text(text, f"--vary {key}") for key, text in pairs}
+    pairs = inputs.override_pairs(flags.vary)
+    varied = {key: design.values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
     smallest = {s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems}
     on_host = {system: topology.local_world_size for system, topology in smallest.items()}
@@ -269,17 +261,17 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, Sequence[Any]], tu
         budget = significant(flags.budget_usd_per_hour or 0.0, 6)
         refuse(f"--budget {budget} USD/h pays for none of {', '.join(left_out)}")
     knobs = {
-        SYSTEM: flags.systems,
-        GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
-        BATCH: flags.batch_sizes,
-        GLOBAL_BATCH: flags.global_batch_sizes,
-        **checked_knobs(varied),
+        design.SYSTEM: flags.systems,
+        design.GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
+        design.BATCH: flags.batch_sizes,
+        design.GLOBAL_BATCH: flags.global_batch_sizes,
+        **design.checked_knobs(varied),
     }
     return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
 
 
 def _tried(
-    system: str, host: Topology, flags: StudyFlags, load: Files
+    system: str, host: clusters.Topology, flags: StudyFlags, load: design.Files
 ) -> tuple[list[int], float | None]:
     """The numbers of GPUs to try on a system, and the price of one that a budget is about.
 
@@ -299,7 +291,7 @@ def _tried(
     if flags.gpus:
         return list(flags.gpus), price
     if flags.smallest_for is None:
-        doubled = [n for k in range(17) if least <= (n := step << k) <= kinds.MAX_RANKS]
+        doubled = [n for k in range(17) if least <= (n := step << k) <= spec.MAX_RANKS]
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:
@@ -309,43 +301,26 @@ def _tried(
     return tried, price
 
 
-def _warnings(load: Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
+def _warnings(load: design.Files, flags: StudyFlags, knobs: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
-    from costmodels.dense.base import unrated_remark
-    from planner.cli.inputs import left_open
-
     file = load.file(())
-    found = left_open(file, reserve="memory.reserve" in knobs)
+    found = inputs.left_open(file, reserve="memory.reserve" in knobs)
     systems = [io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems]
     told = (
-        unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration)) for t in systems
+        base.unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration))
+        for t in systems
     )
     return (*found, *filter(None, told))
 
 
-def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
-    """Refuse an output that cannot be written, or that is an input, before a search.
-
-    Raises:
-        InvalidInputError: it is one of these, or a file, or a folder of something else.
-    """
-    others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
-    if others and JOURNAL_FILE not in others:
-        refuse(f"--output {output} holds {', '.join(others[:3])}; name another folder")
-    check_folder(output, inputs, force=True)
-
-
 def _deliver(
-    study: Study,
+    study: studies.Study,
     stop: StopOnInterrupt,
     output: Path | None,
     warnings: tuple[str, ...],
     assumed: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Print and write what was found; returns the exit code."""
-    from planner.solving.assumed import priced_assumptions
-    from planner.study.compare import remarks
-
     has_plan = study.recommended is not None or study.unfinished is not None
     if stop() and not has_plan and not study.results:
         message = "no setup had a plan before that, so nothing is written"
@@ -354,14 +329,17 @@ def _deliver(
     result = None
     if has_plan or not (study.effort.is_grid or study.smallest_for):
         result = study.best().result
-        priced = priced_assumptions(result.problem, result.plan, assumed)
+        priced = assuming.priced_assumptions(result.problem, result.plan, assumed)
         result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
     told = io.result_to_json(result) if console.settings().json and result is not None else None
     console.tell(_as_json(study, told), _sections(study, result))
     if result is None or console.settings().json:
         console.warn(warnings)
-    for text in (*remarks(study), *(f"wrote {console.shown_paths((path,))}" for path in written)):
+    for text in (
+        *compare.remarks(study),
+        *(f"wrote {console.shown_paths((path,))}" for path in written),
+    ):
         console.remark(text)
     if stop():
         console.remark(f"stopped by {stop.stopped_by} after {len(study.results)} searches")
@@ -370,22 +348,21 @@ def _deliver(
     return 0 if answered else 1
 
 
-def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
+def _write(
+    study: studies.Study, output: Path, result: results.PlanningResult | None
+) -> tuple[Path, ...]:
     """Write the plan, the setups and the page; returns their paths."""
-    from planner.study.compare import study_page
-    from planner.support.files import csv_text, write_texts_atomic
-
     rows = _rows(study)
     names = list(dict.fromkeys(name for row in rows for name in row))
     name = next(study.space.first_problems()).workload.name
     texts = {} if result is None else {output / PLAN_FILE: io.plan_text(result)}
     texts[output / TABLE_FILE] = csv_text(names, ([r.get(n) for n in names] for r in rows))
-    texts[output / PAGE_FILE] = study_page(study, name)
+    texts[output / PAGE_FILE] = compare.study_page(study, name)
     write_texts_atomic(texts)
     return tuple(texts)
 
 
-def _rows(study: Study) -> list[dict[str, Any]]:
+def _rows(study: studies.Study) -> list[dict[str, Any]]:
     """Every setup as plain values, in the order of the knobs for a grid."""
     front = {r.setup for r in study.front}
     rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
@@ -397,7 +374,9 @@ def _rows(study: Study) -> list[dict[str, Any]]:
     return [rows[s] for s in dict.fromkeys(order) if s in rows]
 
 
-def _row(study: Study, result: SetupResult, *, is_best: bool = True) -> dict[str, Any]:
+def _row(
+    study: studies.Study, result: studies.SetupResult, *, is_best: bool = True
+) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
     return {
         **result.setup.to_json(),
@@ -412,7 +391,7 @@ def _row(study: Study, result: SetupResult, *, is_best: bool = True) -> dict[str
     }
 
 
-def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
+def _as_json(study: studies.Study, result: dict[str, Any] | None) -> dict[str, Any]:
     """The study as plain values for JSON."""
     best = study.recommended
     ratio = study.proof_ratio
@@ -443,12 +422,11 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _sections(study: Study, result: PlanningResult | None) -> Iterator[Section]:
-    from planner.study.compare import recommendation, setups_table, space_parts
+def _sections(study: studies.Study, result: results.PlanningResult | None) -> Iterator[Section]:
 
     if study.smallest_for is not None:
         yield _answers(study)
-    table = setups_table(study, None if study.effort.is_grid else _SHOWN)
+    table = compare.setups_table(study, None if study.effort.is_grid else _SHOWN)
     if table.rows:
         yield table
     failed = [(s.words, why) for s, why in study.space.impossible.items()]
@@ -458,28 +436,22 @@ def _sections(study: Study, result: PlanningResult | None) -> Iterator[Section]:
     if result is not None:
         yield from console.result_sections(result, leave_out=("Next",))
     facts = (
-        Fact("Recommended", recommendation(study) or ("nothing was found",)),
+        Fact("Recommended", compare.recommendation(study) or ("nothing was found",)),
         Fact("Objective", (", ".join(study.goals),)),
-        Fact("Design space", space_parts(study)),
+        Fact("Design space", compare.space_parts(study)),
     )
     yield Section("", facts)
 
 
-def _answers(study: Study) -> Section:
+def _answers(study: studies.Study) -> Section:
     """A row per system; where none reaches the rate, the best that was seen."""
-    from planner.study.compare import described
-
     rows = []
     for answer in study.answers:
         own = [r for r in study.results if r.setup.get("system") == answer.system and r.figures]
         found = answer.found or min(own, key=study.value, default=None)
-        if found is None or found.figures is None:
-            rows.append((answer.system, "", "", "", "nothing tried fits"))
-            continue
-        paid = found.figures.usd_per_hour
-        speed = significant(found.figures.samples_per_s / 1e6)
-        usd = "" if paid is None else significant(paid)
-        note = "not enough: best tried" if answer.found is None else ""
-        rows.append((answer.system, described(study, found), speed, usd, note))
+        note = "" if answer.found else "not enough: best tried" if found else "nothing tried fits"
+        setup = "" if found is None else compare.described(study, found)
+        rows.append({"system": answer.system, "setup": setup, "best": found, " ": note})
     title = f"Fewest hosts for {significant((study.smallest_for or 0.0) / 1e6)} M samples/s"
-    return Section.of(title, rows, by_place("system", "setup", "M/s", "USD/h", ""))
+    figures = ("samples=best.figures.samples_per_s", "per hour=best.figures.usd_per_hour")
+    return Section.of(title, rows, by_field("system", "setup", *figures, " "))

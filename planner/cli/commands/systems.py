@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from costmodels import estimates, topology
 from costmodels.units import format_bytes, format_rate
 from planner import io
 from planner.cli import flags as spec
 from planner.cli.console import tell, write_or_print
-from planner.cli.types import SYSTEM
+from planner.io import documents
 from planner.report.base import Section, by_place
-
-if TYPE_CHECKING:
-    from costmodels.topology import Topology
 
 
 @click.group(
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     params=list(spec.OUTPUT),
 )
 @click.pass_context
-def command(ctx: click.Context) -> int:
+def command(ctx: click.Context) -> None:
     """List the systems that are shipped, with their key numbers per device.
 
     Bandwidths are what one device reaches in one direction. USD/h is the price in the file: rents
@@ -40,30 +38,26 @@ def command(ctx: click.Context) -> int:
       shardplan systems show aws_p5
     """
     if ctx.invoked_subcommand is not None:
-        return 0
-    return _list()
+        return
+    _list()
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
-def show(name: str = spec.argument(type=SYSTEM)) -> int:
+def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
     """Print the file of a system: every number with its unit and its source."""
-    from planner.io.documents import locate, read_text
-
-    path = locate(name, "systems")
-    text = read_text(path)
+    path = documents.locate(name, "systems")
+    text = documents.read_text(path)
     io.load_smallest(path)  # it is a system
     ended = text if text.endswith("\n") else f"{text}\n"
     write_or_print(ended, {"name": name, "text": text})
-    return 0
 
 
-def _measured(topology: Topology) -> str:
+def _measured(system: topology.Topology) -> str:
     """How many numbers of a system rest on measurements, rather than datasheets and defaults."""
-    from costmodels.estimates import Source
-
-    sources = [entry.source for entry in topology.provenance]
-    firm = sum(source in (Source.MEASURED, Source.CALIBRATED) for source in sources)
-    return f"{firm} of {len(sources)}"
+    sources = [entry.source for entry in system.provenance]
+    firm = [estimates.Source.MEASURED, estimates.Source.CALIBRATED]
+    firm = [source for source in sources if source in firm]
+    return f"{len(firm)} of {len(sources)}"
 
 
 def _price(usd: float | None) -> str:
@@ -81,7 +75,7 @@ _NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
 """Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
 
 
-def _list() -> int:
+def _list() -> None:
     data: dict[str, dict[str, Any]] = {}
     rows = []
     for name in io.names("systems"):
@@ -92,4 +86,3 @@ def _list() -> int:
         rows.append((name, *told, _measured(system)))
     titles = (title for title, *_ in _NUMBERS)
     tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
-    return 0

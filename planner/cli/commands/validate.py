@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import click
 
-from planner import io
+from planner import io, models
 from planner.cli import flags as spec
+from planner.cli import inputs
+from planner.cli import printing as show
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import File, Folder
-
-if TYPE_CHECKING:
-    from planner.validation.tasks import Outcome
-
+from planner.trace import kineto, reading
+from planner.validation import intervals as held
+from planner.validation import steps, tasks
 
 KINDS = {
     "systems": "steps.systems",
@@ -59,7 +60,7 @@ def command() -> None:
 
 
 @spec.command("Systems measured and published by others.", command)
-def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> int:
+def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> None:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -98,41 +99,32 @@ def published(what: Annotated[str, click.Choice(tuple(KINDS))] = "systems") -> i
             their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of
             transformers; or kernels of HSTU's attention.
     """
-    from planner.cli.printing import validate_show as show
-    from planner.validation.steps import memory_errors, memory_of_steps
-
     if KINDS[what]:
         module, name = KINDS[what].split(".")
         parts = getattr(importlib.import_module(f"planner.validation.{module}"), name)()
         data: dict[str, Any] = {part.name: show.part_json(part) for part in parts}
         tell(data, show.kind_sections(parts, everything=settings().verbose))
     else:
-        found = memory_of_steps()
-        errors = memory_errors(found)
+        found = steps.memory_of_steps()
+        errors = steps.memory_errors(found)
         data = {"steps": found.to_dict("records"), "errors": errors.to_dict("index")}
         tell(data, show.memory_sections(found, errors))
-    return 0
 
 
 @spec.command("How often 90 % intervals hold measurements.", command)
-def intervals() -> int:
+def intervals() -> None:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_show import interval_sections
-    from planner.validation.intervals import coverages, published_pairs
-
-    found, pairs = coverages(), published_pairs()
+    found, pairs = held.coverages(), held.published_pairs()
     families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
     told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
-    tell({"families": families, "pairs": told}, interval_sections(found, pairs))
-    return 0
+    tell({"families": families, "pairs": told}, show.interval_sections(found, pairs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags(spec.Flags):
     """Which models are trained, and what of them is compared.
 
@@ -147,14 +139,14 @@ class RunFlags(spec.Flags):
         output: Write every run as CSV.
     """
 
-    system: File = None
+    system: spec.File = None
     tasks: Annotated[int, click.IntRange(1, 1000)] = 10
     plans: Annotated[int, click.IntRange(2, 64)] = 8
     ranks: Annotated[int, click.IntRange(2, 16)] = 2
     seed: Annotated[int, click.IntRange(min=0)] = 1000
     models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
     codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
-    output: Folder = None
+    output: spec.Folder = None
 
     def check(self) -> None:
         """Refuse more than one comparison."""
@@ -176,13 +168,10 @@ def torchrec(flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
-    from planner.cli.inputs import refuse_launcher, require_torchrec
-    from planner.cli.printing import validate_show as show
-
-    require_torchrec("validate torchrec")
-    refuse_launcher("validate torchrec")
+    inputs.require_torchrec("validate torchrec")
+    inputs.refuse_launcher("validate torchrec")
     with status_line("training") as progress:
-        finished: list[Outcome] = []
+        finished: list[tasks.Outcome] = []
         stopped_by = ""
         try:
             _train(flags, progress, finished)
@@ -211,10 +200,8 @@ def torchrec(flags: RunFlags) -> int:
     return 0
 
 
-def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outcome]) -> None:
+def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[tasks.Outcome]) -> None:
     """Train random models; ``finished`` gets the outcomes of each as soon as it is done."""
-    from tempfile import TemporaryDirectory
-
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
@@ -236,7 +223,7 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
 
 
 @spec.command("A profiler's trace of your own run.", command)
-def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Path, ...]) -> int:
+def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Path, ...]) -> None:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
     Give one file for each rank that you have. Kernels belong to the stage of the host's call that
@@ -244,22 +231,15 @@ def trace(workload: Path, plan: Path, flags: spec.ProblemFlags, traces: tuple[Pa
     over the steps. A measured collective also contains the time it waits for late ranks, so the
     predicted wait is added before the error is computed; the ratio is measured over predicted.
     """
-    from planner.cli.inputs import load_plans
-    from planner.cli.printing import validate_show as show
+    read = inputs.load_plans(workload, (plan,), flags)
 
-    inputs = load_plans(workload, (plan,), flags)
-    from planner.models import pipeline_of
-    from planner.trace.kineto import compare_traces
-    from planner.trace.reading import read_trace
-
-    pipeline = pipeline_of(inputs.problem)
-    measured = [read_trace(path) for path in traces]
-    rows = compare_traces(pipeline, inputs.plans[0], measured)
-    told = inputs.warnings
-    if inputs.problem.topology.device.name == "cpu":
+    pipeline = models.pipeline_of(read.problem)
+    measured = [reading.read_trace(path) for path in traces]
+    rows = kineto.compare_traces(pipeline, read.plans[0], measured)
+    told = read.warnings
+    if read.problem.topology.device.name == "cpu":
         told += (
             "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
             "and those of exchanges also the time that a rank waits for others",
         )
     tell(show.traces_json(measured, rows), show.trace_sections(measured, rows), told)
-    return 0

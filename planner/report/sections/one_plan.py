@@ -17,11 +17,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.workload import Table
 from planner.models import pipeline_of
-from planner.report import base, charts, figures
-from planner.report.base import Column, Fact, Kind, Section
-from planner.report.charts import Bar, Lane
+from planner.report import base, figures, page
+from planner.report.base import Column, Fact, Kind, Section, by_field
 from planner.report.figures import FAMILIES, family, family_keys
-from planner.report.page import block, grid
+from planner.report.page import Bar, Lane, block, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 
@@ -59,10 +58,7 @@ class TimelineSection(
             "Critical path",
             estimate.critical_path,
             {
-                Column("rank", Kind.COUNT): lambda step: step.rank,
-                Column("stage"): lambda step: step.stage,
-                Column("start", Kind.TIME): lambda step: step.start_s,
-                Column("time", Kind.TIME): lambda step: step.duration_s,
+                **by_field("rank", "stage", "start_s", "time=duration_s"),
                 Column("share", Kind.SHARE): lambda step: step.duration_s / total,
             },
             facts=facts,
@@ -74,9 +70,7 @@ class TimelineSection(
         end_s = max(length_s(estimate), self.scale_s)
         ranks = figures.notable_ranks(estimate)
         path = tuple(
-            _bar(
-                s.stage, f"critical path: {s.stage}, rank {s.rank}", s.start_s, s.duration_s, end_s
-            )
+            _bar(f"critical path, rank {s.rank}", s.stage, s.start_s, s.duration_s, end_s)
             for s in estimate.critical_path
             if s.duration_s >= _SHOWN_RATIO * end_s
         )
@@ -89,7 +83,8 @@ class TimelineSection(
             "timeline",
             ranks=", ".join(f"{word} {rank}" for word, rank in ranks),
             keys=family_keys({family(name) for name in shown}),
-            chart=charts.lanes_chart("Iteration timeline", lanes, axis=charts.axis(end_s)),
+            rows=lanes,
+            ticks=page.axis(end_s),
         )
 
 
@@ -100,7 +95,7 @@ def length_s(estimate: IterationEstimate) -> float:
 
 
 def _bar(
-    stage: str, told: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
+    who: str, stage: str, start_s: float, duration_s: float, end_s: float, *, strong: bool = False
 ) -> Bar:
     """A stage from a start, for a duration; its labels go from long to short."""
     span = f"{units.format_time(duration_s)} from {units.format_time(start_s)}"
@@ -109,7 +104,7 @@ def _bar(
         width_ratio=duration_s / end_s,
         css=family(stage),
         labels=(stage, figures.merged_name(stage), FAMILIES[family(stage)]),
-        title=f"{told}, {span}{', on the critical path' if strong else ''}",
+        title=f"{who}: {stage}, {span}{', on the critical path' if strong else ''}",
         strong=strong,
     )
 
@@ -122,8 +117,7 @@ def _rank_lanes(estimate: IterationEstimate, word: str, rank: int, end_s: float)
         start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
         if duration_s > _SHOWN_RATIO * end_s:
             late = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
-            told = f"rank {rank}: {stage.name}"
-            bar = _bar(stage.name, told, start_s, duration_s, end_s, strong=late)
+            bar = _bar(f"rank {rank}", stage.name, start_s, duration_s, end_s, strong=late)
             lanes.setdefault(stage.stream, []).append(bar)
     group = f"{word[0].upper()}{word[1:]}: rank {rank}"
     return [
@@ -156,8 +150,7 @@ class StagesSection(
             "Balance of ranks",
             sorted(stages, key=lambda stage: min(stage.start_s)),
             {
-                Column("stage"): lambda s: s.name,
-                Column("stream", optional=True): lambda s: s.stream,
+                **by_field("stage=name", "stream?"),
                 Column("rank", Kind.COUNT): _slowest_rank,
                 Column("slowest", Kind.TIME): lambda s: max(s.duration_s),
                 Column("median", Kind.TIME): lambda s: statistics.median(s.duration_s),
@@ -174,7 +167,7 @@ class StagesSection(
         families_s = figures.family_durations_s(plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
         ranks, what = list(range(len(busy_s))), "each rank"
-        is_long = len(ranks) > charts.MOST_GROUPS
+        is_long = len(ranks) > page.MOST_GROUPS
         if is_long:
             ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
             what = f"the {_BUSIEST} busiest ranks and the mean of all"
@@ -183,19 +176,12 @@ class StagesSection(
             rows["mean of ranks"] = {n: statistics.fmean(t) for n, t in families_s.items()}
         sums_s = {name: sum(row.values()) for name, row in rows.items()}
         end_s = max(sums_s.values(), default=0.0) or 1.0
-        lanes = [
-            charts.stacked(
-                name,
-                [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
-                end_s,
-                base.format_cell(Kind.TIME, sums_s[name]),
-            )
-            for name, row in rows.items()
-        ]
-        chart = charts.lanes_chart(
-            self.title, lanes, axis=charts.axis(end_s), value_width=charts.VALUE_WIDTH
-        )
-        return block("stages", what=what, keys=family_keys(families_s), chart=chart)
+        lanes = []
+        for name, row in rows.items():
+            told = [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()]
+            lanes.append(page.stacked(name, told, end_s, units.format_time(sums_s[name])))
+        keys, ticks = family_keys(families_s), page.axis(end_s)
+        return block("stages", what=what, keys=keys, rows=lanes, ticks=ticks)
 
 
 def _slowest_rank(stage: StageTime) -> int | None:
@@ -206,7 +192,7 @@ def _slowest_rank(stage: StageTime) -> int | None:
 # ------------------------------------------------------------------ memory
 
 _MEMORY_MOST_ROWS = 16
-_SHOWN_AT_ENDS = 6
+_AT_ENDS = 6
 """This many rows are shown at each end of a long list."""
 
 PURPOSES: dict[str, str] = {
@@ -237,41 +223,32 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         for rank in _fullest_first(ledger):
             sizes = (rank.used_bytes, rank.capacity_bytes, *purposes_bytes(rank).values())
             groups.setdefault(tuple(map(base.format_gib, sizes)), []).append(rank)
-        used = {
-            p: w for p, w in PURPOSES.items() if any(purposes_bytes(r)[p] for r in ledger.ranks)
-        }
+        used = [p for p in PURPOSES if any(purposes_bytes(r)[p] for r in ledger.ranks)]
+        columns = [Column(PURPOSES[p].split()[0], Kind.GIB, optional=True) for p in used]
         names = {own[0].rank: figures.rank_ranges([r.rank for r in own]) for own in groups.values()}
         shown = [own[0] for own in groups.values()]
-        notes: tuple[str, ...] = ()
-        if len(shown) > _MEMORY_MOST_ROWS:
-            told = f"{len(shown) - 2 * _SHOWN_AT_ENDS} groups of ranks between them left out"
-            shown = shown[:_SHOWN_AT_ENDS] + shown[-_SHOWN_AT_ENDS:]
-            notes = (f"Fullest and emptiest shown; {told}.",)
-        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_SHOWN_AT_ENDS])]
+        hidden = len(shown) - 2 * _AT_ENDS if len(shown) > _MEMORY_MOST_ROWS else 0
+        told = f"{hidden} groups of ranks between the fullest and the emptiest left out."
+        facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
             facts.insert(0, _reserve(ledger.fullest))
         return Section.of(
             self.title,
-            shown,
+            shown[:_AT_ENDS] + shown[-_AT_ENDS:] if hidden else shown,
             {
                 Column("ranks"): lambda r: names[r.rank],
                 Column("used GiB", Kind.GIB): lambda r: r.used_bytes,
                 Column("capacity", Kind.GIB): lambda r: r.capacity_bytes,
                 Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
-                **{
-                    Column(PURPOSES[p].split()[0], Kind.GIB, optional=True): attrgetter(
-                        f"{p}_bytes"
-                    )
-                    for p in used
-                },
+                **{c: attrgetter(f"{p}_bytes") for c, p in zip(columns, used, strict=True)},
             },
             facts=tuple(fact for fact in facts if fact.parts),
-            notes=notes,
+            notes=(told,) if hidden else (),
         )
 
     def draw_plan(self, plan: Candidate, pipeline: CostPipeline) -> Markup:
         """A bar for each rank, or for the fullest of each group of ranks."""
-        groups, in_order = charts.rank_groups(pipeline.topology), _fullest_first(plan.memory)
+        groups, in_order = page.rank_groups(pipeline.topology), _fullest_first(plan.memory)
         fullest = {
             name: next(r for r in in_order if r.rank in ranks) for name, ranks in groups.items()
         }
@@ -281,9 +258,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             _lane(name if each else f"{name}, rank {rank.rank}", rank, end)
             for name, rank in fullest.items()
         ]
-        ticks = [
-            *charts.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")
-        ]
+        ticks = [*page.axis(end / units.GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")]
         limits = {(r.capacity_bytes, r.capacity_bytes - r.reserved_bytes) for r in fullest.values()}
         if len(limits) == 1:
             lines = zip(*limits, ("limit", "reserve"), strict=True)
@@ -293,10 +268,9 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
             "memory",
             which="each rank" if each else "the fullest rank of each group of ranks",
             keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
-            chart=charts.lanes_chart(
-                "Device memory", lanes, axis=ticks, value_width=charts.VALUE_WIDTH
-            ),
-            hosts=figures.fullest_hosts(plan.memory)[:_SHOWN_AT_ENDS],
+            rows=lanes,
+            ticks=ticks,
+            hosts=figures.fullest_hosts(plan.memory)[:_AT_ENDS],
         )
 
 
@@ -327,11 +301,9 @@ def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     gap = max(0.0, rank.capacity_bytes - sum(used.values()))
     parts = [(f"m-{p}", f"{PURPOSES[p]}, {base.format_gib(v)} GiB", v) for p, v in used.items()]
     parts.insert(-1, ("", "", gap))
-    free = rank.headroom_bytes
-    value = (
-        f"{base.format_gib(free)} GiB free" if free >= 0 else f"{base.format_gib(-free)} GiB over"
-    )
-    return charts.stacked(name, parts, end, value)
+    word = "free" if rank.headroom_bytes >= 0 else "over"
+    free = base.format_gib(abs(rank.headroom_bytes))
+    return page.stacked(name, parts, end, f"{free} GiB {word}")
 
 
 # ------------------------------------------------------------------ traffic
@@ -346,7 +318,7 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
         world = pipeline.topology.world_size
         if world == 1:
             return None
-        groups = charts.rank_groups(pipeline.topology)
+        groups = page.rank_groups(pipeline.topology)
         names, starts = list(groups), [ranks.start for ranks in groups.values()]
         traffic = output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology)
         matrix = np.add.reduceat(np.add.reduceat(traffic, starts, axis=0), starts, axis=1)
@@ -363,9 +335,6 @@ class TrafficSection(AbstractReportSection, order=50, title="All-to-all traffic"
 
 _TABLES_MOST_ROWS = 40
 _HOT_RATIO = 0.01
-_TOP, _FOLDED = 20, 30
-"""With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
-list."""
 
 _NOTE = (
     "Cost is the time of lookups and collectives, shared out over tables by what each brings to "
@@ -378,8 +347,7 @@ _NOTE = (
 class TablesSection(AbstractReportSection, order=60, title="Tables"):
     """A row for each table, the most expensive first.
 
-    The terminal shows the first ones. The page has all tables and a box to search them; of a long
-    list only the first rows are open.
+    The terminal shows the first ones. The page has all tables and a box to search them.
     """
 
     def build(self, result: PlanningResult) -> Section:
@@ -397,11 +365,9 @@ class TablesSection(AbstractReportSection, order=60, title="Tables"):
     def draw(self, result: PlanningResult) -> Markup:
         """The list of the chosen plan."""
         listed = _listed(result)
-        columns, rows = listed.columns, listed.rows
-        top = grid(columns, rows[:_TOP], css="list") if len(rows) > _FOLDED else None
         kinds = ", ".join(figures.kinds_in_words(result.plan))
-        box = grid(columns, rows, css="list", ident="tablelist")
-        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(rows):,}", top=top, box=box)
+        box = grid(listed.columns, listed.rows, css="list", ident="tablelist")
+        return block("tables", kinds=kinds, note=_NOTE, count=f"{len(listed.rows):,}", box=box)
 
 
 def _listed(result: PlanningResult) -> Section:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from costmodels import units
 from costmodels.estimates import Source
 from planner.report import figures
-from planner.report.base import Column, Fact, Kind, Section, format_share
+from planner.report.base import Column, Fact, Kind, Section, by_field, format_share
 from planner.report.page import block
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
@@ -29,11 +29,9 @@ class AssumedSection(AbstractReportSection, order=15, title="Assumed"):
             self.title,
             result.assumed,
             {
-                Column("what"): lambda a: a.what,
-                Column("assumed"): lambda a: a.value,
+                **by_field("what", "assumed=value"),
                 Column("tables", Kind.COUNT): lambda a: a.num_tables or None,
-                Column("at the other end"): lambda a: a.other,
-                Column("step", Kind.TIME): lambda a: a.time_s,
+                **by_field("at the other end=other", "step=time_s"),
                 Column("change", Kind.DELTA): lambda a: a.time_s and a.time_s - ours_s,
             },
             notes=("The same plan, with one value changed at a time.",),
@@ -70,12 +68,10 @@ class MovesSection(
             result.curve,
             {
                 Column("at most"): lambda p: _at_most(p.most_tables),
-                Column("tables", Kind.COUNT): lambda p: p.move.moved_tables,
-                Column("moved", Kind.BYTES): lambda p: p.move.moved_bytes,
-                Column("over the links", Kind.TIME): lambda p: p.move.time_s,
-                Column("iteration", Kind.TIME): lambda p: p.iteration_s,
+                **by_field("tables=move.moved_tables", "moved=move.moved_bytes"),
+                **by_field("over the links=move.time_s", "iteration_s"),
                 Column("saves", Kind.SHARE): lambda p: 1.0 - p.iteration_s / before_s,
-                Column("at least", Kind.TIME): lambda p: p.bound_s,
+                **by_field("at least=bound_s"),
                 Column("paid back after"): lambda p: _payback(p.move.payback_s),
             },
             notes=tuple(notes),
@@ -142,10 +138,9 @@ class ProvenanceSection(
             self.title,
             sorted(entries, key=lambda entry: -list(Source).index(entry.source)),
             {
-                Column("number"): lambda entry: entry.name,
+                **by_field("number=name"),
                 Column("value"): lambda entry: entry.value,
-                Column("source"): lambda entry: entry.source.value,
-                Column("reference"): lambda entry: entry.reference,
+                **by_field("source=source.value", "reference"),
             },
             facts=(Fact("Training", training),),
         )

@@ -252,8 +252,9 @@ def _kinds(result: PlanningResult) -> tuple[str, ...]:
     """How many tables are cut in which way, and with which kernels."""
     if not result.plan.placements:
         return ("no tables",)
-    kernels = ", ".join(figures.kernel_kinds(result.plan))
-    return (*figures.kinds_in_words(result.plan), f"kernels: {kernels}")
+    kernels = Counter(p.kernel.value for p in result.plan.placements).most_common()
+    told = ", ".join(f"{name} {count}" for name, count in kernels)
+    return (*figures.kinds_in_words(result.plan), f"kernels: {told}")
 
 
 def _inputs(result: PlanningResult) -> list[str]:

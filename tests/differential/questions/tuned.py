@@ -22,7 +22,7 @@ from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Level
 from planner.study import Effort, Figures, Setup, Space, Study
-from planner.study.figures import NO_FAILURES, behind, figures_of, values_of
+from planner.study.figures import NO_FAILURES, behind, figures_of
 from tests.differential.asking import problem_of
 from tests.differential.case import Case
 from tests.differential.judging.enumerator import Enumerator, Optimum
@@ -116,12 +116,9 @@ def _faults(study: Study, best: dict[Setup, Optimum]) -> Iterator[str]:
         if fitting:
             yield f"{len(fitting)} setups have a plan that fits, but: {error}"
         return
-    found = np.array([values_of(study.goals, x.figures) for x in study.front if x.figures])
+    found = np.array([study.values(x.figures) for x in study.front if x.figures])
     # What the averaging of copies adds is at least what is counted here.
-    true = {
-        s: np.array([values_of(study.goals, _figures(space, s, o.value))])
-        for s, o in fitting.items()
-    }
+    true = {s: np.array([study.values(_figures(space, s, o.value))]) for s, o in fitting.items()}
     exact = {s: v for s, v in true.items() if s.get("copies", 1) == 1}
     for setup in study.ruled_out:
         if setup in exact and float(behind(found, exact[setup])[0]) > _ROUNDING:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 from costmodels.calibration.points import MeasuringEffort
-from planner.cli.printing.validate_show import rankings
+from planner.cli.printing import rankings
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, rendezvous, run_on_ranks
 from planner.integrations.measure.runs import RunSettings, validate_tasks

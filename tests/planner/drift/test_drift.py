@@ -11,8 +11,7 @@ import pytest
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import Feature, Table, Workload
 from planner import api
-from planner.cli.commands.drift import DayFile
-from planner.cli.printing.drift_show import Drift
+from planner.cli.commands.drift import DayFile, Drift
 from planner.drift.changes import assess, table_changes, trend
 from planner.errors import InvalidInputError, StoppedError
 from planner.problem import MoveLimit, PlanningProblem

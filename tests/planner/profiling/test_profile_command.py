@@ -16,7 +16,7 @@ import pytest
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.cli.console import Settings, bars
+from planner.cli.console import Settings, status_line
 from planner.cli.interrupt import signals_interrupt
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
@@ -251,9 +251,9 @@ def test_progress_is_drawn_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     for is_quiet in (False, True):
         command = click.Context(click.Command(None), obj=Settings(quiet=is_quiet))
-        with command, bars() as show:
-            show("reading", 1.0, 2.0)
-            show("reading", 2.0, 2.0)
+        with command, status_line("working") as show:
+            show("reading 50%")
+            show("reading 100%")
         assert ("working: reading 100%" in capsys.readouterr().err) is not is_quiet
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from planner.report.charts import (
+from planner.report.page import (
     ChartDot,
     ChartScale,
     scatter,

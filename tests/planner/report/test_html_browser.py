@@ -33,7 +33,6 @@ SPILLS = """() => [...document.querySelectorAll('svg.plot rect.on, svg.plot text
   return shape && shape.tagName === 'rect'
     && t.getBoundingClientRect().right > shape.getBoundingClientRect().right + 1;
 }).map(t => t.textContent)"""
-UNFOLD = "() => document.querySelectorAll('#tables details').forEach(d => { d.open = true; })"
 """A long list of tables is folded below its first rows."""
 NUMBERS = """() => [...document.querySelectorAll('section td[data-v]')]
   .filter(e => e.dataset.v).map(e => [e.closest('section').id,
@@ -82,7 +81,6 @@ def opened(browser: Any, files: Path, width: int = 1280, **options: Any) -> Open
     found.page.on("pageerror", lambda error: found.errors.append(str(error)))
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto((files / "report.html").as_uri())
-    found.page.evaluate(UNFOLD)
     return found
 
 

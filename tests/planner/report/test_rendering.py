@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from planner.cli.console import console_of
 from planner.report import figures
 from planner.report.base import (
     Column,
@@ -42,9 +43,13 @@ def test_a_narrow_terminal_is_survived(large_result: PlanningResult, width: int)
     assert render(build_sections(large_result), width)
 
 
-def test_a_wide_terminal_is_not_filled(large_result: PlanningResult) -> None:
-    text = render(build_sections(large_result), 250)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+def test_a_wide_terminal_is_not_filled(
+    large_result: PlanningResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    output = io.StringIO()
+    print_sections(console_of(output), build_sections(large_result))
+    assert max(len(line.rstrip()) for line in output.getvalue().splitlines()) <= 100
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -23,7 +23,7 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.solving.prepare import search_space
 from planner.study import Effort, Operation, Space, Study, trials
 from planner.study.compare import choices, study_page, verdict
-from planner.study.figures import GOALS, behind, values_of, with_checkpoints
+from planner.study.figures import GOALS, behind, with_checkpoints
 from planner.study.trials import DIED, FAILED, Trials
 from planner.support.processes import WorkerPool
 from tests.planner.cases import DeadlySearch, first
@@ -95,19 +95,19 @@ def test_bounds_lose_nothing(space: Space, every: Study, goals: tuple[str, ...])
     """What is ruled out is no better than what was found, and the proof is true."""
     study = Study(space, BOUNDS, goals=goals)
     study.run()
-    found = np.array([values_of(goals, r.figures) for r in study.front])
+    found = np.array([study.values(r.figures) for r in study.front])
     searched = {r.setup for r in study.results}
     assert len(searched) + len(study.ruled_out) == len(space.setups)
     if len(goals) == 1:
         assert len(searched) < len(space.setups) / 2
-    others = np.array([values_of(goals, r.figures) for r in every.results])
+    others = np.array([study.values(r.figures) for r in every.results])
     ratio = study.proof_ratio
     assert ratio is not None
     assert ratio + 1e-12 >= float(behind(found, others).max())
     out = set(study.ruled_out)
-    ruled = np.array(
-        [values_of(goals, r.figures) for r in every.results if r.setup in out]
-    ).reshape(-1, len(goals))
+    ruled = np.array([study.values(r.figures) for r in every.results if r.setup in out]).reshape(
+        -1, len(goals)
+    )
     assert float(behind(found, ruled).max(initial=0.0)) <= 1e-9
     for result in every.results:
         bound = study.bound(result.setup)

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from costmodels.cpu.exchange import STAGES
+from planner.cli import printing as show
 from planner.cli.console import Settings, status_line, stdout_console
 from planner.cli.inputs import require_torchrec
-from planner.cli.printing import validate_show as show
 from planner.errors import InvalidInputError
 from planner.report.terminal import print_sections
 from planner.validation.tasks import Outcome
@@ -66,12 +66,12 @@ def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) 
 
 def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
-    ((name, measured, predicted),) = show.pair_rows(runs)
+    ((name, measured, predicted, _),) = show.pairs_section(runs, "Ratios").rows
     assert name == "random TRD"
     assert measured == pytest.approx(0.55)
     assert predicted == pytest.approx(0.5)
     print_sections(stdout_console(), (show.pairs_section(runs, "Ratios"),))
-    assert "0.550" in capsys.readouterr().out
+    assert "55.0 %" in capsys.readouterr().out
 
 
 def test_files_hold_every_number(tmp_path: Path) -> None:

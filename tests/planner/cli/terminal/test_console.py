@@ -17,7 +17,8 @@ import pytest
 
 from planner.__main__ import run_guarded
 from planner.cli import console
-from planner.cli.console import Settings, live_progress
+from planner.cli.console import Settings, status_line
+from planner.cli.flags import PERCENT, count, quantity
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -26,7 +27,6 @@ from planner.cli.interrupt import (
     signals_interrupt,
 )
 from planner.cli.run import run as run_command_line
-from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 from tests.planner import cases
@@ -72,7 +72,7 @@ def test_nothing_to_keep_is_stopped_at_once() -> None:
 
     def work() -> None:
         with StopOnInterrupt(keeps=False, lost="nothing is written") as stop:
-            stop.watching(None)(EMPTY)
+            stop.watching(lambda _: None)(EMPTY)
             os.kill(os.getpid(), signal.SIGTERM)
             pytest.fail("it went on")
 
@@ -80,7 +80,7 @@ def test_nothing_to_keep_is_stopped_at_once() -> None:
         work()
     assert caught.value.__notes__ == ["nothing is written"]
     with StopOnInterrupt(keeps=False) as stop:
-        stop.watching(None)(LINE)
+        stop.watching(lambda _: None)(LINE)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop()
 
@@ -179,24 +179,26 @@ def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with live_progress("iteration") as report:
-        assert report is not None
-        report(LINE)
+    with status_line("search") as show:
+        show(LINE.line())
         time.sleep(0.2)
     assert "gap 3.23 %" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("settings", [Settings(json=True), Settings(quiet=True)])
 def test_progress_is_silent_when_asked(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with click.Context(click.Command(None), obj=settings), live_progress("iteration") as report:
-        assert report is None
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with click.Context(click.Command(None), obj=settings), status_line("search") as show:
+        show(LINE.line())
+    assert terminal.getvalue() == ""
 
 
 def test_progress_is_silent_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with live_progress("iteration") as report:
-        assert report is None
+    with status_line("search") as show:
+        show(LINE.line())
+    assert sys.stderr.getvalue() == ""
 
 
 # ------------------------------------------------------------------ width and colour
@@ -269,7 +271,9 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         "heavy += ' multiprocessing concurrent.futures ctypes'\n"
         "ours = 'planner.api planner.io.documents planner.search planner.report.figures'\n"
         "ours += ' planner.report.page planner.report.terminal planner.space.evaluation'\n"
-        "print(sorted({*heavy.split(), *ours.split()} & set(sys.modules)))\n"
+        "is_lazy = {name: type(m).__name__ == '_LazyModule' for name, m in sys.modules.items()}\n"
+        "names = {*heavy.split(), *ours.split()}\n"
+        "print(sorted(name for name in names if not is_lazy.get(name, True)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True

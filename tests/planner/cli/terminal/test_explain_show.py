@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
+from planner.cli.commands.explain import costs_section, table_section
 from planner.cli.console import stdout_console
-from planner.cli.printing.explain_show import costs_section, table_section
 from planner.explain.explainer import ConstraintCost, OptionCost, TableExplanation
 from planner.report.base import Section
 from planner.report.figures import where

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from planner.cli.group import cli
+from planner.cli.run import cli
 
 SYSTEMS = ("h100_nvl", "h100_pcie", "h100_sxm")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from optuna.trial import Trial
 from pydantic import TypeAdapter
 
 from costmodels.datatypes import FloatArray
@@ -28,11 +29,8 @@ from planner.search.bounds.proofs import Floor
 from planner.settings import SearchSettings
 from planner.study import figures as measures
 from planner.study import trials
-from planner.study.space import SYSTEM, Setup, Space
+from planner.study.space import GPUS, SYSTEM, Files, Setup, Space, Value, checked_knobs
 from planner.support.status import Status
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 TRIAL_LIMIT_S: Final = 120.0
 TIE_RATIO: Final = 1e-3
@@ -45,8 +43,6 @@ _PROOFS_PER_TRIAL: Final = 20
 _WAVE: Final = 4
 """Setups that are chosen at a time: how many processes search them then changes no choice."""
 _EFFORT: Final = ("--evaluations", "--seed")
-_REPEATS: Final = 3
-"""If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +171,7 @@ class Study:
         the better plan of a longer search would be taken for a merit of its setup.
         """
         about = {
-            "workload, system or constraints": [
-                inputs_hash(p) for p in self.space.first_problems()
-            ],
+            "workload, system or constraints": list(map(inputs_hash, self.space.first_problems())),
             "knobs": {name: list(values) for name, values in self.space.knobs.items()},
             "--objective": list(self.goals),
             "--mtbf or --restart": [str(value) for value in asdict(self.operation).values()],
@@ -208,11 +202,7 @@ class Study:
     @property
     def front(self) -> tuple[trials.SetupResult, ...]:
         """Searched setups that no other one dominates; the best in the first goal comes first."""
-        fit = [
-            (measures.values_of(self.goals, r.figures), r)
-            for r in self.results
-            if r.figures is not None
-        ]
+        fit = [(self.values(r.figures), r) for r in self.results if r.figures is not None]
         kept = measures.front_of(np.array([v for v, _ in fit])) if fit else []
         ordered = sorted((fit[i] for i in kept), key=lambda pair: (pair[0], pair[1].number))
         return tuple(result for _, result in ordered)
@@ -241,7 +231,12 @@ class Study:
 
     def value(self, result: trials.SetupResult) -> float:
         """The value of a result by the first goal, which the study minimises."""
-        return measures.values_of(self.goals[:1], result.figures)[0]
+        return self.values(result.figures)[0]
+
+    def values(self, figures: measures.Figures | None) -> tuple[float, ...]:
+        """What the study minimises, a number for each goal; infinite if nothing fits."""
+        goals = (measures.GOALS[name] for name in self.goals)
+        return tuple(math.inf if figures is None else goal.value(figures) for goal in goals)
 
     def bound(self, setup: Setup, proven_s: float | None = None) -> measures.Figures | None:
         """Figures that no plan of a setup can better; None if nothing fits or nothing is proven.
@@ -286,7 +281,7 @@ class Study:
         """``[n, K]`` values that no plan of each setup can better; infinite if nothing fits."""
         proven = {r.setup: r.bound_s for r in self.results}
         told = [
-            measures.values_of(self.goals, self.bound(s, proven.get(s)))
+            self.values(self.bound(s, proven.get(s)))
             if self._family[s] in self.floors
             else (-math.inf,) * len(self.goals)
             for s in self.space.setups
@@ -295,7 +290,7 @@ class Study:
 
     def _found(self) -> FloatArray:
         """``[m, K]`` values of the setups of the front."""
-        found = [measures.values_of(self.goals, r.figures) for r in self.front]
+        found = [self.values(r.figures) for r in self.front]
         return np.array(found).reshape(-1, len(self.goals))
 
     @property
@@ -409,9 +404,8 @@ class Study:
         place = None if here else self._place
         try:
             for i, found in trials.done_at(place, search, asked, self._should_stop):
-                result = found or trials.SetupResult(
-                    setup=setups[i], status=trials.FAILED, reason=trials.DIED
-                )
+                died = trials.SetupResult(setup=setups[i], status=trials.FAILED, reason=trials.DIED)
+                result = found or died
                 if result.status != trials.STOPPED:
                     self._record(left.pop(i), result)
                     self._progress(setups[i].words)
@@ -423,7 +417,7 @@ class Study:
 
     def _record(self, trial: Trial, result: trials.SetupResult) -> None:
         """Write a result; its plan only if no other setup is known to dominate it."""
-        own = measures.values_of(self.goals, result.figures)
+        own = self.values(result.figures)
         told = [value if math.isfinite(value) else _UNFIT for value in own]
         if (self._found() <= own).all(axis=1).any() and not self.smallest_for:
             near = result.figures is not None and own[0] <= min(self._found()[:, 0]) * (
@@ -472,10 +466,9 @@ class Study:
         """The setups that may better what was found, the most promising first.
 
         A setup promises its bound, multiplied by how far plans so far were above theirs; if its
-        family was searched, the best that was found there. With several goals, each in turn
-        decides, and then the sum of all.
+        family was searched, the best that was found there. Several goals decide in turn.
         """
-        bounds, goals = self._bounds(), len(self.goals)
+        bounds = self._bounds()
         is_open = ~np.isposinf(bounds).all(axis=1)
         is_open &= measures.behind(self._found(), bounds) > self.effort.within_ratio
         best: dict[Setup, FloatArray] = {}
@@ -485,27 +478,21 @@ class Study:
             if family is None or own is None or result.figures is None:
                 continue
             stretch = max(stretch, result.figures.time_s / own.time_s)
-            value = np.array(measures.values_of(self.goals, result.figures))
+            value = np.array(self.values(result.figures))
             best[family] = np.minimum(value, best.get(family, value))
         promise = bounds * np.where(bounds < 0, 1 / stretch, stretch)
         for i, setup in enumerate(self.space.setups):
             known = best.get(self._family[setup])
             promise[i] = promise[i] if known is None else np.maximum(known, bounds[i])
-        turn = len(self.results) % (goals + 1) if goals > 1 else 0
-        order = promise[:, turn] if turn < goals else self._summed(promise)
-        ranked = np.argsort(order, kind="stable")
+        ranked = np.argsort(promise[:, len(self.results) % len(self.goals)], kind="stable")
         return [self.space.setups[i] for i in ranked if is_open[i]]
 
-    @staticmethod
-    def _summed(promise: FloatArray) -> FloatArray:
-        finite = np.where(np.isfinite(promise), promise, 0.0)
-        scale = np.maximum(np.abs(finite).max(axis=0), 1e-300)
-        return np.asarray((promise / scale).sum(axis=1))
-
     def _by_sampler(self) -> None:
-        """Search what a sampler of Optuna picks, unless its bound says that it is no better."""
+        """Search what a sampler of Optuna picks, unless its bound says that it is no better.
+
+        Where it picks a known setup, an unknown one is drawn at random.
+        """
         draw, listed = random.Random(self.effort.seed), set(self.space.setups)
-        repeats = 0
         self._search(self._fresh([self.space.base]), here=True)
         while self._num_done < self.effort.trials and not self._should_stop():
             seen = self._trials.taken
@@ -514,12 +501,8 @@ class Study:
             trial, setup = self._trials.ask()
             if setup in seen or (listed and setup not in listed):
                 self._trials.drop(trial, "FAIL")
-                repeats += 1
-                if repeats < _REPEATS:
-                    continue
                 setup = next(s for s in self._drawn(draw) if s not in seen)
                 trial = self._trials.begin(setup)
-            repeats = 0
             self._pick(trial, setup)
 
     def _drawn(self, draw: random.Random) -> Iterator[Setup]:
@@ -534,13 +517,12 @@ class Study:
         try:
             self.space.restricted(setup)
         except (InfeasibleError, InvalidInputError) as error:
-            self._record(
-                trial, trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
-            )
+            failed = trials.SetupResult(setup=setup, status=trials.FAILED, reason=str(error))
+            self._record(trial, failed)
             return
         self._prove([setup])
         bound, found = self.bound(setup), self._found()
-        own = np.array([measures.values_of(self.goals, bound)])
+        own = np.array([self.values(bound)])
         if bound and len(found) and measures.behind(found, own)[0] <= self.effort.within_ratio:
             self._trials.drop(trial, "PRUNED")
             return
@@ -567,7 +549,9 @@ class Study:
                 fast = [s for s in setups if self._speed(self.bound(s)) >= target]
                 if not fast:
                     slow.append(size)
-                answer = self._first_of(fast, target)
+                self._search(self._fresh(fast))
+                reach = [r for r in self.results if self._speed(r.figures) >= target]
+                answer = min((r for r in reach if r.setup in fast), key=self.value, default=None)
                 if answer is not None or self._should_stop():
                     break
             self.answers += (Answer(system=str(system), found=answer, ruled_out=tuple(slow)),)
@@ -579,12 +563,57 @@ class Study:
     def _speed(figures: measures.Figures | None) -> float:
         return 0.0 if figures is None else figures.samples_per_s
 
-    def _first_of(self, fast: Sequence[Setup], target: float) -> trials.SetupResult | None:
-        """The best result of the setups on one cluster that reaches the target."""
-        self._search(self._fresh(fast))
-        found = [r for r in self.results if r.setup in fast and self._speed(r.figures) >= target]
-        return min(found, key=self.value, default=None)
-
 
 def _name(family: Setup) -> str:
     return "floor " + json.dumps(family.picks)
+
+
+# ------------------------------------------------------------------ the public function
+
+
+def study(
+    workload: str | Path,
+    systems: Sequence[str],
+    *,
+    gpus: Sequence[int] = (),
+    vary: Mapping[str, Sequence[Value]] | None = None,
+    goals: Sequence[str] = (),
+    smallest_for: float | None = None,
+    journal: Path | None = None,
+    **effort: Any,
+) -> Study:
+    """Choose what surrounds a plan, and find the plan.
+
+    Args:
+        workload: path of a workload file, or the name of a shipped one.
+        systems: paths or names of systems, the usual one first.
+        gpus: numbers of ranks; none for one host of each system.
+        vary: the values of further knobs, the usual one first: keys of the workload, keys of the
+            system with ``system.`` before them, and those of
+            :data:`planner.study.space.OWN_KNOBS`.
+        goals: names of :data:`planner.study.GOALS`.
+        smallest_for: samples per second that the smallest cluster has to reach; None looks for the
+            best setup.
+        journal: Optuna's journal, with which a later call goes on.
+        **effort: fields of :class:`planner.study.Effort`, such as ``trials=10``.
+
+    Returns:
+        The study: ``best()`` has the recommended setup with its plan (times in seconds), and
+        ``results`` has every setup that was searched.
+
+    Raises:
+        InvalidInputError: a file or value breaks a rule.
+
+    Example:
+        >>> found = study("small_demo", ["h100_sxm"], gpus=[2], trials=1, evaluations=20)
+        >>> found.best().setup.get("gpus")
+        2
+    """
+    load = Files(workload=workload)
+    asked = Effort(**effort)
+    knobs: dict[str, Sequence[Value]] = {SYSTEM: systems, GPUS: gpus}
+    knobs |= checked_knobs(vary or {})
+    space = Space(knobs, load, with_usual=not asked.is_grid and smallest_for is None)
+    found = Study(space, asked, goals=tuple(goals), smallest_for=smallest_for, journal=journal)
+    found.run()
+    return found

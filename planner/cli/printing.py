@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
+from costmodels.estimates import Estimate
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.report.base import Fact, Section, by_place, format_share
-from planner.support.files import csv_text, write_text_atomic
+from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_percent
+from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
+from planner.validation.intervals import Coverage, PlanPair
+from planner.validation.tasks import Outcome
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from costmodels.estimates import Estimate
-    from planner.validation.intervals import Coverage, PlanPair
-    from planner.validation.tasks import Outcome
-
-_UNITS: Final = {"ms": (1e3, 2), "us": (1e6, 1)}
-"""The factor and the decimals of times in a unit."""
+_ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
 
 
 def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
@@ -73,14 +69,14 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
 
 def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
-    factor, digits = _UNITS[part.unit]
+    factor, digits = (1e3, 2) if part.unit == "ms" else (1e6, 1)
 
     def interval(found: Estimate) -> str:
         low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
         return f"{low} .. {high}" if found.low_s < found.high_s else ""
 
-    def error(name: str) -> Callable[[Prediction], str]:
-        return lambda p: _signed(p.predicted[name].time_s / p.case.measured_s - 1)
+    def error(name: str) -> Callable[[Prediction], float]:
+        return lambda p: p.predicted[name].time_s / p.case.measured_s - 1
 
     first, *others = part.found[0].predicted
     return Section.of(
@@ -92,8 +88,8 @@ def _cases(part: Part) -> Section:
             f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
             "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
             "90 % interval": lambda p: interval(p.shipped),
-            "error": error(first),
-            **{f"{_short(name)}?": error(name) for name in others},
+            Column("error", Kind.ERROR): error(first),
+            **{Column(_short(name), Kind.ERROR, optional=True): error(name) for name in others},
         },
     )
 
@@ -105,123 +101,68 @@ def _groups(part: Part) -> Section:
     several = len(names) > 1
     of = f"; worst, inside, rms ln: {judged}" if several else ""
 
-    def biased(name: str) -> Callable[[Any], str]:
+    def biased(name: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: (
-            f"{_percent(row[-1][name].mean_error_ratio)} ({100 * row[-1][name].bias_ratio:+.0f})"
+            f"{format_percent(row[name].mean_error_ratio)} ({100 * row[name].bias_ratio:+.0f})"
         )
 
-    rows: list[tuple[Any, ...]] = [
-        (*key, str(len(found)), summarize(found)) for key, found in part.groups.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for key, found in part.groups.items():
+        errors = summarize(found)
+        rows.append({**dict(zip(part.by, key, strict=True)), "n": len(found), **errors})
+        rows[-1] |= asdict(errors[judged])
     return Section.of(
         f"{part.title}: mean error{of}",
         rows,
         {
-            **by_place(*part.by, "n"),
+            **by_field(*part.by, "n"),
             **{f"{_short(n) if several else 'error'} (bias)": biased(n) for n in names},
-            "worst": lambda row: _percent(row[-1][judged].worst_error_ratio, 0),
-            "inside": lambda row: _inside(row[-1][judged].coverage_ratio),
-            "rms ln?": lambda row: f"{row[-1][judged].rms_log_ratio:.3f}",
+            Column("worst", Kind.SHARE): lambda row: row["worst_error_ratio"],
+            **by_field("inside=coverage_ratio"),
+            "rms ln?": lambda row: f"{row['rms_log_ratio']:.3f}",
         },
     )
 
 
 def _all_cases(part: Part) -> Section:
     """A line of all cases together for each name of predictions."""
-    return Section.of(
-        f"{part.title}: {len(part.found)} cases",
-        summarize(part.found).items(),
-        {
-            "predicted": lambda item: item[0],
-            "MAPE": lambda item: _percent(item[1].mean_error_ratio),
-            "bias": lambda item: _signed(item[1].bias_ratio),
-            "geomean": lambda item: _percent(item[1].geomean_error_ratio),
-            "p90": lambda item: _percent(item[1].p90_error_ratio),
-            "worst": lambda item: _percent(item[1].worst_error_ratio),
-            "inside": lambda item: _inside(item[1].coverage_ratio),
-        },
-    )
+    rows = [{"predicted": name, **asdict(e)} for name, e in summarize(part.found).items()]
+    title, worst = f"{part.title}: {len(part.found)} cases", "worst=worst_error_ratio"
+    more = ("bias_ratio", *_ERRORS, worst, "inside=coverage_ratio")
+    return Section.of(title, rows, by_field("predicted", "MAPE=mean_error_ratio", *more))
 
 
 def memory_sections(found: pd.DataFrame, errors: pd.DataFrame) -> tuple[Section, Section]:
-    """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
+    """What steps hold beside the tables, measured and by the ledger, and errors by kind of step."""
+    beside = {n: found[n] - found["tables_bytes"] for n in ("measured_bytes", "predicted_bytes")}
+    steps = found.assign(step=found["group"] + " " + found["name"], **beside)
+    sizes = ("tables_bytes", "beside them: measured=measured_bytes", "ledger=predicted_bytes")
+    errs = ("rest_median_ratio", "rest_worst_ratio", "sum short by at most=most_short_ratio")
     return (
         Section.of(
             "Peak of device memory on one H200",
-            found.to_dict("records"),
-            {
-                "step": lambda s: f"{s['group']} {s['name']}",
-                "tables GB": lambda s: f"{s['tables_bytes'] / 1e9:.3f}",
-                "beside them: measured": lambda s: _beside_gb(s, "measured_bytes"),
-                "ledger": lambda s: _beside_gb(s, "predicted_bytes"),
-                "error": lambda s: _signed(s["rest_ratio"]),
-                "of the sum": lambda s: _signed(s["sum_ratio"]),
-            },
+            steps.to_dict("records"),
+            by_field("step", *sizes, "error=rest_ratio", "of the sum=sum_ratio"),
         ),
         Section.of(
             "Errors beside tables",
             errors.reset_index().to_dict("records"),
-            {
-                "steps": lambda e: e["group"],
-                "n": lambda e: str(e["num_steps"]),
-                "median": lambda e: _percent(e["rest_median_ratio"]),
-                "worst": lambda e: _signed(e["rest_worst_ratio"]),
-                "sum short by at most": lambda e: _percent(e["most_short_ratio"]),
-                "allocator adds": lambda e: (
-                    _percent(e["reserved_median_ratio"] - 1.0, 0)
-                    if e["reserved_median_ratio"]
-                    else ""
-                ),
-            },
+            by_field("steps=group", "n=num_steps", *errs, "reserved=reserved_median_ratio"),
         ),
     )
-
-
-def _beside_gb(step: dict[Any, Any], name: str) -> str:
-    return f"{(step[name] - step['tables_bytes']) / 1e9:.3f}"
 
 
 def interval_sections(
     found: Sequence[Coverage], pairs: Sequence[PlanPair]
 ) -> tuple[Section, Section]:
     """How many held-out measurements are inside their intervals, and pairs of plans."""
+    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
+    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
+    never = "measurements never fitted=family"
     return (
-        Section.of(
-            "Coverage of 90 % intervals",
-            found,
-            {
-                "measurements never fitted": lambda c: c.family,
-                "rows": lambda c: str(c.rows),
-                "inside": lambda c: _percent(c.coverage_ratio, 0),
-                "median width": lambda c: _percent(c.width_ratio, 0),
-                "80 to 97 %": lambda c: c.verdict,
-            },
-        ),
-        Section.of(
-            "Two plans on one system",
-            pairs,
-            {
-                "plan of": lambda p: p.first,
-                "against plan of": lambda p: p.second,
-                "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
-                "predicted": lambda p: f"{p.predicted_ratio:.3f}",
-                "error": lambda p: _signed(p.error_ratio),
-            },
-        ),
+        Section.of("Coverage of 90 % intervals", found, by_field(never, "rows", *inside)),
+        Section.of("Two plans on one system", pairs, by_field("first", "second", *ratios)),
     )
-
-
-def _signed(ratio: float) -> str:
-    return f"{100 * ratio:+.1f} %"
-
-
-def _percent(ratio: float, digits: int = 1) -> str:
-    return f"{100 * ratio:.{digits}f} %"
-
-
-def _inside(ratio: float) -> str:
-    """The share inside intervals; empty where there are none."""
-    return _percent(ratio, 0) if ratio == ratio else ""
 
 
 def _short(name: str) -> str:
@@ -249,61 +190,47 @@ def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
     return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
 
 
-def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
-    """(plan, measured ratio, predicted ratio): times of the second half over those of the first."""
-    half = len(outcomes) // 2
-    pairs = zip(outcomes[:half], outcomes[half:], strict=True)
-    return [
-        (f"{a.origin} {a.kinds}", b.measured_s / a.measured_s, b.predicted_s / a.predicted_s)
-        for a, b in pairs
-    ]
-
-
 def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
     """One line for each model, and how often measured times are inside their intervals."""
-    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
-    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
-    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    inside = [(o.low_s <= o.measured_s <= o.high_s, o.iterations_inside_ratio) for o in outcomes]
+    plans, iterations = map(format_percent, np.mean(inside, axis=0))
+    width = format_percent(float(np.mean([o.high_s / o.low_s - 1.0 for o in outcomes])))
+    shares = ("top 1=top_ratio", "in 5 %=within_5_ratio", "in 10 %=within_10_ratio")
     return Section.of(
         "Predicted against trained",
-        found.items(),
+        [{"model": name, **as_row(ranking)} for name, ranking in found.items()],
         {
-            "model": lambda item: item[0],
-            "geomean": lambda item: _percent(item[1].errors.geomean_error_ratio),
-            "MAPE": lambda item: _percent(item[1].errors.mean_error_ratio),
-            "p90": lambda item: _percent(item[1].errors.p90_error_ratio),
-            "tau": lambda item: f"{item[1].kendall_tau_ratio:.2f}",
-            "top 1": lambda item: _percent(item[1].top_ratio),
-            "in 5 %": lambda item: _percent(item[1].within_5_ratio),
-            "in 10 %": lambda item: _percent(item[1].within_10_ratio),
-            "regret": lambda item: _percent(item[1].mean_regret_ratio),
+            **by_field("model", *_ERRORS, "MAPE=mean_error_ratio"),
+            "tau": lambda row: f"{row['kendall_tau_ratio']:.2f}",
+            **by_field(*shares, "regret=mean_regret_ratio"),
         },
         notes=(
             "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one "
             "factor that suits them best)",
             "tau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in which the plan "
             "predicted fastest is",
-            f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times "
-            f"and {_percent(iterations)} of all iterations",
+            f"90 % intervals ({width} wide) hold {plans} of the plans' times and {iterations} of "
+            "all iterations",
         ),
     )
 
 
 def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
     """For each plan, the ratio of the second half's times to those of the first."""
-    pairs = pair_rows(outcomes)
-    errors = np.log([predicted / measured for _, measured, predicted in pairs])
-    return Section.of(
-        title,
-        pairs,
-        {
-            "plan": lambda pair: pair[0],
-            "measured": lambda pair: f"{pair[1]:.3f}",
-            "predicted": lambda pair: f"{pair[2]:.3f}",
-            "error": lambda pair: _signed(pair[2] / pair[1] - 1),
-        },
-        notes=(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}",),
-    )
+    half = len(outcomes) // 2
+    pairs = [
+        PlanPair(
+            first=f"{a.origin} {a.kinds}",
+            second="",
+            measured_ratio=b.measured_s / a.measured_s,
+            predicted_ratio=b.predicted_s / a.predicted_s,
+        )
+        for a, b in zip(outcomes[:half], outcomes[half:], strict=True)
+    ]
+    error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
+    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
+    note = f"geometric mean error of the ratio: {format_percent(error)}"
+    return Section.of(title, pairs, by_field("plan=first", *ratios), notes=(note,))
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
@@ -325,15 +252,9 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     return (
         f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
         "long as when it was calibrated; times this ratio, predictions miss by "
-        f"{_percent(missed)} (geometric mean) and intervals hold {_percent(inside / len(paced))} "
-        "of the plans"
+        f"{format_percent(missed)} (geometric mean) and intervals hold "
+        f"{format_percent(inside / len(paced))} of the plans"
     )
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows of the same columns, numbers with six digits."""
-    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in r.values()] for r in rows)
-    return csv_text(list(rows[0]) if rows else [], cells)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -356,13 +277,14 @@ def as_row(ranking: Ranking) -> dict[str, float]:
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
     """Write both tables; returns their paths."""
-    texts = {
-        RUNS_FILE: _csv([_flat(asdict(outcome)) for outcome in outcomes]),
-        MODELS_FILE: _csv([{"model": name, **as_row(r)} for name, r in found.items()]),
+    tables = {
+        RUNS_FILE: [_flat(asdict(outcome)) for outcome in outcomes],
+        MODELS_FILE: [{"model": name, **as_row(r)} for name, r in found.items()],
     }
-    for name, text in texts.items():
+    for name, rows in tables.items():
+        text = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
         write_text_atomic(folder / name, text)
-    return [folder / name for name in texts]
+    return [folder / name for name in tables]
 
 
 # ------------------------------------------------------------------ traces
@@ -406,7 +328,7 @@ def _lines(row: TraceRow, times: TraceTimes) -> Iterator[tuple[str, ...]]:
         units.format_time(row.measured_s),
         units.format_time(row.predicted_s),
         units.format_time(row.wait_s) if row.wait_s else "",
-        "" if row.error_ratio is None else _signed(row.error_ratio),
+        "" if row.error_ratio is None else f"{100 * row.error_ratio:+.1f} %",
         _ratio(row),
     )
     for group in sorted(kinds, key=lambda g: -g.time_s) if len(kinds) > 1 else ():
@@ -422,19 +344,14 @@ def _ratio(row: TraceRow) -> str:
 
 
 def _pace(times: TraceTimes) -> str:
-    idle = format_share(times.idle_ratio)
+    idle = format_percent(times.idle_ratio)
     busy, step = units.format_time(times.busy_s), units.format_time(times.iteration_s)
     if times.host_s is None:
         return f"the GPU works {busy} of a step of {step}, and is idle {idle} of it"
-    host = units.format_time(times.host_s)
-    if times.host_bound:
-        return (
-            f"host-bound: the host takes {host} for a step whose kernels take {busy}; the GPU is "
-            f"idle {idle} of {step}"
-        )
+    bound, host = "host" if times.host_bound else "GPU", units.format_time(times.host_s)
     return (
-        f"GPU-bound: kernels take {busy} of a step of {step}, which the host issues in {host}; the "
-        f"GPU is idle {idle} of it"
+        f"{bound}-bound: the host takes {host} for a step whose kernels take {busy}; the GPU is "
+        f"idle {idle} of {step}"
     )
 
 
