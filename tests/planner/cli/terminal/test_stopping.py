@@ -69,21 +69,27 @@ def moments(seed: int, count: int, latest_s: float) -> list[float]:
     return [rng.uniform(0.0, latest_s) for _ in range(count)]
 
 
-def of_group(group: int) -> list[int]:
-    """Processes of a group that run; those that only wait to be reaped do not."""
-    found = []
+MARK = "SHARDPLAN_STARTED_BY"
+"""A variable that a command and all its children have, with the folder that it runs in."""
+
+
+def of_command(folder: Path) -> list[int]:
+    """Processes of a command that run; those that only wait to be reaped do not."""
+    found, mark = [], f"{MARK}={folder}".encode()
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[2]) == group and fields[0] not in "ZX":
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and mark in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found
 
 
-def is_at_work_beside(process: subprocess.Popen[bytes], at_work_s: float = AT_WORK_S) -> bool:
+def is_at_work_beside(
+    process: subprocess.Popen[bytes], folder: Path, at_work_s: float = AT_WORK_S
+) -> bool:
     """Whether a child of a command is at work."""
     ticks = at_work_s * os.sysconf("SC_CLK_TCK")
-    for pid in set(of_group(process.pid)) - {process.pid}:
+    for pid in set(of_command(folder)) - {process.pid}:
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             if int(fields[11]) >= ticks:
@@ -91,9 +97,11 @@ def is_at_work_beside(process: subprocess.Popen[bytes], at_work_s: float = AT_WO
     return False
 
 
-def wait_for_work_beside(process: subprocess.Popen[bytes], at_work_s: float = AT_WORK_S) -> None:
+def wait_for_work_beside(
+    process: subprocess.Popen[bytes], folder: Path, at_work_s: float = AT_WORK_S
+) -> None:
     """Until a child of a command is at work, or the command has ended."""
-    while process.poll() is None and not is_at_work_beside(process, at_work_s):
+    while process.poll() is None and not is_at_work_beside(process, folder, at_work_s):
         time.sleep(0.05)
 
 
@@ -108,13 +116,14 @@ def started(
             stdout=out,
             stderr=err if stderr is None else stderr,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": "1"}
+            | {MARK: str(folder)},
             start_new_session=True,
         )
     try:
         yield process
     finally:
-        for pid in of_group(process.pid):
+        for pid in of_command(folder):
             os.kill(pid, signal.SIGKILL)
         process.wait()
 
@@ -127,7 +136,7 @@ def stop(process: subprocess.Popen[bytes], folder: Path, number: int) -> Ended:
         process.send_signal(number)
     code = process.wait(PATIENCE_S)
     end = time.monotonic() + ORPHANS_S
-    while of_group(process.pid):
+    while of_command(folder):
         assert time.monotonic() < end, "a child outlives its parent"
         time.sleep(0.02)
     return Ended(code=code, out=(folder / "out").read_text(), err=(folder / "err").read_text())
@@ -170,7 +179,9 @@ def test_stopped_once_there_is_a_plan(tmp_path: Path, number: int) -> None:
     with started(tmp_path, *PLAN, "-o", "run", stderr=theirs) as process:
         os.close(theirs)
         shown = b""
-        while not re.search(rb"best \d", shown) or not (CORES < 2 or is_at_work_beside(process)):
+        while not re.search(rb"best \d", shown) or not (
+            CORES < 2 or is_at_work_beside(process, tmp_path)
+        ):
             shown += os.read(ours, 4096)
         done = stop(process, tmp_path, number)
     os.close(ours)
@@ -183,7 +194,7 @@ def test_stopped_once_there_is_a_plan(tmp_path: Path, number: int) -> None:
 def test_stopped_while_a_child_is_at_work(tmp_path: Path, number: int) -> None:
     """A child that has all it needs would go on by itself."""
     with started(tmp_path, *PLAN, "-o", "run") as process:
-        wait_for_work_beside(process)
+        wait_for_work_beside(process, tmp_path)
         assert process.poll() is None, "nothing was at work beside it"
         check_plan(stop(process, tmp_path, number), tmp_path, number)
 
@@ -222,7 +233,7 @@ def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, numbe
     (at_s,) = moments(15 + number, 1, 0.7)
     with started(tmp_path, *OTHERS[name], *more) as process:
         if name == "grid":
-            wait_for_work_beside(process, 0.2)
+            wait_for_work_beside(process, tmp_path, 0.2)
         else:
             time.sleep(0.6 + at_s)
         done = stop(process, tmp_path, number)
