@@ -23,18 +23,18 @@ begin with few rows, tangents and cuts; those that a solution breaks are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from planner.search.base import Record
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import ProgramBasis, Rows, Solution, effort_of, solve
-from planner.space.effort import Meter
 from planner.space.objective import Cut
 
 _TOLERANCE: Final = 1e-5
@@ -42,6 +42,9 @@ _TOLERANCE: Final = 1e-5
 rise for another round. With a smaller share programs are solved more often for the same bound."""
 _ROUNDING: Final = 1e-9
 """Share taken off a bound, because loads are rounded sums of many products."""
+
+_LEAST_S: Final = 0.01
+"""Seconds by the clock that a program gets even after the end of the search."""
 
 
 class RankFreeBound:
@@ -60,9 +63,7 @@ class RankFreeBound:
         model: LinearModel,
         *,
         optional: TypeSet = frozenset(),
-        meter: Meter | None = None,
-        cut: Callable[[], bool] = lambda: False,
-        left_s: Callable[[], float] = lambda: math.inf,
+        record: Record | None = None,
     ) -> None:
         """Begin with the rows about means alone.
 
@@ -70,13 +71,11 @@ class RankFreeBound:
             model: tangents and options; more tangents are added.
             optional: sharding types that the plans of a set may have or not; collectives that such
                 a type would start are not counted.
-            meter: is told of the work done.
-            cut: whether the user or the clock ends the search; asked after each linear program.
-            left_s: seconds by the clock that are left, after which a program ends as it is.
+            record: of the search, whose meter is told of the work done, and which is asked after
+                each linear program whether the user or the clock ends the search; None outside one.
         """
         self.optional = optional
-        self._cut, self._left_s = cut, left_s
-        self._meter = Meter() if meter is None else meter
+        self._record = record
         self.model = model
         self.space = model.space
         self.builder = RankFreeProgram(model)
@@ -104,14 +103,16 @@ class RankFreeBound:
             box: limits of the phases; the bound holds for the plans in it.
             start: the basis of a similar program.
         """
-        result = Relaxation(types=types, bound=-math.inf, basis=start)
+        record, result = self._record, Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
             cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
             cuts += [] if box is None else box.cuts
             rows = self._table_rows, self._rank_rows
             program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
-            solution = solve(program, time_limit_s=self._left_s(), start=result.basis)
-            self._meter.spend(effort_of(program, solution))
+            left_s = math.inf if record is None else max(record.evaluate.left_s, _LEAST_S)
+            solution = solve(program, time_limit_s=left_s, start=result.basis)
+            if record is not None:
+                record.evaluate.meter.spend(effort_of(program, solution))
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -123,7 +124,7 @@ class RankFreeBound:
             shares = solution.x[: len(self.space.options)]
             rises = result.bound > last + _TOLERANCE * abs(result.bound)
             new = self.model.follow(shares, types, self.optional, touches=rises) or new
-            if not new or self._cut():
+            if not new or (record is not None and record.cut):
                 break
         return result
 
