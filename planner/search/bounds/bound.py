@@ -145,7 +145,7 @@ class RankFreeBound:
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, L]`` what each option puts at least on some rank, for each side of a box."""
-        loads = self.model.extreme(np.maximum)
+        loads = self.model.largest
         phases = np.zeros((len(loads), len(self.model.objective.weights)))
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]

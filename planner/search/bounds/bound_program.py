@@ -184,7 +184,7 @@ class OnePlace:
         space = self._model.space
         if row < space.num_tables:
             options = np.arange(space.first[row], space.first[row + 1])
-            least = self._model.extreme(np.maximum)
+            least = self._model.largest
         else:
             level, options = self._groups[row - space.num_tables]
             least = self._tied(level)
@@ -193,7 +193,7 @@ class OnePlace:
     def all_loads(self, shares: FloatArray) -> FloatArray:
         """``[rows, P + 2]`` the loads of each row if options have these shares, ``[n]``."""
         own = np.where(self._uniform, 0.0, shares)[:, None]
-        each = own * self._model.extreme(np.maximum)
+        each = own * self._model.largest
         tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
         groups = [
             (own[options] * self._tied(level)[options]).sum(axis=0)
@@ -338,7 +338,7 @@ class RankFreeProgram:
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        least = np.where(self.uniform[:, None], self.model.least, 0.0)
         dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
         limits = dearest / self._unit * (1 + _LIMIT_SLACK)
         upper[self._first_mean - len(limits) : self._first_mean] = limits
@@ -428,7 +428,7 @@ class RankFreeProgram:
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """Rows that define ``u``: the sum of the least loads of uniform options."""
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum) / unit, 0.0)
+        least = np.where(self.uniform[:, None], self.model.least / unit, 0.0)
         start = len(least) + len(self.model.used)
         matrix = np.zeros((len(unit), start + len(unit)))
         matrix[:, : len(least)] = least.T
@@ -540,7 +540,7 @@ class RankFreeProgram:
             differ, ``[ranks, P + 2]``; and the largest of both and of the means, ``[P + 2]``.
         """
         uniform = np.where(self.uniform, shares, 0.0)
-        base = uniform @ self.model.extreme(np.minimum)
+        base = uniform @ self.model.least
         largest = self.one_place.all_loads(shares) + base
         everywhere = self._loads_of_uniform(uniform)
         peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))

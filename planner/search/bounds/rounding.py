@@ -123,7 +123,7 @@ class Starts:
         groups = model.phase_maxima(builder.peaks(relaxation.shares)[-1])
         room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
         room = room[model.phase_index]
-        share = model.extreme(np.maximum)[:, : len(room)] / room
+        share = model.largest[:, : len(room)] / room
         kept = builder.uniform | (share <= 1.0).all(axis=-1)
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * builder.shards[:, None] / self._space.world_size

@@ -57,6 +57,7 @@ class LinearModel:
         slowness: ``[W, P + 2]`` factors by which loads are multiplied on each rank; None if all
             ranks are equally fast.
         mean: ``[n, P + 2]`` loads of each option, mean over all ranks.
+        largest, least: the same, the largest and the least over its shards.
     """
 
     def __init__(self, space: SearchSpace, objective: AbstractObjective) -> None:
@@ -188,17 +189,6 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
-    def extreme(self, reduce: np.ufunc) -> FloatArray:
-        """``[n, P + 2]`` the largest or the least load over the shards of each option.
-
-        Args:
-            reduce: ``np.maximum`` or ``np.minimum``.
-        """
-        if reduce.__name__ not in self._extremes:
-            loads = reduce.reduceat(self.columns, self.space.pool_first, axis=0)
-            self._extremes[reduce.__name__] = np.asarray(loads)
-        return self._extremes[reduce.__name__]
-
     def paths(self, phases: FloatArray) -> FloatArray:
         """``[..., cuts]`` the value of each cut at these maxima of the phases in use."""
         return np.asarray(phases @ self._slopes.T + self._bases)
@@ -269,5 +259,7 @@ class LinearModel:
         bytes_too = np.ones((space.world_size, 2))
         self.slowness = None if slow is None else np.hstack([slow[:, self.phase], bytes_too])
         self.columns = space.pool @ self._matrix
-        self._extremes: dict[str, FloatArray] = {}
+        first = space.pool_first
+        self.largest: FloatArray = np.maximum.reduceat(self.columns, first, axis=0)
+        self.least: FloatArray = np.minimum.reduceat(self.columns, first, axis=0)
         self.mean = space.mean_work @ self._matrix

@@ -140,7 +140,7 @@ class Placer:
             places.append(place)
             loads[place] += every[place]
             now[place] = pressure[place]
-            if on_hosts:  # nothing changes for the others
+            if on_hosts or rows[-1] <= 0:  # nothing changes for the others
                 looked_at = slice(place, place + 1)
         return places
 
@@ -166,42 +166,8 @@ class Placer:
                     free = rest
             return tuple(places)
         for run, count in self.space.runs(flat):
-            rows = self.model.columns[run]
-            if on_ranks and count > 1 and rows[-1] <= 0:
-                places += self.add_alike(table, rows, count)
-            else:
-                places += self.add_pieces(table, rows, count)
+            places += sorted(self.add_pieces(table, self.model.columns[run], count))
         return tuple(places)
-
-    def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal shards where :meth:`add_pieces` would put them, all at once.
-
-        The pressure is convex, so that the n-th shard on a rank raises it by more than the one
-        before. The ``count`` smallest rises over all ranks are therefore the greedy choice.
-
-        Args:
-            table: whose shards they are; only its allowed ranks count.
-            row: ``[P + 2]`` loads of a shard on the fastest device.
-            count: number of shards.
-
-        Returns:
-            The rank of each shard.
-        """
-        ranks = np.flatnonzero(self.space.may_use_rank[table])
-        most = 1 + -(-count // len(ranks))
-        steps = np.arange(1, most + 1)[:, None, None]
-        more = self.model.at(row, ranks)
-        new = self.loads[ranks] + steps * more
-        pressure = self.pressure.of(new)
-        rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
-        over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
-        order = np.lexsort((rise.ravel(), over.ravel()))[:count]
-        added = np.bincount(order % len(ranks), minlength=len(ranks))
-        self.loads[ranks] += added[:, None] * more
-        self._now[ranks] = np.where(
-            added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
-        )
-        return [int(r) for r in np.repeat(ranks, added)]
 
 
 def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
@@ -304,7 +270,7 @@ class PriceSearch:
         slopes = model.slopes_of(maxima)
         self._value = float(slopes @ maxima)
         self._means = np.where(allowed[:, None], model.phase_maxima(model.mean) * slopes, np.inf)
-        pieces = model.phase_maxima(model.extreme(np.maximum))
+        pieces = model.phase_maxima(model.largest)
         self._pieces = np.where(model.space.is_uniform[:, None], 0.0, pieces)
         self._shares = self._pieces / maxima
         self._bytes = model.mean[:, -2:] / limits
