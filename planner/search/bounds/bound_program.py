@@ -393,34 +393,23 @@ class RankFreeProgram:
                 number of the name, and without u; otherwise it is about what has to be on one
                 place.
         """
-        load = self.tangent(name)
+        load, tangents = self.tangent(name), self.model.num_tangents
+        row = np.zeros((1, self._end))
         if on_rank:
             options, limits = np.flatnonzero(self.uniform), self.rank_limits[name[0]]
             own = self.model.columns[self.uniform_rows[:, name[0]]]
-            loads = self.model.at(own, name[0])[:, load] / unit[load]
+            loads = self.model.at(own, name[0])[:, load]
         else:
             options, loads = self._one_place(name[0], load)
-            loads, limits = loads / unit[load], self.rank_limits.max(axis=0)
-        phases, tangents = len(self.model.used), self.model.num_tangents
-        there = loads != 0.0
-        columns, values = [options[there]], [loads[there]]
-        if not on_rank:
-            columns.append(np.array([self.options + phases + load]))
-            values.append(np.ones(1))
+            limits = self.rank_limits.max(axis=0)
+            row[0, self._first_mean - len(unit) + load] = 1.0
+        row[0, options] = loads / unit[load]
         most = 0.0
         if load >= tangents:
             most = float((limits / self.limits)[load - tangents])
         else:
-            columns.append(np.array([self.options + self.model.phase_index[load]]))
-            values.append(np.full(1, -1.0))
-        column = np.concatenate(columns)
-        return Rows(
-            row=np.zeros(len(column), dtype=np.int64),
-            column=column,
-            values=np.concatenate(values),
-            lower=np.array([-math.inf]),
-            upper=np.array([most]),
-        )
+            row[0, self.options + self.model.phase_index[load]] = -1.0
+        return Rows.dense(row, np.array([-math.inf]), np.array([most]))
 
     def _one_place(self, row: int, load: int) -> tuple[IntArray, FloatArray]:
         """The options of a row about one place, and what each adds to one load of the fullest rank.
@@ -442,9 +431,8 @@ class RankFreeProgram:
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:
         """A row ``slopes @ z - t <= -base`` for each cut; ``scale`` is what is 1 in the program."""
         matrix = np.zeros((len(cuts), size))
-        for i, cut in enumerate(cuts):
-            phases = slice(self.options, self.options + len(self.model.used))
-            matrix[i, phases] = cut.slopes[self.model.used]
+        phases = slice(self.options, self.options + len(self.model.used))
+        matrix[:, phases] = [cut.slopes[self.model.used] for cut in cuts]
         matrix[:, -1] = -1.0
         upper = np.array([-cut.base / scale for cut in cuts])
         return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)

@@ -149,9 +149,8 @@ class MoveBound:
         )
         below, at_most = self._below
         cut_rows = np.zeros((len(cuts), size))
-        for i, cut in enumerate(cuts):
-            cut_rows[i, chosen:-1] = cut.slopes[model.used]
-            cut_rows[i, -1] = -1.0
+        cut_rows[:, chosen:-1] = [cut.slopes[model.used] for cut in cuts]
+        cut_rows[:, -1] = -1.0
         below = np.vstack([below, cut_rows])
         at_most = np.concatenate([at_most, [-cut.base / self._most for cut in cuts]])
         rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])
