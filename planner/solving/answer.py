@@ -23,22 +23,18 @@ from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverR
 from planner.rules.placement_rules import received_bytes, rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
-from planner.search.improve.afterwards import EQUAL, simplified, staying
+from planner.search.improve.afterwards import simplified, staying
 from planner.search.improve.single_changes import single_changes
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, searched_options, with_context
 from planner.space.budget import Deadline
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import ROUNDED, ROUNDING, Assignment, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.support.status import Status
 from planner.support.text import counted, significant
 from planner.torchrec_terms import ColumnMaxima
 
 # ------------------ no priced plan may be below the bound
-
-_PROOF_ROUNDING: Final = 1e-9
-"""Share of the objective by which a plan may be below the bound without contradicting it: sums of
-the same numbers in another order differ by less. A larger share would hide small errors."""
 
 
 def guarded(
@@ -60,7 +56,7 @@ def guarded(
     start = evaluate.space.start
     in_use = math.inf if start is None else evaluate.value(start)
     least = min([*outcome.values, *others, in_use])
-    if outcome.bound <= least + _PROOF_ROUNDING * abs(least):
+    if outcome.bound <= least + ROUNDED * abs(least):
         return replace(outcome, bound=min(outcome.bound, least)), ()
     text = (
         f"a plan was priced at {least:.9g}, below the proven bound {outcome.bound:.9g}: the proof "
@@ -186,7 +182,7 @@ def _left_out(
     if space.problem.move_limit is None:
         return ()
     value, least = evaluate.value(stayed), evaluate.value(found)
-    if value <= least * EQUAL:
+    if value <= least * ROUNDING:
         return ()
     start, workload = space.problem.move_limit.start, space.problem.workload
     tables, freed = 0, 0.0

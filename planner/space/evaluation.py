@@ -39,8 +39,11 @@ from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
 from planner.space.objective import AbstractObjective
 
-ROUNDING: Final = 1.0 + 1e-9
-"""Proofs allow this many times the limit of a memory, because sums of many shards are rounded."""
+ROUNDED: Final = 1e-9
+"""Share by which sums of many numbers may differ through rounding. Proofs take it off, and values
+that are closer than that count as equal."""
+ROUNDING: Final = 1.0 + ROUNDED
+"""Proofs allow this many times the limit of a memory."""
 
 FITTING: Final = 1.0 + 1e-12
 """Plans may fill this many times a limit, so that rounding never refuses an exact fit."""

@@ -34,14 +34,9 @@ from planner.search.base import Record
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import ProgramBasis, Rows, Solution, effort_of, solve
+from planner.search.common.lp import TOLERANCE, ProgramBasis, Rows, Solution, effort_of, solve
+from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
-
-_TOLERANCE: Final = 1e-5
-"""Share by which a solution may break a row or a cut before it is added, or by which a bound has to
-rise for another round. With a smaller share programs are solved more often for the same bound."""
-_ROUNDING: Final = 1e-9
-"""Share taken off a bound, because loads are rounded sums of many products."""
 
 _LEAST_S: Final = 0.01
 """Seconds by the clock that a program gets even after the end of the search."""
@@ -122,7 +117,7 @@ class RankFreeBound:
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
             shares = solution.x[: len(self.space.options)]
-            rises = result.bound > last + _TOLERANCE * abs(result.bound)
+            rises = result.bound > last + TOLERANCE * abs(result.bound)
             new = self.model.follow(shares, types, self.optional, touches=rises) or new
             if not new or (record is not None and record.cut):
                 break
@@ -141,7 +136,7 @@ class RankFreeBound:
         loads = self.model.mean[:, : self.model.num_tangents]
         loads = np.where(uses(types, self.space)[:, None], loads, np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return self.model.all_phases(self.model.phase_maxima(least) * (1 - _ROUNDING))
+        return self.model.all_phases(self.model.phase_maxima(least) * (1 - ROUNDED))
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, L]`` what each option puts at least on some rank, for each side of a box."""
@@ -159,7 +154,7 @@ class RankFreeBound:
         reduced = solution.reduced_costs
         return Relaxation(
             types=types,
-            bound=solution.bound * scale * (1 - _ROUNDING),
+            bound=solution.bound * scale * (1 - ROUNDED),
             shares=None if solution.x is None else solution.x[:count],
             phases=None if solution.x is None else self._phases(solution.x),
             reduced_costs=None if reduced is None else reduced[:count] * scale,
@@ -184,8 +179,8 @@ class RankFreeBound:
         model, count = self.model, len(self.space.options)
         y, z = x[:count], x[count : count + len(model.used)]
         phases = z[model.phase_index] * self.builder.scale
-        phases = phases + _TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
-        limits = self.builder.rank_limits[self.builder.ranks] * (1 + _TOLERANCE)
+        phases = phases + TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
+        limits = self.builder.rank_limits[self.builder.ranks] * (1 + TOLERANCE)
         on_rank = np.column_stack([np.tile(phases, (len(limits), 1)), limits])
         before = len(self._table_rows) + len(self._rank_rows)
         largest, everywhere, peaks = self.builder.peaks(y)
@@ -207,7 +202,7 @@ class RankFreeBound:
             return False
         known = self.cuts.setdefault(types, [])
         same = [c for c in known if np.array_equal(c.slopes, cut.slopes)]
-        if any(c.base >= cut.base - _TOLERANCE * abs(cut.base) for c in same):
+        if any(c.base >= cut.base - TOLERANCE * abs(cut.base) for c in same):
             return False
         known.append(cut)
         return True
@@ -216,7 +211,7 @@ class RankFreeBound:
         """Add a box's own cut that is highest at a solution, if it is above ``value`` there."""
         phases = self._phases(x)
         cut = box.cut(phases)
-        if cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+        if cut.base + cut.slopes @ phases <= value * (1 + TOLERANCE):
             return False
         box.cuts.append(cut)
         return True

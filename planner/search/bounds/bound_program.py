@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -31,9 +30,9 @@ from planner.problem import Level
 from planner.rules.placement_rules import taken
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows
+from planner.search.common.lp import TOLERANCE, LinearProgram, ProgramBasis, Rows
 from planner.search.common.schedule import USUAL
-from planner.space.evaluation import ROUNDING, SearchSpace
+from planner.space.evaluation import ROUNDED, ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
 # ------------------ the solution of a rank-free program, and the sets of sharding types th
@@ -147,13 +146,6 @@ def counted(space: SearchSpace) -> Rows:
 def _places(space: SearchSpace, level: Level) -> int:
     """Number of ranks or of hosts."""
     return space.world_size if level is Level.RANK else space.num_hosts
-
-
-_SEEN: Final = 1e-5
-"""Shares of uniform options up to this are taken for the rounding of the solver."""
-_LIMIT_SLACK = 1e-9
-"""Share by which limits of variables are widened, because they are rounded sums: no plan may fall
-outside."""
 
 
 def unlisted_bytes(space: SearchSpace) -> float:
@@ -281,15 +273,15 @@ class RankFreeProgram:
         upper[: self.options] = inside if kept is None else inside & kept
         least = np.where(self.uniform[:, None], self.model.least, 0.0)
         dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
-        limits = dearest / self._unit * (1 + _LIMIT_SLACK)
+        limits = dearest / self._unit * ROUNDING
         upper[self._first_mean - len(limits) : self._first_mean] = limits
         upper[self._end : own] = 1.0
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
             for g, k in self._boxed(box):
                 at = self.options + k
-                lower[at] = max(lower[at], box.low[g] / scale * (1 - _LIMIT_SLACK))
-                upper[at] = min(upper[at], box.high[g] / scale * (1 + _LIMIT_SLACK))
+                lower[at] = max(lower[at], box.low[g] / scale * (1 - ROUNDED))
+                upper[at] = min(upper[at], box.high[g] / scale * ROUNDING)
             parts += [self._launched(box, scale, size)] if calls else []
         return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
@@ -453,7 +445,7 @@ class RankFreeProgram:
         launches, n = box.launches, self.options
         share = slice(self._end, self._end + len(launches.calls))
         rows, speeds = [], self._speeds
-        upper = [-least * (1 - _LIMIT_SLACK) for _, least in launches.least_shares]
+        upper = [-least * (1 - ROUNDED) for _, least in launches.least_shares]
         for kind, _ in launches.least_shares:
             rows.append(np.zeros(size))
             rows[-1][share] = [-float(c[0] == kind) for c in launches.calls]
@@ -468,7 +460,7 @@ class RankFreeProgram:
             for i, call in enumerate(launches.calls):
                 row = np.zeros(size)
                 row[:n] = np.where([c == call for c in self._calls], mean, 0.0)
-                row[self._end + i] = -box.high[g] / scale * (1 + _LIMIT_SLACK)
+                row[self._end + i] = -box.high[g] / scale * ROUNDING
                 if row[:n].any():
                     rows.append(row)
                     upper.append(0.0)
@@ -514,7 +506,7 @@ class RankFreeProgram:
         ranks = self.ranks
         loads = np.zeros((len(ranks), self.model.num_tangents + 2))
         chosen = uniform[self.uniform]
-        for i in np.flatnonzero(chosen > _SEEN):
+        for i in np.flatnonzero(chosen > TOLERANCE):
             own = self.model.columns[self.uniform_rows[i, ranks]]
             loads += chosen[i] * self.model.at(own, ranks)
         return loads

@@ -30,6 +30,7 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
+from planner.space.evaluation import ROUNDING
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
@@ -206,7 +207,7 @@ class Branching:
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
         loads = self._bounds.largest_loads(box)
-        kept = (loads <= box.high * (1 + 1e-9)).all(axis=-1) & (box.least(loads) <= incumbent)
+        kept = (loads <= box.high * ROUNDING).all(axis=-1) & (box.least(loads) <= incumbent)
         kept = kept if node.kept is None else kept & node.kept
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)

@@ -29,7 +29,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import ROUNDED, SearchSpace
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound, because solvers keep rows only within their tolerances."""
@@ -56,8 +56,6 @@ _OTHERS: Final = 16
 """Most choices that are returned of those that were ruled out, the newest ones."""
 _ROUNDING: Final = 1e-12
 """Share by which a shard may be larger than the room and still count as fitting, for rounding."""
-SHRINK: Final = 1e-9
-"""Share taken off the sizes of shards, so that rounding never makes one larger than it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,7 +156,7 @@ class Makespan:
         fits = np.where(self._uniform, self._largest <= z, self._largest <= room * (1 + _ROUNDING))
         rows = [self._mean / z, self._base / z, -self._base / z]
         limits = [1.0, high / z, -low / z]
-        sizes = np.minimum(self._cost / room, 1.0) * (1 - SHRINK)
+        sizes = np.minimum(self._cost / room, 1.0) * (1 - ROUNDED)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
         shares: FloatArray | None = None
         for _ in range(_ROUNDS):

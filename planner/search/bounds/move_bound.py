@@ -37,13 +37,12 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
+from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
 
 _ROUNDS: Final = 4
 """Most linear programs for one set of sharding types; each has one more cut, the highest one at the
 last solution."""
-_ROUNDING: Final = 1e-9
-"""Share taken off a bound, because loads are rounded sums of many products."""
 _ROOM: Final = 1e3
 """Upper limit of the objective in a program, times the best plan's; phases have similar limits. No
 better plan comes near it, and solvers prove more if every variable has a limit."""
@@ -108,7 +107,7 @@ class MoveBound:
             if cut is None:
                 break
             cuts.append(cut)
-        return found.bound * most * (1 - _ROUNDING)
+        return found.bound * most * (1 - ROUNDED)
 
     # -- building ---------------------------------------------------------------------------------
 

@@ -12,14 +12,12 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation
-from planner.search.common.lp import Rows
+from planner.search.common.lp import TOLERANCE, Rows
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
 
-_TOLERANCE: Final = 1e-5
-"""Share of all device memory by which a solution may be above it, because solvers round."""
 _PRICES: Final = 60
 """Prices of device memory that are tried; each halves the interval of prices, so that after so many
 it is as narrow as numbers can tell."""
@@ -144,7 +142,7 @@ class Starts:
         smallest one at which all options fit: the Lagrangian relaxation of the limit.
         """
         size, shares = self._size, relaxation.shares
-        if size is None or shares is None or shares @ size <= 1 + _TOLERANCE:
+        if size is None or shares is None or shares @ size <= 1 + TOLERANCE:
             return relaxation.choice(self._space)
         costs = np.zeros(len(size))
         if relaxation.reduced_costs is not None:

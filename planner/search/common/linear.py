@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
+from planner.search.common.lp import TOLERANCE
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
@@ -29,9 +30,6 @@ _UNUSED: Final = 1e-6
 _SAME_TANGENT: Final = 1e-4
 """Share by which a new tangent has to be above the known ones at the work where it is taken. With a
 smaller share the model is a little closer to the objective, and every program larger."""
-_LONGER: Final = 1e-5
-"""Share by which a new cut has to be above the known value. Rounding alone stays far below it; with
-a smaller share more programs would be solved for the same bound."""
 _MOST_TANGENTS, _MOST_OF_PARTS = 6, 1
 """Most tangents of a phase, and of a phase that is part of another phase. Each tangent adds rows to
 every program and a column to every array of loads."""
@@ -226,7 +224,7 @@ class LinearModel:
         """
         phases = self.all_phases(maxima)
         cut = self.objective.cut(phases, types, optional)
-        is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + _LONGER)
+        is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + TOLERANCE)
         return cut if is_longer else None
 
     def targets(self, peaks: FloatArray) -> FloatArray:

@@ -15,6 +15,11 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from planner.space.effort import program_s
 
+TOLERANCE: Final = 1e-5
+"""Share by which solutions of solvers may be off. A solution may break a row or a cut so far before
+it is added, and a bound has to rise by more for another program; with a smaller share programs are
+solved more often for the same bound."""
+
 # ------------------ bases
 #
 # The basis of a solved linear program, from which the solver begins a similar program.

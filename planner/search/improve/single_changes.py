@@ -22,7 +22,7 @@ from costmodels.sharding import ComputeKernel, ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.space.effort import priced_s
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import ROUNDED, Assignment, Evaluator, SearchSpace
 
 # ------------------ places for the shards of one table
 #
@@ -276,8 +276,6 @@ class BestPlace:
 _GAIN: Final = 1e-6
 """Share of the objective by which a change at the end of a search has to help; smaller gains nobody
 sees."""
-_LEAST_GAIN: Final = 1e-9
-"""The same share for changes of the plan in use; less is rounding."""
 _SHARE: Final = 0.25
 """Most work at the end of a search, as a share of that of the search before it."""
 _STEP_SHARE: Final = 0.5
@@ -406,7 +404,7 @@ def follow_chain(record: Record, start: Assignment, *, until_s: float) -> None:
     while not record.stopped and meter.spent_s < until_s:
         step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
         cuts = now.by_quick_value(record.evaluate)
-        best = now.best(cuts, _LEAST_GAIN, lambda: record.stopped or meter.spent_s >= step_s)  # noqa: B023
+        best = now.best(cuts, ROUNDED, lambda: record.stopped or meter.spent_s >= step_s)  # noqa: B023
         if best is None:
             return
         now.take(best)

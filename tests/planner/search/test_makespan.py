@@ -13,9 +13,9 @@ from costmodels.system_models import default_models
 from costmodels.units import GIB
 from planner.objectives import objective_named
 from planner.problem import PlanningProblem
-from planner.search.bounds.makespan import SHRINK, Makespan, _dual_feasible
+from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.construct.walk import count_assignments, every_assignment
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import ROUNDED, Assignment, SearchSpace
 from planner.torchrec_terms import TorchrecPricing, torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
@@ -25,7 +25,7 @@ from tests.strategies import make_device, make_table, make_topology, make_worklo
     fullness=st.floats(0.3, 1.0),
 )
 def test_functions_add_up_to_one_where_sizes_do(parts: list[float], fullness: float) -> None:
-    sizes = np.array(parts) / sum(parts) * fullness * (1 - SHRINK)
+    sizes = np.array(parts) / sum(parts) * fullness * (1 - ROUNDED)
     for values in _dual_feasible(sizes):
         assert values.sum() <= 1 + 1e-9
 

@@ -15,6 +15,7 @@ from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.common.lp import Solution
 from planner.search.construct.walk import every_assignment
 from planner.space.effort import Meter
+from planner.space.evaluation import ROUNDED
 from tests.planner import cases
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 
@@ -152,7 +153,7 @@ def test_choices_between_two_loads_of_all_ranks(seed: int) -> None:
         for share, cost, option in zip(shares, costs, space.options, strict=True):
             if share > 1e-6 and not option.is_uniform:
                 assert cost.max() <= room * (1 + 1e-9)
-                sizes = np.minimum(cost / room, 1.0) * (1 - makespan.SHRINK)
+                sizes = np.minimum(cost / room, 1.0) * (1 - ROUNDED)
                 worth += share * np.array(_dual_feasible(sizes)).sum(axis=1)
         assert worth.max() <= world * (1 + 1e-4)
         mean = sum(x * c.sum() for x, c in zip(shares, costs, strict=True)) / world
