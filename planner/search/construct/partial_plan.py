@@ -492,8 +492,8 @@ def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> 
     mean = np.add.reduceat(model.mean, space.first[:-1], axis=0) / counts[:, None]
     field = PartialPlan(model, model.phase_maxima(mean.sum(axis=0)), _POWER, _THRIFT)
     kept = {}
-    for t, table in enumerate(space.tables):
-        own = space.located(t, plan.placement(table.table))
+    for t, listed in enumerate(space.tables):
+        own = space.located(t, plan.placement(listed.table))
         if own is not None:
             allowed = space.allowed(t, space.option(t, own[0]).spread)
             if allowed[list(own[1])].all():
