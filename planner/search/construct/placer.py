@@ -49,21 +49,7 @@ class Pressure:
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
         weights = np.ones(loads.shape[-1])
         weights[-2:] = MEMORY_WEIGHT
-        return np.asarray(_raised(share, self.power) @ weights)
-
-
-def _raised(base: FloatArray, power: float) -> FloatArray:
-    """``base ** power``; whole powers by repeated squaring, which takes a tenth of the time."""
-    if power < 1 or power != int(power):
-        return np.asarray(base**power)
-    left, result = int(power), None
-    while True:
-        if left & 1:
-            result = base if result is None else result * base
-        left >>= 1
-        if not left:
-            return np.asarray(result)
-        base = np.square(base)
+        return np.asarray(share**self.power @ weights)
 
 
 class Placer:
