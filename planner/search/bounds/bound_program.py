@@ -419,7 +419,8 @@ class RankFreeProgram:
         """A row ``slopes @ z - t <= -base`` for each cut; ``scale`` is what is 1 in the program."""
         matrix = np.zeros((len(cuts), size))
         phases = slice(self.options, self.options + len(self.model.used))
-        matrix[:, phases] = [cut.slopes[self.model.used] for cut in cuts]
+        for row, cut in zip(matrix, cuts, strict=True):
+            row[phases] = cut.slopes[self.model.used]
         matrix[:, -1] = -1.0
         upper = np.array([-cut.base / scale for cut in cuts])
         return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)
