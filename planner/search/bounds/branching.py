@@ -207,7 +207,7 @@ class Branching:
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
         loads = self._bounds.largest_loads(box)
-        kept = (loads <= box.high * ROUNDING).all(axis=-1)
+        kept: BoolArray = np.asarray((loads <= box.high * ROUNDING).all(axis=-1))
         kept = kept if node.kept is None else kept & node.kept
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)

@@ -74,11 +74,6 @@ class Placer:
         self._host_limits = pipeline.host_limits * FITTING
         self._now = pressure.of(self.loads)
 
-    def add_uniform(self, flat: int) -> None:
-        """Put the shards of a uniform option on all ranks; ``flat`` is its position among all."""
-        self.loads += self.model.at(self.model.option_rows(flat), slice(None))
-        self._now = self.pressure.of(self.loads)
-
     def add_pieces(
         self, table: int, rows: FloatArray, count: int = 1, among: BoolArray | None = None
     ) -> list[int]:
@@ -135,7 +130,8 @@ class Placer:
         flat = int(self.space.first[table]) + index
         option = self.space.options[flat]
         if option.is_uniform:
-            self.add_uniform(flat)
+            self.loads += self.model.at(self.model.option_rows(flat), slice(None))
+            self._now = self.pressure.of(self.loads)
             return ()
         on_ranks = option.spread is Spread.RANKS
         places: list[int] = []
@@ -167,24 +163,19 @@ def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> A
         choice: ``[T]`` index of the option of each table.
         pressure: what each piece should raise least.
     """
-    space = model.space
-    placer = Placer(model, pressure)
-    flats = space.first[:-1] + choice
-    kinds: dict[Spread, list[int]] = {spread: [] for spread in Spread}
-    for table, flat in enumerate(flats):
-        kinds[space.options[int(flat)].spread].append(table)
-    for table in kinds[Spread.UNIFORM]:
-        placer.add_uniform(int(flats[table]))
+    space, placer = model.space, Placer(model, pressure)
+
+    def turn(table: int) -> tuple[bool, bool, float, int]:
+        flat = int(space.first[table] + choice[table])
+        if space.is_uniform[flat]:
+            return False, False, 0.0, table
+        share = model.option_rows(flat) / pressure.targets
+        size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
+        return True, not space.is_on_hosts[flat], -size, table
+
     places: list[tuple[int, ...]] = [()] * space.num_tables
-    for spread in (Spread.HOSTS, Spread.RANKS):
-        sized = []
-        for table in kinds[spread]:
-            rows = model.option_rows(int(flats[table]))
-            share = rows / pressure.targets
-            size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
-            sized.append((-size, table))
-        for _, table in sorted(sized):
-            places[table] = placer.add(table, int(choice[table]))
+    for table in sorted(range(space.num_tables), key=turn):
+        places[table] = placer.add(table, int(choice[table]))
     return Assignment(options=tuple(int(i) for i in choice), places=tuple(places))
 
 
