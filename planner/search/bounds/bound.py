@@ -23,6 +23,7 @@ begin with few rows, tangents and cuts; those that a solution breaks are added.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,7 +34,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import TOLERANCE, ProgramBasis, Solution, effort_of, solve
+from planner.search.common.lp import TOLERANCE, ProgramBasis, Rows, Solution, effort_of, solve
 from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
 
@@ -82,6 +83,7 @@ class RankFreeBound:
         types: TypeSet | None,
         *,
         kept: BoolArray | None = None,
+        more: Sequence[Rows] = (),
         rounds: int = 12,
         box: Box | None = None,
         start: ProgramBasis | None = None,
@@ -91,6 +93,7 @@ class RankFreeBound:
         Args:
             types: the set of sharding types; None for all plans.
             kept: ``[n]`` True for options to choose from; the bound holds for these alone.
+            more: further rows about the options.
             rounds: most programs to solve.
             box: limits of the phases; the bound holds for the plans in it.
             start: the basis of a similar program.
@@ -100,7 +103,7 @@ class RankFreeBound:
             cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
             cuts += [] if box is None else box.cuts
             rows = self._table_rows, self._rank_rows
-            program = self.builder.build(types, *rows, cuts, kept=kept, box=box)
+            program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
             left_s = math.inf if record is None else max(record.evaluate.left_s, _LEAST_S)
             solution = solve(program, time_limit_s=left_s, start=result.basis)
             if record is not None:

@@ -173,6 +173,7 @@ class RankFreeProgram:
             Tables may be listed without kernels in host memory. The bound holds for plans with
             these kernels too: the same plan with listed kernels is no slower, and needs at most so
             much more device memory, because a cut has the same buffers with every kernel.
+        shards: ``[n]`` number of shards of each option that is not uniform.
         uniform_rows: ``[uniform options, W]`` position in ``space.pool`` of each option's row.
         ranks: of all ranks that uniform options, limits of memory and speeds treat alike, the
             first.
@@ -186,6 +187,8 @@ class RankFreeProgram:
         self.model, self.space = model, model.space
         self.unlisted_bytes = unlisted_bytes(model.space)
         self.uniform: BoolArray = self.space.is_uniform
+        blocks = np.where(self.space.is_on_hosts, self.space.local_world_size, 1)
+        self.shards: IntArray = self.space.pieces * blocks
         self.uniform_rows = np.array(
             [self.space.rows[i] for i in np.flatnonzero(self.uniform)], dtype=np.int64
         )
@@ -248,6 +251,7 @@ class RankFreeProgram:
         *,
         kept: BoolArray | None = None,
         box: Box | None = None,
+        more: Sequence[Rows] = (),
     ) -> LinearProgram:
         """The program that minimises the objective.
 
@@ -258,6 +262,7 @@ class RankFreeProgram:
             cuts: of the objective.
             kept: ``[n]`` True for options to choose from; None for all.
             box: limits of the phases, and what fused calls cost; None for no limits.
+            more: further rows about the options.
         """
         scale = self.scale
         calls = () if box is None else box.launches.calls
@@ -282,7 +287,7 @@ class RankFreeProgram:
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
-            rows=Rows.stack(parts),
+            rows=Rows.stack([*parts, *more]),
             groups=self.space.table_of,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,7 +12,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation
-from planner.search.common.lp import TOLERANCE
+from planner.search.common.lp import TOLERANCE, Rows
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
@@ -19,9 +20,14 @@ from planner.space.evaluation import Assignment
 _PRICES: Final = 60
 """Prices of device memory that are tried; each halves the interval of prices, so that after so many
 it is as narrow as numbers can tell."""
+_LEAST_ROOM: Final = 1e-60
+"""Least room of a phase, so that loads can be divided by it even if a phase has no work at all."""
 _WORTH_ROUNDING: Final = 1.10
 """Factor on the least bound of all sets of sharding types, up to which the solution of a set is
 rounded to plans. Sets above it are less likely to have the best plan."""
+_SLACKS: Final = (0.02, 0.15)
+"""Shares by which the loads of a solution are raised to get the room that whole shards are packed
+into. With little room the options are close to the bound, with more of it they can be packed."""
 
 
 class Starts:
@@ -61,6 +67,9 @@ class Starts:
             if made and self._meter.spent_s > until_s:
                 break
             made = bool(self.round(relaxation)) or made
+            for slack in _SLACKS:
+                if not self._record.stopped:
+                    self.round(self.packable(relaxation, slack))
 
     def round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans of the options that have the largest shares in a relaxation."""
@@ -82,6 +91,30 @@ class Starts:
             self._record.consider(made[-1], "rounding")
         self.found += made
         return made
+
+    def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
+        """A solution whose shards can be packed as wholes.
+
+        In a solution the share of a giant shard is small, but in a plan the shard is whole. Let the
+        room of a phase be its largest load in the solution, raised by ``slack_ratio``. Then no
+        shard may be larger than the room. A rank has room for one shard that is larger than half of
+        it, or for two that are larger than a third.
+        """
+        if relaxation.shares is None:
+            return relaxation
+        model, builder = self._model, self._bounds.builder
+        groups = model.phase_maxima(builder.peaks(relaxation.shares)[-1])
+        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
+        room = room[model.phase_index]
+        share = model.largest[:, : len(room)] / room
+        kept = builder.uniform | (share <= 1.0).all(axis=-1)
+        taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
+        counted = taken * builder.shards[:, None] / self._space.world_size
+        upper = np.ones(counted.shape[1])
+        more = [Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)]
+        if self._size is not None:
+            more.append(Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1)))
+        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
 
     def choice(self, relaxation: Relaxation) -> IntArray:
         """``[T]`` the option of each table with the largest share, if these may fit into memory.

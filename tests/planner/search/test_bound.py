@@ -157,4 +157,8 @@ def test_options_are_rounded_within_the_memory_there_is(
     assert found.shares is not None
     assert found.shares @ device > 1.001 * room, "the case does not need what it tests"
     starts = Starts(bounds, Record(Evaluator(space, model.objective, Budget())))
-    assert device[space.first[:-1] + starts.choice(found)].sum() <= room * (1 + 1e-4)
+    packable = starts.packable(found, 0.15)
+    assert packable.shares is not None
+    assert packable.shares @ device <= room * (1 + 1e-4)
+    for solution in (found, packable):
+        assert device[space.first[:-1] + starts.choice(solution)].sum() <= room * (1 + 1e-4)

@@ -18,12 +18,14 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
 from planner.problem import Constraints, TableConstraint
+from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import TypeSet, type_sets
 from planner.search.bounds.boxes import Box
+from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 ROUNDS = 100
@@ -200,6 +202,46 @@ def least_of_plans(bounds: RankFreeBound, types: TypeSet) -> float:
         good = np.array(inside) & (space.overflow_ratio(works) <= 0)
         best = min(best, float(values[good].min(initial=math.inf)))
     return best
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -> None:
+    """What is asked of them: nothing above the room, half of it once a rank, a third twice."""
+    space = cases.space(cases.synthetic(5, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    relaxed = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
+    starts = Starts(bounds, Record(Evaluator(space, bounds.model.objective, Budget())))
+    found = starts.packable(relaxed, slack)
+    unsolved = replace(relaxed, shares=None)
+    assert starts.packable(unsolved, slack) is unsolved
+    assert relaxed.shares is not None
+    assert found.shares is not None
+    model = bounds.model
+    uniform = np.array([o.is_uniform for o in space.options])
+    largest = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).max(0)
+                        for r in space.rows])[:, : model.num_tangents]  # fmt: skip
+    least = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).min(0)
+                      for r in space.rows])[:, : model.num_tangents]  # fmt: skip
+    base = np.where(uniform[:, None], least, 0.0).T @ relaxed.shares
+    single = np.where(uniform[:, None], 0.0, largest) * relaxed.shares[:, None]
+    on_some = np.array([single[space.table_of == t].sum(axis=0) for t in range(5)]) + base
+    mean = model.mean[:, : model.num_tangents].T @ relaxed.shares
+    peaks = np.maximum(on_some.max(axis=0), mean)
+    room = model.phase_maxima(peaks)[model.phase_index] * (1 + slack)
+    share = largest / np.maximum(room, 1e-300)
+    where = room > 1e-6 * room.max()
+    taken = ~uniform & (found.shares > 1e-6)
+    everywhere = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).max(0)
+                           for r in space.rows])[uniform & (found.shares > 1e-6)]  # fmt: skip
+    if not len(everywhere):  # uniform options may raise the room
+        assert (share[taken][:, where] <= 1 + 1e-6).all()
+        shards = np.array([r.size for r in space.rows])
+        for weight, least_share in ((1.0, 0.5), (0.5, 1 / 3)):
+            large = np.where(taken[:, None] & (share > least_share * (1 + 1e-9)), weight, 0.0)
+            count = (found.shares * shards) @ large[:, where]
+            assert (count <= space.world_size * (1 + 1e-5)).all()
+    assert found.bound >= relaxed.bound * (1 - 1e-3)
 
 
 @pytest.mark.parametrize("width", [1.01, 1.3])

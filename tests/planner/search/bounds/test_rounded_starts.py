@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
 from planner.search.base import Record
@@ -16,6 +16,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
+from planner.search.common.lp import Rows
 from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
@@ -58,16 +59,20 @@ def solved(types: TypeSet, bound: float, *, shares: bool = True) -> Relaxation:
 
 
 class Kept:
-    """Instead of rounding: which solutions are asked for, each for three seconds of work."""
+    """Instead of rounding: which solutions are asked for, each for one second of work.
+
+    A solution whose shards can be packed as wholes has the slack as its bound.
+    """
 
     def __init__(self, case: Rounded, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[TypeSet | None, float]] = []
         self._meter = case.record.evaluate.meter
         monkeypatch.setattr(case.starts, "round", self.round)
+        monkeypatch.setattr(case.starts, "packable", lambda r, slack: solved(r.types, slack))
 
     def round(self, relaxation: Relaxation) -> list[Assignment]:
         self.asked.append((relaxation.types, relaxation.bound))
-        self._meter.spend(3.0)
+        self._meter.spend(1.0)
         return [PLAN]
 
     @property
@@ -79,12 +84,17 @@ class Kept:
 def test_sets_close_to_the_least_bound_are_rounded_by_increasing_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Up to 10 % above it."""
+    """Up to 10 % above it; each as it is, and twice with room for whole shards."""
     case = Rounded()
     kept = Kept(case, monkeypatch)
     relaxed = [solved(D, 1.11), solved(B, 1.09), solved(A, 1.0), solved(C, 1.05, shares=False)]
     case.starts.promising(relaxed, math.inf)
-    assert kept.asked == [(A, 1.0), (B, 1.09)], "one is too far above, and one has no solution"
+    assert kept.sets == [A, B], "one is too far above, and one has no solution"
+    for types, bound in ((A, 1.0), (B, 1.09)):
+        own = [value for asked, value in kept.asked if asked == types]
+        assert own[0] == bound
+        low, high = own[1:]
+        assert 0 < low < high < 1, "little room first, then more of it"
 
 
 def test_sets_that_have_no_better_plan_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +110,7 @@ def test_sets_that_have_no_better_plan_are_not_rounded(monkeypatch: pytest.Monke
 def test_rounding_ends_with_its_work_but_rounds_one_solution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each set takes three seconds here."""
+    """Each set takes three seconds here; a search that ends leaves out the packable solutions."""
     for most_s, sets in ((0.0, [A]), (2.9, [A]), (3.1, [A, B]), (6.1, [A, B, C])):
         case = Rounded()
         case.record.evaluate.meter.spend(7.0)
@@ -195,6 +205,52 @@ def test_a_solution_is_rounded_with_its_cuts_and_the_largest_shares(
         mean += model.loads(work).sum(axis=0) / space.world_size
     for peaks in measured:
         assert peaks == pytest.approx(mean)
+
+
+def test_giant_shards_are_left_out_and_large_ones_take_a_rank_or_half_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every load: none above the room, one above a half, two above a third, counted by hand."""
+    space = cases.space(cases.synthetic(4, seed=1), cases.topology(2, 2), cases.DEVICE_ONLY)
+    model = LinearModel(space, objective_named("phases", space))
+    bounds = RankFreeBound(model)
+    shares = np.zeros(len(space.options))
+    rng = np.random.default_rng(0)
+    for a, b in zip(space.first, space.first[1:], strict=False):
+        shares[a:b] = rng.dirichlet(np.full(b - a, 0.2))
+    asked: list[tuple[BoolArray, Rows]] = []
+
+    def relax(types: TypeSet, *, kept: BoolArray, more: list[Rows], rounds: int) -> Relaxation:
+        (rows,) = more
+        asked.append((kept, rows))
+        return solved(types, 0.0)
+
+    monkeypatch.setattr(bounds, "relax", relax)
+    slack, count, size = 0.1, len(space.options), model.num_tangents
+    record = Record(Evaluator(space, model.objective, Budget()))
+    Starts(bounds, record).packable(Relaxation(types=A, bound=0.0, shares=shares), slack)
+    ((kept, rows),) = asked
+    matrix = np.zeros((size, count))
+    matrix[rows.row, rows.column] = rows.values
+    assert rows.upper == pytest.approx(np.ones(size))
+    peaks = bounds.builder.peaks(shares)[-1][:size]
+    seen: set[float] = set()
+    for flat, option in enumerate(space.options):
+        loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size + 2)[:, :size]
+        fits = True
+        for load in range(size):
+            room = max(peaks[p] for p in range(size) if model.phase[p] == model.phase[load])
+            share = loads[:, load].max() / (room * (1 + slack)) if room > 0 else 0.0
+            fits = fits and share <= 1.0
+            taken = (
+                0.0 if option.is_uniform else 1.0 if share > 0.5 else 0.5 if share > 1 / 3 else 0.0
+            )
+            seen.add(taken)
+            expected = taken * len(loads) / space.world_size
+            assert matrix[load, flat] == pytest.approx(expected)
+        assert kept[flat] == (option.is_uniform or fits)
+    assert seen == {0.0, 0.5, 1.0}
+    assert not kept.all()
 
 
 def test_options_shrink_into_the_memory_there_is() -> None:
