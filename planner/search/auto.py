@@ -12,8 +12,8 @@ from planner.search.bounds.proofs import Proofs, price_all_above_floor
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.greedy import offer_first
+from planner.search.construct.handed import translated
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
-from planner.search.construct.partial_plan import translated
 from planner.search.construct.walk import can_price_all
 from planner.search.improve.ruin import Improver
 from planner.search.improve.second_search import SecondSearch

@@ -15,11 +15,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import Plan, Spread
+from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, Choice, SearchSpace
-from planner.space.objective import AbstractObjective
 
 _RELIEF: Final = 1e3
 """Penalty of bytes over a limit that would fill a whole device, in units of about the objective. It
@@ -465,45 +464,3 @@ class PartialPlan:
         elif blocked is not None:
             rise[:, blocked] += 1e3 * self._level
         return rise, change, cost
-
-
-# ------------------ a plan of the same tables among other options
-
-_POWER: Final = 32
-_THRIFT: Final = 4.0
-"""Exponent of the norm and weight of the mean by which tables that cannot stay are put in: those of
-the first stage of a cycle."""
-
-
-def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> Assignment | None:
-    """The plan of a space that is most like a given one; None if rules leave a table no place.
-
-    Tables that are cut as a listed option cuts them stay where they are, if they may; each of the
-    others is put where it is best beside the rest. A plan that TorchRec cannot run is where the
-    search for a runnable one begins.
-
-    Args:
-        space: the options and places.
-        plan: of the same tables on the same ranks.
-        objective: says which places are best.
-    """
-    model = LinearModel(space, objective)
-    counts = np.diff(space.first)
-    mean = np.add.reduceat(model.mean, space.first[:-1], axis=0) / counts[:, None]
-    field = PartialPlan(model, model.phase_maxima(mean.sum(axis=0)), _POWER, _THRIFT)
-    kept = {}
-    for t, listed in enumerate(space.tables):
-        own = space.located(t, plan.placement(listed.table))
-        if own is not None:
-            allowed = space.allowed(t, space.option(t, own[0]).spread)
-            if allowed[list(own[1])].all():
-                kept[t] = own
-    field.change(kept)
-    sizes = np.maximum.reduceat(space.mean_work @ space.device, space.first[:-1])
-    for table in sorted(set(range(space.num_tables)) - set(kept), key=lambda t: -sizes[t]):
-        options = grouped(space, table, np.arange(counts[table]))
-        found = field.best_insertion(table, options)
-        if found is None or not np.isfinite(found.value):
-            return None
-        field.change({table: (found.option, found.places)})
-    return field.assignment

@@ -8,7 +8,7 @@ import pytest
 from costmodels.sharding import Spread, check_plan
 from planner.objectives import objective_named
 from planner.problem import NO_CONSTRAINTS, Constraints, TableConstraint
-from planner.search.construct.partial_plan import translated
+from planner.search.construct.handed import translated
 from planner.space.evaluation import Assignment, SearchSpace
 from tests.planner.cases import space, synthetic, topology
 
