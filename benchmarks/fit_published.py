@@ -38,7 +38,7 @@ from costmodels.sustained import (
     Works,
     generation_of,
 )
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.validation.cases import LEFT_OUT_FILE, Case, StepCase, grouped, json_file
 from planner.validation.kernels import (
     DLRM,

@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from costmodels.calibration.points import random_plan
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner import load_system
@@ -41,7 +42,7 @@ from planner.integrations.measure.runs import (
 )
 from planner.problem import PlanningProblem
 from planner.trace.reading import TraceTimes, read_trace
-from planner.validation.tasks import MIXES, random_plan, random_workload
+from planner.validation.tasks import MIXES, random_workload
 
 RANKS: Final = 2
 NUM_PLANS: Final = 8

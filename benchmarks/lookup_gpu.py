@@ -31,16 +31,18 @@ from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
-from planner.io.library import configs_folder
-from planner.predict.lookup import (
+from planner.io.documents import configs_folder
+from planner.predict.operations import (
     LOOKUP_COLUMNS,
+    CsvRows,
     LookupCall,
+    Predicted,
     call_time,
     lookup_call,
     predict_calls,
     predict_lookups,
+    read_table,
 )
-from planner.predict.rows import CsvRows, Predicted, read_table
 
 DEVICE, SYSTEM = "H100-SXM5-80GB", "h100_sxm"
 V100_FILE, V100_SYSTEM = "lookup_points_v100.csv", "v100_32gb_sxm"

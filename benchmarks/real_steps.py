@@ -36,9 +36,9 @@ from planner import estimate, load_system
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.calibrate import calibrated_topology
 from planner.integrations.measure.gloo_ranks import run_on_ranks
-from planner.integrations.measure.microbench_operators import timed_passes
+from planner.integrations.measure.microbench_cpu import timed_passes
 from planner.integrations.measure.pace import Pace
-from planner.io.system.measured_files import load_constants
+from planner.io.system.system_file import load_constants
 from tests.integration.dense import dense_modules as families
 
 Random = np.random.Generator

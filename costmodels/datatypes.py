@@ -44,3 +44,23 @@ class DataType(StrEnum):
     def wider(self) -> tuple[DataType, ...]:
         """The types that hold every value of this one."""
         return tuple(DataType(name) for name in _WIDER[self._value_])
+
+
+def changes(*columns: IntArray | FloatArray) -> BoolArray:
+    """True for each entry that differs from the entry before it in any of the columns."""
+    new = np.ones(len(columns[0]), dtype=bool)
+    new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return new
+
+
+def distinct(*columns: IntArray | FloatArray) -> tuple[IntArray, IntArray]:
+    """The different rows of some columns.
+
+    Returns:
+        The position of one row of each kind, and for each row ``[n]`` the number of its kind.
+    """
+    order = np.lexsort(columns[::-1])
+    new = changes(*(column[order] for column in columns))
+    back = np.empty(len(new), dtype=np.int64)
+    back[order] = np.cumsum(new) - 1
+    return order[new], back

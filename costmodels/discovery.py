@@ -108,31 +108,23 @@ def model_words(model: object) -> str:
 
 
 def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
-    kind = cast("type[T]", base)
-    for value in vars(module).values():
-        if (
-            inspect.isclass(value)
-            and issubclass(value, kind)
-            and value is not kind
-            and value.__module__ == module.__name__
-            and not inspect.isabstract(value)
-        ):
-            return value
-    msg = f"{module.__name__} defines no {kind.__name__}{_lacking(module, kind)}"
-    raise UnknownNameError(msg)
+    """The first class of a module that has all that a kind needs.
 
-
-def _lacking(module: ModuleType, kind: type) -> str:
-    """What the classes of a module lack to be of a kind; empty if it has no classes."""
+    Raises:
+        UnknownNameError: there is none; the message says what each class lacks.
+    """
+    kind, told = cast("type[T]", base), list[str]()
     needed = set(getattr(kind, "__abstractmethods__", ()))
-    told = []
     for value in vars(module).values():
-        if not inspect.isclass(value) or value.__module__ != module.__name__:
+        if not inspect.isclass(value) or value.__module__ != module.__name__ or value is kind:
             continue
         is_kind = issubclass(value, kind)
+        if is_kind and not inspect.isabstract(value):
+            return cast("type[T]", value)
         left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
         lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
         words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
         words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []
         told.append(f"class {value.__name__} {' and '.join(words)}")
-    return f": {'; '.join(told)}" if told else ""
+    msg = f"{module.__name__} defines no {kind.__name__}" + (f": {'; '.join(told)}" if told else "")
+    raise UnknownNameError(msg)

@@ -51,6 +51,10 @@ class Fabric(NamedTuple):
 
 _CURVES: Final = "benchmarks/fabrics.py on configs/calibrations/collectives.csv"
 """How the constants were found."""
+_SOCKETS: Final = (
+    "sockets at ALCF Polaris; of the rate 0.13 there, 0.32 to 0.71 in NVIDIA/nccl issues 209 and "
+    "450, of which this is the geometric mean"
+)
 
 FABRICS: Final[dict[str, Fabric]] = {
     "infiniband": Fabric(7.2e-6, 133e-6, 0.86, 4, f"{_CURVES}: ABCI A100 and V100, Vultr, H100"),
@@ -59,14 +63,7 @@ FABRICS: Final[dict[str, Fabric]] = {
     "tcpx": Fabric(253e-6, 110e-6, 0.95, 2, f"{_CURVES}: A3 High at two sites"),
     "tcpxo": Fabric(54e-6, 156e-6, 0.95, 2, f"{_CURVES}: A3 Mega at two sites"),
     "slingshot": Fabric(9.2e-6, 159e-6, 0.65, 2, f"{_CURVES}: ALCF Polaris, CSCS Alps"),
-    "ethernet": Fabric(
-        24e-6,
-        139e-6,
-        0.31,
-        1,
-        f"{_CURVES}: sockets at ALCF Polaris; of the rate 0.13 there, 0.32 to 0.71 in NVIDIA/nccl "
-        "issues 209 and 450, of which this is the geometric mean",
-    ),
+    "ethernet": Fabric(24e-6, 139e-6, 0.31, 1, f"{_CURVES}: {_SOCKETS}"),
 }
 """The kinds of networks by the names that system files use."""
 

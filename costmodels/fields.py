@@ -8,13 +8,13 @@ refused here: later on it would be compared with something that it never equals.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import typing
 from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 import numpy as np
 
@@ -23,13 +23,62 @@ from costmodels.errors import InvalidValueError
 _LONGEST: Final = 60
 
 
+class Range(NamedTuple):
+    """The numbers that a field may have, such as ``Annotated[int, Range(1, 100)]``.
+
+    Attributes:
+        least: the least number, or the one that all numbers are above; every finite one by default.
+        most: the largest number; without one, a number has to be finite.
+        is_open: whether ``least`` itself is not allowed.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    is_open: bool = False
+
+    def __str__(self) -> str:
+        """What a message says that a number has to be."""
+        least, most = _shown_limit(self.least), _shown_limit(self.most)
+        if self.most < math.inf:
+            return f"{least}..{most}"
+        limit = f"{'above' if self.is_open else 'at least'} {least} and "
+        return f"{limit if self.least > -math.inf else ''}finite"
+
+    def has(self, number: Any) -> bool:
+        """Whether a number is in the range."""
+        above = number > self.least if self.is_open else number >= self.least
+        return bool(above and number <= self.most and number < math.inf)
+
+
+Finite = Annotated[float, Range()]
+"""A number that is not infinite."""
+Amount = Annotated[float, Range(0.0)]
+"""A number of 0 or more."""
+Positive = Annotated[float, Range(0.0, is_open=True)]
+"""A number above 0."""
+Count = Annotated[int, Range(0, 2**31)]
+"""A whole number of 0 or more."""
+Several = Annotated[int, Range(1, 2**31)]
+"""A whole number of 1 or more."""
+
+
+def _shown_limit(limit: float) -> str:
+    """A limit as messages show it: ``2^48``, ``1e6`` or ``16384``."""
+    power = math.log2(limit) if limit >= 2**20 else 0.5
+    return (
+        f"2^{power:.0f}"
+        if power.is_integer()
+        else f"{limit:g}".replace("e+0", "e").replace("e+", "e")
+    )
+
+
 def settle(owner: Any, where: str = "") -> None:
     """Bring the fields of a frozen dataclass to their annotations, from its ``__post_init__``.
 
     Whole numbers, texts, flags, enumerations (a text becomes the member), other classes, any of
     these or None or a literal text, and tuples of them, of any or of a fixed length (for which a
     list or an array may stand), are settled. Any real number stays in the place of a ``float`` as
-    it is. Other annotations are left alone.
+    it is. A number with a :class:`Range` has to be in it. Other annotations are left alone.
 
     Args:
         owner: the dataclass.
@@ -50,12 +99,14 @@ def settle(owner: Any, where: str = "") -> None:
 @cache
 def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
     """Fields of a dataclass with those annotations that are settled."""
-    hints = get_type_hints(owner)
-    return tuple((f.name, hints[f.name]) for f in fields(owner) if _is_known(hints[f.name]))
+    hints = typing.get_type_hints(owner, include_extras=True)
+    return tuple(
+        (f.name, hints[f.name]) for f in fields(owner) if f.init and _is_known(hints[f.name])
+    )
 
 
 def _is_known(kind: Any) -> bool:
-    origin, parts = get_origin(kind), get_args(kind)
+    _, kind, origin, parts = _taken_apart(kind)
     if origin in (UnionType, Union):
         is_plain = parts[1] is NoneType or get_origin(parts[1]) is Literal
         return len(parts) == 2 and is_plain and _is_known(parts[0])
@@ -64,8 +115,24 @@ def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and origin is None
 
 
+@cache
+def _taken_apart(kind: Any) -> tuple[Range | None, Any, Any, tuple[Any, ...]]:
+    """The range of an annotation, what it annotates, and the origin and the parts of that."""
+    allowed = None
+    if get_origin(kind) is Annotated:
+        kind, allowed = get_args(kind)
+    return allowed, kind, get_origin(kind), get_args(kind)
+
+
 def _settled(what: str, value: Any, kind: Any) -> Any:
-    origin, parts = get_origin(kind), get_args(kind)
+    allowed, kind, origin, parts = _taken_apart(kind)
+    settled = value if type(value) is kind else _converted(what, value, kind, origin, parts)
+    if allowed is not None and not allowed.has(settled):
+        raise _refusal(what, str(allowed), value)
+    return settled
+
+
+def _converted(what: str, value: Any, kind: Any, origin: Any, parts: tuple[Any, ...]) -> Any:
     if origin in (UnionType, Union):
         first, other = parts
         is_other = value is None if other is NoneType else is_in(value, get_args(other))
@@ -115,41 +182,6 @@ def _number(what: str, value: Any) -> Any:
     if type(value) in (bool, np.bool_) or not isinstance(value, Real):
         raise _refusal(what, "a number", value)
     return value
-
-
-def require_measured(owner: Any, where: str = "", signed: Iterable[str] = ()) -> None:
-    """Require that the numbers that a calibration found are finite and at least 0.
-
-    Numbers in tuples, also in tuples of tuples, count too; texts, None and other classes do not.
-
-    Args:
-        owner: the dataclass, whose fields are settled.
-        where: begins every message, such as ``"lookup constants: "``.
-        signed: fields whose numbers may be below 0.
-
-    Raises:
-        InvalidValueError: names the field and the number.
-    """
-    for field in fields(owner):
-        least, wanted = 0.0, "finite and at least 0"
-        if field.name in signed:
-            least, wanted = -math.inf, "finite"
-        for number in _numbers(getattr(owner, field.name)):
-            if not (least <= number and abs(number) < math.inf):
-                message = (
-                    f"{where}{field.name} has a number {number}, which must be {wanted}: correct "
-                    "it or calibrate again"
-                )
-                raise InvalidValueError(message)
-
-
-def _numbers(value: object) -> Iterator[float]:
-    """The numbers of a value, in whatever tuples."""
-    if isinstance(value, tuple | list | np.ndarray):
-        for part in value:
-            yield from _numbers(part)
-    elif isinstance(value, Real):
-        yield float(value)
 
 
 def is_whole(value: Any) -> bool:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
+from costmodels.fields import Amount, Range, settle
 
 
 class OperatorKind(StrEnum):
@@ -35,15 +37,8 @@ BATCHED = (OperatorKind.BATCHED_MATMUL, OperatorKind.ATTENTION)
 """Kinds that compute each sequence of a batch by itself."""
 _SHAPE_LENGTH = {OperatorKind.MATMUL: 4, OperatorKind.BATCHED_MATMUL: 4, OperatorKind.ATTENTION: 5}
 """Numbers in ``shape`` of the kinds whose shape is not that of a tensor."""
-_MOST = 2**53
-"""Largest size and count. A float holds every whole number up to it exactly."""
-
-
-_AMOUNTS = (
-    *("read_bytes", "written_bytes", "parameter_bytes", "saved_bytes", "deviation_ratio"),
-    *("most_ratio", "shared_bytes", "backward_bytes"),
-)
-"""Fields that are finite and not below 0, if they are given."""
+_Count = Annotated[int, Range(0, 2**53)]
+"""A size or a count. A float holds every whole number up to the largest exactly."""
 _ALIGNED = 16
 """Elements that are a multiple of what any kernel of products loads at once."""
 
@@ -130,52 +125,41 @@ class Operator:
 
     name: str
     kind: OperatorKind
-    shape: tuple[int, ...]
+    shape: tuple[_Count, ...]
     dtype: DataType = DataType.FP32
-    read_bytes: float = 0.0
-    written_bytes: float = 0.0
-    num_parameters: int = 0
-    parameter_bytes: float = 0.0
-    saved_bytes: float = 0.0
-    num_kernels: int = 1
-    num_calls: int = 1
-    num_repeats: int = 1
+    read_bytes: Amount = 0.0
+    written_bytes: Amount = 0.0
+    num_parameters: _Count = 0
+    parameter_bytes: Amount = 0.0
+    saved_bytes: Amount = 0.0
+    num_kernels: _Count = 1
+    num_calls: _Count = 1
+    num_repeats: Annotated[int, Range(1, 2**53)] = 1
     left_gradient: bool = True
     right_gradient: bool = True
     is_causal: bool = False
-    num_sorted: int = 0
-    num_joined: int = 0
-    backward_bytes: float | None = None
+    num_sorted: _Count = 0
+    num_joined: _Count = 0
+    backward_bytes: Amount | None = None
     is_recomputed: bool = False
-    flash_version: int = 2
+    flash_version: Annotated[int, Range(1, 3)] = 2
     is_pointwise: bool = False
     is_vectorized: bool = False
-    deviation_ratio: float = 0.0
-    most_ratio: float = 0.0
-    shared_bytes: float = 0.0
+    deviation_ratio: Amount = 0.0
+    most_ratio: Amount = 0.0
+    shared_bytes: Amount = 0.0
     is_cast: bool = False
     function: str = ""
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""
         where = f"operator {self.name!r}"
+        settle(self, f"{where}: ")
         length = _SHAPE_LENGTH.get(self.kind)
         require(
             length is None or len(self.shape) == length,
             f"{where}: the shape of kind {self.kind} must have {length} numbers, got {self.shape}",
         )
-        good = all(0 <= size <= _MOST for size in self.shape)
-        require(good, f"{where}: sizes of the shape must be 0..2^53, got {self.shape}")
-        require(1 <= self.num_repeats <= _MOST, f"{where}: repeats must be 1..2^53")
-        for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted", "num_joined"):
-            value = getattr(self, key)
-            require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
-        for key in _AMOUNTS:
-            value = getattr(self, key)
-            good = value is None or (math.isfinite(value) and value >= 0)
-            require(good, f"{where}: {key} must be 0 or more, got {value}")
-        version = self.flash_version
-        require(1 <= version <= 3, f"{where}: flash_version must be 1, 2 or 3, got {version}")
         require(
             not self.is_pointwise or self.kind is OperatorKind.ATTENTION,
             f"{where}: is_pointwise belongs to kind attention, got {self.kind}; leave it out",

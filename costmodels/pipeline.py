@@ -316,43 +316,36 @@ class CostPipeline(WorkModel):
         return found and f"pipeline {self.workload.pipeline} {found}"
 
     def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
-        notes = list(self.models.collective.remarks(self.topology))
-        device, is_calibrated = self.topology.device, self.models.exchange is not None
+        workload, topology = self.workload, self.topology
+        is_cpu, is_calibrated = topology.compute_device == "cpu", self.models.exchange is not None
+        is_unpooled = any(t.pooling is Pooling.NONE for t in workload.tables)
+        host_s = sum(float(np.max(s.host_s)) for s in program.steps)
+        is_host_bound, is_eager = host_s >= 0.95 * time_s, workload.issued_by is HostProfile.EAGER
+        is_assumed = is_host_bound and is_eager and uncertainty.host_is_assumed(topology)
         told = [
-            unrated_remark(self.workload, device, is_calibrated=is_calibrated),
-            uneven_remark(self.workload, self.topology, self._dense),
+            *self.models.collective.remarks(topology),
+            unrated_remark(workload, topology.device, is_calibrated=is_calibrated),
+            uneven_remark(workload, topology, self._dense),
             self._pipeline_remark(),
             self.hot_row_remark(plan, self._kept_work(plan)),
-            unused_remark(self.topology) if is_calibrated else None,
+            unused_remark(topology) if is_calibrated else None,
+            *(layer.remark for layer in workload.dense.layers if not is_cpu),
+            shares_remark(workload, topology) if workload.batch_share_ratio else None,
         ]
-        notes += filter(None, told)
-        is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
-        if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
-            notes.append(
-                "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
-                "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
-                "calibrate'"
-            )
-        if self.topology.compute_device != "cpu":
-            notes += filter(None, (layer.remark for layer in self.workload.dense.layers))
-        if self.topology.device.single_stream and self.workload.between_steps_s:
-            notes.append(
-                "between_steps is not counted on CPU cores: steps were calibrated one right after "
-                "the other"
-            )
-        if self.workload.batch_share_ratio:
-            notes.append(shares_remark(self.workload, self.topology))
-        if program.floor_s >= time_s > 0:
-            notes.append("input bound: the data source, not the plan, sets the iteration time")
-        host_s = sum(float(np.max(s.host_s)) for s in program.steps)
-        if host_s >= 0.95 * time_s:
-            notes.append("launch bound: the host thread, not the devices, sets the iteration time")
-            is_eager = self.workload.issued_by is HostProfile.EAGER
-            if is_eager and uncertainty.host_is_assumed(self.topology):
-                call_us = self.topology.host.eager_call_s * 1e6
-                notes.append(
-                    f"host.eager_call was not measured: {call_us:.3g} us an eager call are "
-                    "assumed, and hosts differ by a factor of seven; 'shardplan calibrate --host' "
-                    "measures it in seconds"
-                )
-        return tuple(notes)
+        remarks = {
+            "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
+            "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
+            "calibrate'": is_cpu and not is_calibrated and is_unpooled,
+            "between_steps is not counted on CPU cores: steps were calibrated one right after the "
+            "other": topology.device.single_stream and workload.between_steps_s,
+            "input bound: the data source, not the plan, sets the iteration time": (
+                program.floor_s >= time_s > 0
+            ),
+            "launch bound: the host thread, not the devices, sets the iteration time": (
+                is_host_bound
+            ),
+            f"host.eager_call was not measured: {topology.host.eager_call_s * 1e6:.3g} us an "
+            "eager call are assumed, and hosts differ by a factor of seven; 'shardplan calibrate "
+            "--host' measures it in seconds": is_assumed,
+        }
+        return (*filter(None, told), *(text for text, holds in remarks.items() if holds))

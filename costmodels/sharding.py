@@ -8,10 +8,10 @@ them is arithmetic on arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self, cast, final, overload
+from typing import Any, Final, Self, cast, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,8 +21,6 @@ from costmodels.errors import refuse, require
 from costmodels.workload import Table, Workload
 
 _LARGEST: Final = 2**62
-_MANY: Final = 10_000
-"""So many shards of a table of 2^48 rows still count up to less than 2^62."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +47,8 @@ class Shards(Sequence[Shard]):
 
     __slots__ = ("_hash", "col_offset", "num_cols", "num_rows", "rank", "row_offset")
 
-    def __init__(
-        self,
-        rank: ArrayLike,
-        row_offset: ArrayLike,
-        num_rows: ArrayLike,
-        col_offset: ArrayLike,
-        num_cols: ArrayLike,
-    ) -> None:
-        """Columns of one length; a single number stands for that number in every shard."""
-        given = (rank, row_offset, num_rows, col_offset, num_cols)
+    def __init__(self, *given: ArrayLike) -> None:
+        """The five columns; a single number stands for that number in every shard."""
         columns = [np.asarray(c, dtype=np.int64) for c in given]
         size = max(c.size for c in columns) if all(c.size for c in columns) else 0
         columns = [c if c.shape == (size,) else np.broadcast_to(c, (size,)) for c in columns]
@@ -130,33 +120,27 @@ class Shards(Sequence[Shard]):
         return Shards, self.columns
 
 
-def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
-    """Whether these are whole columns from left to right, or whole rows from top to bottom."""
-    _, row, rows, col, cols = shards.columns
-    if not 1 <= len(rows) <= _MANY:
-        return False
-    by_columns = rows[0] == num_embeddings and cols[0] != embedding_dim
-    if by_columns:
-        row, rows, col, cols = col, cols, row, rows
-        num_embeddings, embedding_dim = embedding_dim, num_embeddings
-    whole = bool((cols == embedding_dim).all()) and not col.any()
-    if not whole or rows.min() < by_columns or rows.max() > num_embeddings:
-        return False
-    ends = np.cumsum(rows)
-    return int(ends[-1]) == num_embeddings and bool((row == ends - rows).all())
+def _is_banded(cells: IntArray, num_embeddings: int, embedding_dim: int) -> bool:
+    """Whether shards, in order of rows, then columns, fill one band of rows after the other."""
+    row, rows, col, cols = cells
+    ends_band = col + cols == embedding_dim
+    next_row, next_col = np.where(ends_band, [row + rows, 0 * col], [row, col + cols])
+    is_even = bool((ends_band[:-1] | (rows[1:] == rows[:-1])).all())
+    begins, ends = np.append(row, num_embeddings), np.append(col, 0)
+    in_turn = np.array_equal(begins[1:], next_row) and np.array_equal(ends[1:], next_col)
+    return is_even and in_turn and not (begins[0] or ends[0])
 
 
 def _overlap(cells: IntArray) -> tuple[int, int] | None:
-    """Two shards that share a cell, the first such pair in order of rows, then columns."""
-    order = np.lexsort((cells[2], cells[0]))
-    row, rows, col, cols = cells[:, order]
+    """Two shards that share a cell, the first such pair, if they are in order of their rows."""
+    row, rows, col, cols = cells
     for a in range(len(row)):
         later = slice(a + 1, int(np.searchsorted(row, row[a] + rows[a], side="left")))
         meets = np.flatnonzero(
             (col[later] < col[a] + cols[a]) & (col[a] < col[later] + cols[later])
         )
         if len(meets):
-            return int(order[a]), int(order[a + 1 + meets[0]])
+            return a, a + 1 + int(meets[0])
     return None
 
 
@@ -215,31 +199,63 @@ SPREAD: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingOption:
-    """One way to cut a table, not yet placed.
+class TableTerms:
+    """What an option and its placements have in common.
 
     Attributes:
         table: its name.
         sharding_type: how it is cut.
         kernel: the code that looks it up, and where its memory is.
-        column_widths: widths of the column pieces, left to right; their sum is the embedding
-            dimension.
         cache_load_factor_ratio: share (0..1) of the rows that the cache holds; set for the caching
             kernel only.
 
     Raises:
-        InvalidValueError: kernel and type do not go together, or a width or share is out of range.
+        InvalidValueError: kernel and type do not go together, or the share is out of range.
     """
 
     table: str
     sharding_type: ShardingType
     kernel: ComputeKernel
-    column_widths: tuple[int, ...]
     cache_load_factor_ratio: float | None = None
 
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
-        _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
+        kind, kernel, ratio = self.sharding_type, self.kernel, self.cache_load_factor_ratio
+        require(
+            (kind is ShardingType.DATA_PARALLEL) == (kernel is ComputeKernel.DENSE),
+            f"table {self.table!r}: kernel dense goes with data_parallel and only with it, "
+            f"got {kind} with {kernel}",
+        )
+        caching = kernel is ComputeKernel.FUSED_UVM_CACHING
+        require(
+            caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
+            f"table {self.table!r}: a cache load factor between 0 and 1 goes with "
+            f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
+        )
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """These values by their names."""
+        return {f.name: getattr(self, f.name) for f in fields(TableTerms)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingOption(TableTerms):
+    """One way to cut a table, not yet placed.
+
+    Attributes:
+        column_widths: widths of the column pieces, left to right; their sum is the embedding
+            dimension.
+
+    Raises:
+        InvalidValueError: kernel and type do not go together, or a width or share is out of range.
+    """
+
+    column_widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check kernel against type, the cache load factor, and the widths."""
+        TableTerms.__post_init__(self)
         require(
             bool(self.column_widths) and min(self.column_widths) >= 1,
             f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
@@ -295,47 +311,23 @@ class ShardingOption:
         return len(set(zip(ranks, widths, strict=True))) == len(set(ranks))
 
 
-def _check_kernel(
-    table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
-) -> None:
-    require(
-        (sharding_type is ShardingType.DATA_PARALLEL) == (kernel is ComputeKernel.DENSE),
-        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
-        f"got {sharding_type} with {kernel}",
-    )
-    caching = kernel is ComputeKernel.FUSED_UVM_CACHING
-    require(
-        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
-        f"table {table!r}: a cache load factor between 0 and 1 goes with "
-        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlacement:
+class TablePlacement(TableTerms):
     """One table, cut and placed.
 
     Attributes:
-        table: its name.
-        sharding_type: how it is cut.
-        kernel: the code that looks it up, and where its memory is.
         shards: in TorchRec's order for the sharding type; any sequence may be given, and is kept as
             :class:`costmodels.sharding.Shards`.
-        cache_load_factor_ratio: as in :class:`ShardingOption`.
 
     Raises:
         InvalidValueError: kernel and type do not go together, or the share is out of range.
     """
 
-    table: str
-    sharding_type: ShardingType
-    kernel: ComputeKernel
     shards: Sequence[Shard]
-    cache_load_factor_ratio: float | None = None
 
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
-        _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
+        TableTerms.__post_init__(self)
         object.__setattr__(self, "shards", Shards.of(self.shards))
 
     @property
@@ -408,13 +400,14 @@ def place(
         len(where) == option.num_pieces,
         f"table {option.table!r}: {option.num_pieces} places needed, got {len(where)}",
     )
-    every, width = _all_ranks(world_size), sum(option.column_widths)
+    every, width = np.arange(world_size), sum(option.column_widths)
     if option.is_uniform:
         shards = Shards(every, 0, num_embeddings, 0, width)
         if option.sharding_type is ShardingType.ROW_WISE:
             shards = Shards(every, *row_block_columns(num_embeddings, world_size), 0, width)
     else:
-        col_offset, num_cols = _columns(option.column_widths)
+        num_cols = np.array(option.column_widths, dtype=np.int64)
+        col_offset = np.cumsum(num_cols) - num_cols
         ranks = np.array(where, dtype=np.int64)
         blocks: tuple[ArrayLike, ArrayLike] = (0, num_embeddings)
         if option.spread is Spread.HOSTS:
@@ -424,13 +417,7 @@ def place(
             blocks = np.tile(rows[0], len(where)), np.tile(rows[1], len(where))
             col_offset, num_cols = (np.repeat(c, local_world_size) for c in (col_offset, num_cols))
         shards = Shards(ranks, *blocks, col_offset, num_cols)
-    return TablePlacement(
-        table=option.table,
-        sharding_type=option.sharding_type,
-        kernel=option.kernel,
-        shards=shards,
-        cache_load_factor_ratio=option.cache_load_factor_ratio,
-    )
+    return TablePlacement(**option.terms, shards=shards)
 
 
 def option_of(
@@ -441,31 +428,14 @@ def option_of(
     step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
     widths = tuple(placement.cells.num_cols[::step].tolist())
     is_whole = SPREAD[kind] is Spread.UNIFORM or not widths
-    option = ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=placement.kernel,
-        column_widths=(table.embedding_dim,) if is_whole else widths,
-        cache_load_factor_ratio=placement.cache_load_factor_ratio,
-    )
+    cut = (table.embedding_dim,) if is_whole else widths
+    option = ShardingOption(**placement.terms, column_widths=cut)
     places = option.places_of(placement.ranks, local_world_size)
     if len(places) != option.num_pieces:
         return None
     sizes = {"world_size": world_size, "local_world_size": local_world_size}
     same = place(option, table.num_embeddings, places, **sizes)
     return option if same.shards == placement.shards else None
-
-
-@lru_cache(maxsize=64)
-def _all_ranks(world_size: int) -> IntArray:
-    return np.arange(world_size, dtype=np.int64)
-
-
-@lru_cache(maxsize=4096)
-def _columns(widths: tuple[int, ...]) -> tuple[IntArray, IntArray]:
-    """Offset and width of each column piece."""
-    columns = np.array(widths, dtype=np.int64)
-    return np.cumsum(columns) - columns, columns
 
 
 def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: int) -> None:
@@ -483,14 +453,14 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         whole = all(bool((column == value).all()) for column, value in columns)
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
-    if _in_order(shards, num_embeddings, embedding_dim):
-        return
     unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
     if len(unsized):
         refuse(f"{name}: shard {shards[int(unsized[0])]} has no columns or rows < 0")
-    used = np.flatnonzero(shards.num_rows > 0)
-    cells = np.stack(shards.columns[1:])[:, used]
-    row, rows, col, cols = cells
+    used = np.lexsort((shards.col_offset, shards.row_offset))
+    used = used[shards.num_rows[used] > 0]
+    row, rows, col, cols = cells = np.stack(shards.columns[1:])[:, used]
+    if _is_banded(cells, num_embeddings, embedding_dim):
+        return
     outside = (row < 0) | (col < 0) | (row + rows > num_embeddings) | (col + cols > embedding_dim)
     if outside.any():
         shard = shards[int(used[np.argmax(outside)])]
@@ -501,7 +471,7 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         refuse(f"{name}: shards cover {area} cells of {expected_area}; they must tile it")
     pair = _overlap(cells)
     if pair is not None:
-        first, second = (shards[int(used[at])] for at in pair)
+        first, second = (shards[int(used[i])] for i in pair)
         refuse(f"{name}: shards {first} and {second} overlap")
 
 
@@ -522,7 +492,6 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
         f"unknown tables {unknown[:5]} ({len(unknown)})",
     )
     tables = {t.name: t for t in workload.tables}
-    every = _all_ranks(world_size)
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)
@@ -530,7 +499,7 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
         require(not bad, f"table {table.name!r}: ranks {bad} are outside 0..{world_size - 1}")
         if placement.sharding_type is ShardingType.DATA_PARALLEL:
             require(
-                ranks is every or np.array_equal(np.sort(ranks), every),
+                np.array_equal(np.sort(ranks), np.arange(world_size)),
                 f"table {table.name!r}: data_parallel needs one copy on each of {world_size} ranks",
             )
         check_tiling(placement, table.num_embeddings, table.embedding_dim)

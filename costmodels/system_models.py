@@ -18,7 +18,6 @@ from costmodels.collective.ramp import Ramp
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange, Gloo
 from costmodels.cpu.lookup import CpuLookup
-from costmodels.datatypes import FloatArray, IntArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.discovery import asking
 from costmodels.errors import require
@@ -91,9 +90,8 @@ def _scaled_family(name: str, family: type, **own: object) -> Any:
         for kind, member in vars(family).items()
         if not kind.startswith("_") and not getattr(member, "__final__", False)
     }
-    namespace = {"__module__": __name__, "sources": ("a factor fitted to runs of one's own",)}
     wanted = [("inner", family), ("factor_ratio", float)]
-    known = {**asked, **namespace, **own}
+    known = {**asked, "__module__": __name__, **own}
     return make_dataclass(name, wanted, bases=(family,), namespace=known, frozen=True, kw_only=True)
 
 
@@ -155,7 +153,7 @@ def collective_model(topology: Topology) -> AbstractCollectiveModel:
 def sync_time_s(
     topology: Topology,
     group_size: int,
-    memory: MemoryLedger,
+    memory: MemoryLedger | float,
     *,
     between_hosts: bool = False,
     models: CostModels | None = None,
@@ -169,50 +167,23 @@ def sync_time_s(
     Args:
         topology: all ranks of the job.
         group_size: ranks that share one copy of the tables.
-        memory: the memory of the plan of one group.
+        memory: the memory of the plan of one group; or the bytes of all weights, for the least time
+            under any plan. Under every plan some rank holds at least the mean of all weights, and
+            more bytes never take less time, so that the time of the mean is a bound.
         between_hosts: as in :func:`members`.
         models: price the all-reduce; None for the models that the system names.
     """
-    held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
-    on_host = np.array([r.host_bytes for r in memory.ranks])
-    peers = members(topology, group_size, between_hosts=between_hosts)
-    return _slowest_s(topology, peers, held, on_host, models)
-
-
-def least_sync_s(
-    topology: Topology, group_size: int, weight_bytes: float, models: CostModels | None = None
-) -> float:
-    """Seconds that :func:`sync_time_s` is at least, under any plan.
-
-    Under every plan some rank holds at least the mean of all weights. More bytes never take less
-    time, so that the time of the mean is a bound.
-    """
-    peers, held = members(topology, group_size), np.array([weight_bytes / group_size])
-    return _slowest_s(topology, peers, held, np.zeros(1), models)
-
-
-def _slowest_s(
-    topology: Topology,
-    groups: IntArray,
-    held: FloatArray,
-    on_host: FloatArray,
-    models: CostModels | None,
-) -> float:
-    """Seconds of the slowest rank of the copies of one shard.
-
-    Args:
-        topology: all ranks of the job.
-        groups: as :func:`members` gives them.
-        held: bytes that ranks hold.
-        on_host: those of them on hosts.
-        models: price the all-reduce.
-    """
+    groups = members(topology, group_size, between_hosts=between_hosts)
     alone = replace(topology.resized(len(groups), 1), domain_size=1)
     peers = part_of(topology, groups.T) or alone
     if peers.world_size == 1:
         return 0.0
-    model = (models or default_models(peers)).collective
-    inside = peers.num_hosts == 1
+    if isinstance(memory, MemoryLedger):
+        on_host = np.array([r.host_bytes for r in memory.ranks])
+        held = np.array([r.weights_bytes + r.optimizer_bytes for r in memory.ranks]) + on_host
+    else:
+        on_host, held = np.zeros(1), np.array([memory / group_size])
+    model, inside = (models or default_models(peers)).collective, peers.num_hosts == 1
     seconds = model.buffer_s(Collective.ALL_REDUCE, held, peers, within_host=inside) * (held > 0)
     copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
     return float((seconds + copied).max())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
+from costmodels.fields import Amount, Count, Positive, Range, Several, settle
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FbgemmConstants
@@ -60,30 +61,25 @@ class Device:
     """
 
     name: str
-    hbm_capacity_bytes: float
-    hbm_bandwidth_bytes_per_s: float
-    l2_capacity_bytes: float
-    l2_bandwidth_bytes_per_s: float
-    flops_per_s: tuple[tuple[DataType, float], ...]
-    flops_efficiency_ratio: float
-    kernel_latency_s: float
-    row_half_bytes: float
-    update_efficiency_ratio: float
-    sort_rate_per_s: float
-    overlap_slowdown_ratio: float = 0.0
-    num_multiprocessors: int = 0
+    hbm_capacity_bytes: Amount
+    hbm_bandwidth_bytes_per_s: Positive
+    l2_capacity_bytes: Amount
+    l2_bandwidth_bytes_per_s: Positive
+    flops_per_s: tuple[tuple[DataType, Positive], ...]
+    flops_efficiency_ratio: Positive
+    kernel_latency_s: Amount
+    row_half_bytes: Amount
+    update_efficiency_ratio: Positive
+    sort_rate_per_s: Positive
+    overlap_slowdown_ratio: Amount = 0.0
+    num_multiprocessors: Count = 0
     single_stream: bool = False
 
     def __post_init__(self) -> None:
         """Check that times on it are finite."""
-        name, rated = f"device {self.name!r}", [rate for _, rate in self.flops_per_s]
-        rated += [self.hbm_bandwidth_bytes_per_s, self.l2_bandwidth_bytes_per_s]
-        rated += [self.flops_efficiency_ratio, self.update_efficiency_ratio, self.sort_rate_per_s]
-        require(all(r > 0 for r in rated), f"{name}: rates and efficiencies must be above 0")
+        name = f"device {self.name!r}"
+        settle(self, f"{name}: ")
         require(len(self.flops_per_s) >= 1, f"{name}: flops_per_s needs one element type at least")
-        sizes = [self.hbm_capacity_bytes, self.l2_capacity_bytes, self.kernel_latency_s]
-        sizes += [self.row_half_bytes, self.overlap_slowdown_ratio, self.num_multiprocessors]
-        require(all(s >= 0 for s in sizes), f"{name}: sizes and latencies must not be negative")
         require(
             not self.single_stream or self.overlap_slowdown_ratio == 0,
             f"{name}: overlap_slowdown must be 0 where compute and communication share one "
@@ -126,10 +122,10 @@ class Host:
             than a call.
     """
 
-    ddr_capacity_bytes: float
-    ddr_bandwidth_bytes_per_s: float
-    device_link_bandwidth_bytes_per_s: float
-    eager_call_s: float = 5e-6
+    ddr_capacity_bytes: Amount
+    ddr_bandwidth_bytes_per_s: Positive
+    device_link_bandwidth_bytes_per_s: Positive
+    eager_call_s: Amount = 5e-6
     eager_pass_s: float | None = None
 
     @property
@@ -153,16 +149,13 @@ class Host:
 
     def __post_init__(self) -> None:
         """Check that times on it are finite."""
-        require(self.ddr_capacity_bytes >= 0, "ddr_capacity must not be negative")
-        require(self.eager_call_s >= 0, "eager_call must not be negative")
+        settle(self, "host: ")
         require(
             self.eager_pass_s is None or self.eager_pass_s >= self.eager_call_s,
             f"eager_pass ({self.eager_pass_s} s) must not be less than eager_call "
             f"({self.eager_call_s} s), because a pass consists of calls; leave it out, or measure "
             "both with 'shardplan calibrate --host'",
         )
-        rates = (self.ddr_bandwidth_bytes_per_s, self.device_link_bandwidth_bytes_per_s)
-        require(all(r > 0 for r in rates), "host bandwidths must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,22 +178,17 @@ class Link:
         InvalidValueError: a value is out of range.
     """
 
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    half_size_bytes: float = 0.0
+    latency_s: Amount
+    bandwidth_bytes_per_s: Positive
+    half_size_bytes: Amount = 0.0
     fabric: str = ""
-    pod_hosts: int = 0
-    oversubscription_ratio: float = 1.0
-    mesh_ranks: int = 0
+    pod_hosts: Count = 0
+    oversubscription_ratio: Annotated[float, Range(1)] = 1.0
+    mesh_ranks: Count = 0
 
     def __post_init__(self) -> None:
         """Check that times over it are finite."""
-        ratio = self.oversubscription_ratio
-        require(ratio >= 1, f"oversubscription must be at least 1, got {ratio}")
-        require(self.pod_hosts >= 0, "hosts of a pod must not be negative")
-        require(self.bandwidth_bytes_per_s > 0, "a link needs a bandwidth above 0")
-        require(self.latency_s >= 0, "a link latency must not be negative")
-        require(self.half_size_bytes >= 0, "a half-size message must not be negative")
+        settle(self, "link: ")
         require(self.mesh_ranks == 0 or self.mesh_ranks >= 2, "a mesh needs 2 ranks at least")
 
     def reached_ratio(self, ranks: int) -> float:
@@ -219,7 +207,7 @@ class Links:
 
 FITTED_KINDS: Final = ("lookup", "collective", "dense", "host")
 """Kinds of time that ``shardplan fit`` corrects, in the order of :class:`FittedFactors`."""
-_MOST_SPREAD: Final = 50.0
+_Spread = Annotated[float, Range(-50.0, 50.0)]
 """Factors would differ by e^50 then; intervals of larger spreads have no finite ends."""
 
 
@@ -238,24 +226,19 @@ class FittedFactors:
             uncertainty.
     """
 
-    lookup_ratio: float = 1.0
-    collective_ratio: float = 1.0
-    dense_ratio: float = 1.0
-    host_ratio: float = 1.0
-    spread_ratio: tuple[tuple[float, ...], ...] = ()
+    lookup_ratio: Positive = 1.0
+    collective_ratio: Positive = 1.0
+    dense_ratio: Positive = 1.0
+    host_ratio: Positive = 1.0
+    spread_ratio: tuple[tuple[_Spread, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that times stay positive, and the shape of the spread."""
-        good = all(math.isfinite(r) and r > 0 for r in self.ratios)
-        require(good, f"fitted factors must be finite and above 0, got {self.ratios}")
-        rows = [len(row) for row in self.spread_ratio]
-        triangle = list(range(1, len(FITTED_KINDS) + 1))
-        sane = all(abs(v) <= _MOST_SPREAD for row in self.spread_ratio for v in row)
-        spread = "the spread of fitted factors must be"
-        wanted = f"{spread} a lower triangle with rows of 1, 2, 3 and 4 numbers, got rows of {rows}"
-        require(rows in ([], triangle), wanted)
-        most = f"numbers of {spread} -{_MOST_SPREAD:g}..{_MOST_SPREAD:g}, got {self.spread_ratio}"
-        require(sane, most)
+        settle(self, "fitted factors: ")
+        rows, wanted = [len(row) for row in self.spread_ratio], "rows of 1, 2, 3 and 4 numbers"
+        is_triangle = rows in ([], list(range(1, len(FITTED_KINDS) + 1)))
+        spread = "the spread of fitted factors must be a lower triangle with"
+        require(is_triangle, f"{spread} {wanted}, got rows of {rows}")
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -317,19 +300,19 @@ class Topology:
     name: str
     device: Device
     host: Host
-    num_hosts: int
-    local_world_size: int
-    domain_size: int
+    num_hosts: Several
+    local_world_size: Several
+    domain_size: Several
     host_link: Link
     domain_link: Link
     network_link: Link
     price_per_device_usd_per_hour: float | None = None
-    hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
-    speed_by_rank_ratio: tuple[float, ...] = ()
+    hbm_capacity_by_rank_bytes: tuple[Positive, ...] = ()
+    speed_by_rank_ratio: tuple[Positive, ...] = ()
     provenance: tuple[Provenance, ...] = ()
     collective_curves: tuple[str, ...] = ()
     calibration: str = ""
-    ddr_capacity_by_host_bytes: tuple[float, ...] = ()
+    ddr_capacity_by_host_bytes: tuple[Amount, ...] = ()
     lookup_constants: FbgemmConstants | None = None
     fitted: FittedFactors | None = None
     whole: Topology | None = None
@@ -337,22 +320,18 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
+        settle(self)
         local, domain = self.local_world_size, self.domain_size
-        require(self.num_hosts >= 1, f"num_hosts must be at least 1, got {self.num_hosts}")
-        require(local >= 1, f"gpus_per_host must be at least 1, got {local}")
-        fits = domain % local == 0 and domain >= 1
+        fits = domain % local == 0
         require(fits, f"domain_size {domain} must be a multiple of gpus_per_host {local}")
-        for values in (self.hbm_capacity_by_rank_bytes, self.speed_by_rank_ratio):
-            require(
-                len(values) in (0, self.world_size),
-                f"per-rank values need {self.world_size} entries, got {len(values)}",
-            )
-            require(all(math.isfinite(v) and v > 0 for v in values), "per-rank values must be > 0")
-        held = self.ddr_capacity_by_host_bytes
-        counted = f"per-host values need {self.num_hosts} entries, got {len(held)}"
-        require(len(held) in (0, self.num_hosts), counted)
-        good = all(math.isfinite(v) and v >= 0 for v in held)
-        require(good, "per-host memory must not be negative")
+        by_rank, by_host = ("rank", self.world_size), ("host", self.num_hosts)
+        for (each, count), values in (
+            (by_rank, self.hbm_capacity_by_rank_bytes),
+            (by_rank, self.speed_by_rank_ratio),
+            (by_host, self.ddr_capacity_by_host_bytes),
+        ):
+            counted = f"per-{each} values need {count} entries, got {len(values)}"
+            require(len(values) in (0, count), counted)
 
     @property
     def world_size(self) -> int:

@@ -132,14 +132,6 @@ class TorchrecMachine:
             ),
         )
 
-    def moved_to(self, machine: TorchrecMachine) -> TorchrecMachine:
-        """Another system, but with the memory of each rank of this one."""
-        return replace(
-            machine,
-            hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
-            ddr_limits_bytes=self.ddr_limits_bytes,
-        )
-
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
         """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
 
@@ -270,6 +262,10 @@ def _optimizer_ratio(optimizer: Optimizer, embedding_dim: int) -> float:
 _MOST_NODES: Final = 2
 """The all-reduce of replicated tables is priced for at most this many hosts; with more hosts it is
 taken to last twice as long."""
+_TABLE_INDEX_BYTES = 4
+"""Bytes for each row of a cached table: where in the cache it is."""
+_SLOT_STATE_BYTES = 16
+"""Bytes for each row that the cache has room for: its state."""
 
 
 class ShardPerf(NamedTuple):
@@ -298,73 +294,142 @@ class ShardPerf(NamedTuple):
         return compute + self.fwd_comms_s + self.bwd_comms_s
 
 
-def shard_perf(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    sharding_type: ShardingType,
-    kernel: ComputeKernel,
-    *,
-    num_cols: float,
-    cache_load_factor_ratio: float | None = None,
-) -> ShardPerf:
-    """The times of a shard.
+class ShardStorage(NamedTuple):
+    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
 
-    Args:
+    hbm_bytes: float
+    ddr_bytes: float
+
+
+class TorchrecShard(NamedTuple):
+    """A shard as TorchRec's estimators see it.
+
+    Attributes:
         table: the table of the shard.
         machine: the system.
         sharding_type: how the table is cut. All row blocks take the same time, even empty ones.
-        kernel: the kernel that looks the shard up.
+        kernel: what looks the shard up, which says where the weights are.
         num_cols: columns of the shard.
         cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None for
             TorchRec's 0.2.
     """
-    share = CACHE_LOAD_FACTOR if cache_load_factor_ratio is None else cache_load_factor_ratio
-    rate, outputs = _device_rate(table, machine, kernel, share), table.inputs.num_outputs
-    if sharding_type is ShardingType.DATA_PARALLEL:
-        return _replicated(table, machine, num_cols, rate)
-    world, group = machine.world_size, machine.group_size
-    groups = world // group
-    by_rows, by_hosts = sharding_type in BY_ROWS, sharding_type in BY_HOSTS
-    parts = (group if by_hosts else world) if by_rows else 1
-    sums = by_hosts or (by_rows and table.is_pooled)
-    outputs = outputs / parts if by_rows and not table.is_pooled else outputs
-    element_bytes = table.row_sum_bytes if sums else table.all_to_all_bytes
-    moved = [outputs * world * num_cols * b for b in element_bytes]
-    columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
-    penalty = 1.0 if by_rows else _penalty(num_cols)
-    read = _forward_bytes(table, table.inputs.num_ids / parts * world, columns)
-    compute = (read + moved[0]) * penalty / rate
-    inter = machine.inter_host_bandwidth_bytes_per_s
-    # As ``BasicCommsBandwidths.get_bw``: the links between hosts if the ranks are on several.
-    is_one_host = (group if by_hosts else world) <= machine.local_world_size
-    inside = machine.intra_host_bandwidth_bytes_per_s if is_one_host else inter
-    comms = [size / inside for size in moved]
-    if by_hosts and groups > 1:
-        # Outputs are added up inside the group and then exchanged between groups. Gradients take
-        # the way back.
-        vectors, each = table.inputs.num_outputs * groups * num_cols, table.all_to_all_bytes
-        comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
-    copies = moved[1] * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
-    return ShardPerf(
-        fwd_compute_s=compute,
-        fwd_comms_s=comms[0],
-        bwd_compute_s=_backward_compute(table, machine, compute),
-        bwd_comms_s=comms[1] + copies,
-    )
+
+    table: TorchrecTable
+    machine: TorchrecMachine
+    sharding_type: ShardingType
+    kernel: ComputeKernel
+    num_cols: float
+    cache_load_factor_ratio: float | None = None
+
+    def perf(self) -> ShardPerf:
+        """The times of the shard."""
+        table, machine, inputs = self.table, self.machine, self.table.inputs
+        kind, num_cols, rate = self.sharding_type, self.num_cols, self._device_rate()
+        ids, outputs = self._arriving()
+        by_rows, is_copy = kind in BY_ROWS, kind is ShardingType.DATA_PARALLEL
+        sums = kind in BY_HOSTS or (by_rows and table.is_pooled)
+        element_bytes = table.row_sum_bytes if sums else table.all_to_all_bytes
+        if is_copy:
+            element_bytes = (table.element_bytes, table.element_bytes)
+        moved = [outputs * num_cols * b for b in element_bytes]
+        is_narrow = not (by_rows or is_copy)
+        columns = max(num_cols, MIN_LOOKUP_COLUMNS) if is_narrow else num_cols
+        read = math.ceil(ids * INDEX_BYTES) * (2.0 if inputs.is_weighted else 1.0)
+        read += ids * columns * table.element_bytes
+        compute = (read + moved[0]) * (_penalty(num_cols) if is_narrow else 1.0) / rate
+        backward = compute * machine.backward_ratio
+        if inputs.is_weighted:
+            backward = backward * machine.weighted_ratio + compute * WEIGHTED_KERNEL_MULTIPLIER
+        size = table.num_embeddings * num_cols * table.element_bytes
+        forth, back = self._exchanges(moved)
+        if is_copy:
+            forth, back = 0.0, _all_reduce(size, machine) + size * REPLICATED_UPDATE_FACTOR / rate
+        elif by_rows:
+            back += moved[1] * BATCHED_COPY_FACTOR / rate
+        return ShardPerf(compute, forth, backward, back)
+
+    def storage(self, num_rows: float) -> ShardStorage:
+        """The memory of the shard with one batch of inputs and outputs.
+
+        TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the
+        user gives it a storage estimator with another type. A cache load factor of 0 stands for
+        0.2, as in TorchRec.
+
+        Args:
+            num_rows: rows of the shard; 0 for a block that begins beyond the last row of the table.
+        """
+        table, factor = self.table, self.cache_load_factor_ratio or CACHE_LOAD_FACTOR
+        cached = self.kernel is ComputeKernel.FUSED_UVM_CACHING
+        in_host = cached or self.kernel is ComputeKernel.FUSED_UVM
+        weights = table.num_embeddings * table.embedding_dim * table.element_bytes
+        ddr = weights if in_host else 0
+        hbm = round(weights * factor) if cached else weights - ddr
+        share = num_rows * self.num_cols / (table.num_embeddings * table.embedding_dim)
+        ids, vectors = self._arriving() if share > 0 else (0, 0)
+        held = math.ceil(ids * INDEX_BYTES)
+        held += math.ceil(vectors * self.num_cols * table.inputs.output_bytes)
+        if cached:
+            held += math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor))
+        hbm, ddr = (math.ceil(size * share) for size in (hbm, ddr))
+        hbm, ddr = (n + math.ceil(n * table.inputs.optimizer_ratio) for n in (hbm, ddr))
+        return ShardStorage(hbm_bytes=1.0 * (hbm + held), ddr_bytes=1.0 * ddr)
+
+    def _arriving(self) -> tuple[float, float]:
+        """Indices that the shard looks up, and vectors that leave it, per batch.
+
+        A shard of a sharded table gets the indices of all ranks, and a replica those of its rank
+        alone.
+        """
+        kind, inputs, world = self.sharding_type, self.table.inputs, self.machine.world_size
+        ids, outputs = inputs.num_ids, inputs.num_outputs
+        if kind is ShardingType.DATA_PARALLEL:
+            return ids, outputs
+        if kind in BY_ROWS:
+            parts = self.machine.group_size if kind in BY_HOSTS else world
+            ids, outputs = ids / parts, outputs if self.table.is_pooled else outputs / parts
+        return ids * world, outputs * world
+
+    def _exchanges(self, moved: list[float]) -> list[float]:
+        """Seconds of the exchanges of ``moved`` bytes of outputs and of their gradients."""
+        machine, table = self.machine, self.table
+        inter, group = machine.inter_host_bandwidth_bytes_per_s, machine.group_size
+        by_hosts, groups = self.sharding_type in BY_HOSTS, machine.world_size // group
+        # As ``BasicCommsBandwidths.get_bw``: the links between hosts if the ranks are on several.
+        is_one_host = (group if by_hosts else machine.world_size) <= machine.local_world_size
+        inside = machine.intra_host_bandwidth_bytes_per_s if is_one_host else inter
+        comms = [size / inside for size in moved]
+        if by_hosts and groups > 1:
+            # Outputs are added up inside the group and then exchanged between groups. Gradients
+            # take the way back.
+            vectors, each = (
+                table.inputs.num_outputs * groups * self.num_cols,
+                table.all_to_all_bytes,
+            )
+            comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
+        return comms
+
+    def _device_rate(self) -> float:
+        """Bytes per second of the kernel (``kernel_bw_lookup``)."""
+        machine, ratio = self.machine, self.cache_load_factor_ratio
+        share = CACHE_LOAD_FACTOR if ratio is None else ratio
+        memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
+        mixed = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        rates = {
+            ComputeKernel.DENSE: DENSE_KERNEL_RATIO * memory,
+            ComputeKernel.FUSED_UVM: HOST_KERNEL_RATIO * link,
+            ComputeKernel.FUSED_UVM_CACHING: memory if self.table.inputs.prefetches else mixed,
+        }
+        return rates.get(self.kernel, memory)
 
 
-def _device_rate(
-    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, share: float
-) -> float:
-    """Bytes per second of a kernel (``kernel_bw_lookup``); ``share`` of the rows are cached."""
-    memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
-    mixed = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
-    rates = {
-        ComputeKernel.DENSE: DENSE_KERNEL_RATIO * memory,
-        ComputeKernel.FUSED_UVM: HOST_KERNEL_RATIO * link,
-        ComputeKernel.FUSED_UVM_CACHING: memory if table.inputs.prefetches else mixed,
-    }
-    return rates.get(kernel, memory)
+def _all_reduce(size: float, machine: TorchrecMachine) -> float:
+    """Seconds of the all-reduce of a replicated table of this many bytes."""
+    nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
+    # All network links of a host, also if there is only one host.
+    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
+    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
+    is_large = machine.world_size > _MOST_NODES * machine.local_world_size
+    return reduce_s * 2 if is_large else reduce_s
 
 
 def _penalty(num_cols: float) -> float:
@@ -375,126 +440,3 @@ def _penalty(num_cols: float) -> float:
     if num_cols >= FULL_BLOCK_COLUMNS:
         return 1.0
     return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY
-
-
-def _forward_bytes(table: TorchrecTable, ids: float, columns: float) -> float:
-    """Bytes of indices and rows that a forward lookup of so many indices and columns reads."""
-    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.inputs.is_weighted else 1.0)
-    return read + ids * columns * table.element_bytes
-
-
-def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
-    """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
-    backward_s = forward_s * machine.backward_ratio
-    if not table.inputs.is_weighted:
-        return backward_s
-    return backward_s * machine.weighted_ratio + forward_s * WEIGHTED_KERNEL_MULTIPLIER
-
-
-def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: float, rate: float
-) -> ShardPerf:
-    """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
-    written = table.inputs.num_outputs * num_cols * table.element_bytes
-    compute = (_forward_bytes(table, table.inputs.num_ids, num_cols) + written) / rate
-    size = table.num_embeddings * num_cols * table.element_bytes
-    nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
-    # All network links of a host, also if there is only one host.
-    links_bytes_per_s = machine.inter_host_bandwidth_bytes_per_s * machine.local_world_size
-    reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
-    if machine.world_size > _MOST_NODES * machine.local_world_size:
-        reduce_s *= 2
-    return ShardPerf(
-        fwd_compute_s=compute,
-        fwd_comms_s=0.0,
-        bwd_compute_s=_backward_compute(table, machine, compute),
-        bwd_comms_s=reduce_s + size * REPLICATED_UPDATE_FACTOR / rate,
-    )
-
-
-# ------------------------------------------------------------------ memory
-
-_TABLE_INDEX_BYTES = 4
-"""Bytes for each row of a cached table: where in the cache it is."""
-_SLOT_STATE_BYTES = 16
-"""Bytes for each row that the cache has room for: its state."""
-
-
-class ShardStorage(NamedTuple):
-    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
-
-    hbm_bytes: float
-    ddr_bytes: float
-
-
-def shard_storage(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    sharding_type: ShardingType,
-    kernel: ComputeKernel,
-    *,
-    num_rows: float,
-    num_cols: float,
-    cache_load_factor_ratio: float | None = None,
-) -> ShardStorage:
-    """The memory of a shard with one batch of inputs and outputs.
-
-    TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the user
-    gives it a storage estimator with another type.
-
-    Args:
-        table: the table of the shard.
-        machine: the system.
-        sharding_type: how the table is cut.
-        kernel: the kernel, which says where the weights are.
-        num_rows: rows of the shard; 0 for a block that begins beyond the last row of the table.
-        num_cols: columns of the shard.
-        cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None (or
-            0, as in TorchRec) for TorchRec's 0.2.
-    """
-    factor = cache_load_factor_ratio or CACHE_LOAD_FACTOR
-    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-    in_host = cached or kernel is ComputeKernel.FUSED_UVM
-    weights = table.num_embeddings * table.embedding_dim * table.element_bytes
-    ddr = weights if in_host else 0
-    hbm = round(weights * factor) if cached else weights - ddr
-    share = 1.0
-    if sharding_type is not ShardingType.DATA_PARALLEL:
-        share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
-    inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
-    aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
-    return ShardStorage(
-        hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + inputs + outputs),
-        ddr_bytes=1.0 * _with_state(ddr * share, table),
-    )
-
-
-def _with_state(weight_bytes: float, table: TorchrecTable) -> float:
-    """Bytes of weights with the state of their optimizer."""
-    size = math.ceil(weight_bytes)
-    return size + math.ceil(size * table.inputs.optimizer_ratio)
-
-
-def _io_bytes(
-    table: TorchrecTable,
-    machine: TorchrecMachine,
-    sharding_type: ShardingType,
-    num_rows: float,
-    num_cols: float,
-) -> tuple[float, float]:
-    """Bytes of the indices that enter a shard, and of the vectors that leave it, per batch.
-
-    A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
-    """
-    ids, outputs, world = table.inputs.num_ids, table.inputs.num_outputs, machine.world_size
-    if sharding_type is ShardingType.DATA_PARALLEL:
-        world, num_cols = 1, table.embedding_dim
-    elif sharding_type in BY_ROWS:
-        if num_rows * num_cols <= 0:
-            return 0, 0
-        share = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
-        ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
-    return (
-        math.ceil(ids * world * INDEX_BYTES),
-        math.ceil(outputs * world * num_cols * table.inputs.output_bytes),
-    )

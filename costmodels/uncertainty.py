@@ -172,11 +172,9 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
 
 def rate_sigma(topology: Topology, kind: str) -> float:
     """Log-standard deviation of one kind of time from the sources of the system's rates."""
-    if kind == "host" and host_is_assumed(topology):
-        return _UNMEASURED_HOST_SIGMA
     if kind == "host":
-        sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
-        return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
+        known = _weakest(topology, _WHOLE[kind])
+        return _UNMEASURED_HOST_SIGMA if host_is_assumed(topology) else known
     parts = [
         weight * _weakest(topology, (name,))
         for name, weight in _ELASTICITIES[kind].items()

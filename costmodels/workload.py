@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import refuse, require
-from costmodels.fields import settle
+from costmodels.fields import Amount, Positive, Range, settle
 from costmodels.layers.dense_part import NO_DENSE_PART
 from costmodels.layers.dense_part import DenseArch as DenseArch
 from costmodels.layers.dense_part import Framework as Framework
@@ -108,15 +108,11 @@ class Feature:
     """
 
     name: str
-    pooling_factor: float
+    pooling_factor: Annotated[float, Range(0, 10**6)]
 
     def __post_init__(self) -> None:
         """Check the pooling factor."""
         settle(self, f"feature {self.name!r}: ")
-        good = math.isfinite(self.pooling_factor) and 0 <= self.pooling_factor <= 1e6
-        require(
-            good, f"feature {self.name!r}: pooling_factor must be 0..1e6, got {self.pooling_factor}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +156,8 @@ class Table:
     """
 
     name: str
-    num_embeddings: int
-    embedding_dim: int
+    num_embeddings: Annotated[int, Range(1, 2**48)]
+    embedding_dim: Annotated[int, Range(1, 16384)]
     features: tuple[Feature, ...]
     distribution: AbstractIndexDistribution
     dtype: DataType = DataType.FP32
@@ -172,22 +168,15 @@ class Table:
     row_update: RowUpdate = RowUpdate.DEDUPLICATED
     deduplicates_indices: bool = False
     optimizer: Optimizer | None = None
-    next_batch_ratio: float | None = None
+    next_batch_ratio: Annotated[float, Range(0, 1)] | None = None
 
     def __post_init__(self) -> None:
         """Check shape and features."""
-        settle(self, f"table {self.name!r}: ")
+        where, shared = f"table {self.name!r}", self.next_batch_ratio
+        settle(self, f"{where}: ")
         require(bool(self.name), "a table needs a name")
-        where, rows, dim = f"table {self.name!r}", self.num_embeddings, self.embedding_dim
-        require(1 <= rows <= 2**48, f"{where}: num_embeddings must be 1..2^48, got {rows}")
-        require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
         _check_stored(f"{where}: dtype", self.dtype)
         require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
-        shared = self.next_batch_ratio
-        require(
-            shared is None or 0 <= shared <= 1,
-            f"{where}: next_batch_ratio must be 0..1, got {shared}",
-        )
         require(
             shared is None or self.pooling is Pooling.NONE,
             f"{where}: next_batch_ratio needs pooling none, got {self.pooling}; TorchRec sends no "
@@ -289,15 +278,15 @@ class Workload:
     pipeline: Pipeline = Pipeline.SPARSE_DIST
     cuda_graph: bool = False
     host_profile: HostProfile = HostProfile.EAGER
-    between_steps_s: float | None = None
-    reserved_bytes: float = 0.0
+    between_steps_s: Annotated[float, Range(0, 3600)] | None = None
+    reserved_bytes: Amount = 0.0
     dense_optimizer: DenseOptimizer = DenseOptimizer.ADAGRAD
     dense_parallelism: DenseParallelism = DenseParallelism.DDP
-    gradient_accumulation: int = 1
-    tensor_parallel: int = 1
-    input_samples_per_s: float | None = None
+    gradient_accumulation: Annotated[int, Range(1, 10**6)] = 1
+    tensor_parallel: Annotated[int, Range(1, 10**8)] = 1
+    input_samples_per_s: Positive | None = None
     batch_share_ratio: tuple[float, ...] | Literal["proportional"] = ()
-    lookahead_batches: int = 0
+    lookahead_batches: Annotated[int, Range(0, 10_000)] = 0
 
     def __post_init__(self) -> None:
         """Check batch and names."""
@@ -325,25 +314,23 @@ class Workload:
             not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
-        _check_accumulation(self)
+        count, split = self.gradient_accumulation, self.tensor_parallel
+        require(
+            count == 1 or not self.tables,
+            f"gradient_accumulation {count} needs a model without tables: tables are updated by "
+            "every batch; remove it",
+        )
         _check_hugectr(self)
-        split = self.tensor_parallel
-        require(split >= 1, f"tensor_parallel must be 1 or more, got {split}")
         require(
             split == 1 or (bool(self.dense.layers) and not self.tables),
             f"tensor_parallel {split} needs a model without tables whose dense part "
             "is given by layers; remove it",
         )
-        reserved = self.reserved_bytes
-        require(reserved >= 0, f"reserved_bytes must be at least 0, got {reserved}")
-        between_s = self.between_steps_s
         require(
-            between_s is None or 0 <= between_s <= 3600,
-            f"between_steps must be 0 to 1 hour, got {between_s} s",
+            not self.lookahead_batches or self.pipeline is Pipeline.LOOKAHEAD,
+            f"lookahead {self.lookahead_batches} needs pipeline lookahead, got {self.pipeline}; "
+            "change one of them",
         )
-        rate = self.input_samples_per_s
-        require(rate is None or rate > 0, f"input rate must be positive, got {rate}")
-        _check_lookahead(self.lookahead_batches, self.pipeline)
 
     def table(self, name: str) -> Table:
         """The table of that name.
@@ -436,7 +423,7 @@ _ROUNDING: Final = 1e-6
 
 def _check_batch(workload: Workload) -> None:
     """Check the samples of a rank, and make a whole number an ``int``."""
-    given, split = workload.batch_size_per_rank, max(1, workload.tensor_parallel)
+    given, split = workload.batch_size_per_rank, workload.tensor_parallel
     least = f"1/{split}" if split > 1 else "1"
     require(
         math.isfinite(given) and given * split >= 1 - _ROUNDING and given <= 10**8,
@@ -451,16 +438,6 @@ def _check_batch(workload: Workload) -> None:
         object.__setattr__(workload, "batch_size_per_rank", round(given))
 
 
-def _check_accumulation(workload: Workload) -> None:
-    count = workload.gradient_accumulation
-    require(1 <= count <= 10**6, f"gradient_accumulation must be 1..1e6, got {count}")
-    require(
-        count == 1 or not workload.tables,
-        f"gradient_accumulation {count} needs a model without tables: tables are updated by every "
-        "batch; remove it",
-    )
-
-
 def _check_hugectr(workload: Workload) -> None:
     is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
     count, is_hugectr = workload.gradient_accumulation, workload.pipeline is Pipeline.HUGECTR
@@ -472,11 +449,3 @@ def _check_hugectr(workload: Workload) -> None:
     ):
         refused = f"{what} contradicts pipeline hugectr, which {why}"
         require(not (is_set and is_hugectr), refused)
-
-
-def _check_lookahead(batches: int, pipeline: Pipeline) -> None:
-    require(0 <= batches <= 10_000, f"lookahead must be 0..10000 batches, got {batches}")
-    require(
-        not batches or pipeline is Pipeline.LOOKAHEAD,
-        f"lookahead {batches} needs pipeline lookahead, got {pipeline}; change one of them",
-    )

@@ -9,7 +9,7 @@ Run: python examples/04_add_a_cost_model.py
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -29,7 +29,6 @@ class Congested(AbstractCollectiveModel):
 
     slowdown_ratio: float = 3.0
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("this example",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Latency is not affected."""

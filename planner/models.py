@@ -20,8 +20,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.system.collective_curves import shipped_curves
-from planner.io.system.measured_files import read_calibration
-from planner.io.system.system_file import with_measurements
+from planner.io.system.system_file import read_calibration, with_measurements
 from planner.problem import PlanningProblem
 
 FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {

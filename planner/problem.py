@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,8 +16,11 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.support.kinds import LIST, require_amount, require_kind
+from planner.errors import refuse
+from planner.support.kinds import LIST, require_kind, require_settled
 
+CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
+"""Fields of constraints that limit what a table may have, each with all that there is."""
 PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 
 
@@ -78,7 +82,23 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableGroup:
+class _TablesRule:
+    """A rule that couples the tables of some patterns, on each rank or on each host."""
+
+    patterns: tuple[str, ...]
+    level: Level = Level.RANK
+
+    def __post_init__(self) -> None:
+        """Convert the fields to their types."""
+        settle(self, "constraint on tables: ")
+
+    def matches(self, table: str) -> bool:
+        """Whether a pattern covers ``table``."""
+        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableGroup(_TablesRule):
     """Tables that must share one rank or host, or of which no two may share one.
 
     Attributes:
@@ -95,20 +115,9 @@ class TableGroup:
         (True, 'host')
     """
 
-    patterns: tuple[str, ...]
-    level: Level = Level.RANK
-
-    def __post_init__(self) -> None:
-        """Convert the fields to their types."""
-        settle(self, "constraint together or apart: ")
-
-    def matches(self, table: str) -> bool:
-        """Whether a pattern covers ``table``."""
-        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountLimit:
+class CountLimit(_TablesRule):
     """A limit on the number of tables, or of shards, on each rank or host.
 
     The row blocks and the copies of a table count on every rank that has one.
@@ -129,17 +138,8 @@ class CountLimit:
     """
 
     most: int
-    level: Level = Level.RANK
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
-
-    def __post_init__(self) -> None:
-        """Convert the fields to their types."""
-        settle(self, "constraint on counts: ")
-
-    def matches(self, table: str) -> bool:
-        """Whether shards of ``table`` count."""
-        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +270,10 @@ class MoveLimit:
             InvalidInputError: names the first wrong field.
         """
         require_kind("start", self.start, Plan, PLAN_HINT)
-        require_amount("max_bytes", self.max_bytes)
-        require_amount("max_tables", self.max_tables, whole=True)
+        require_settled(self)
+        for name, most in (("max_bytes", self.max_bytes), ("max_tables", self.max_tables)):
+            if most is not None and not 0 <= most < math.inf:
+                refuse(f"{name} must be 0 or more, or None, got {most!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -17,12 +19,13 @@ from planner.problem import PlanningProblem
 from planner.support import result_frames
 from planner.support.kinds import path_of
 from planner.support.status import Status
-from planner.support.text import counted, format_gap, significant
+from planner.support.text import counted, format_gap
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
 """The strategy that makes the plan of TorchRec's own planner; also its name as a baseline."""
 OPTIMAL_GAP: Final = 1e-4
 """A plan within this share of its bound is called the best."""
+_MOST_ROWS: Final = 30
 _SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
 
@@ -137,9 +140,9 @@ class Candidate:
     def __repr__(self) -> str:
         """One line: name, time with its interval, and number of tables."""
         time = self.estimate.time
-        text = result_frames.time_text(time.low_s, time.time_s, time.high_s)
+        low, text, high = map(units.format_time, (time.low_s, time.time_s, time.high_s))
         tables = counted(len(self.plan.placements), "table")
-        return f"<Candidate {self.name!r}: {text}, {tables}>"
+        return f"<Candidate {self.name!r}: {text} ({low} to {high}, 90 %), {tables}>"
 
 
 def _run_files() -> Any:
@@ -306,9 +309,11 @@ class PlanningResult:
     assumed: tuple[Assumed, ...] = ()
 
     def __repr__(self) -> str:
-        """One line: what was planned, its time, gap and memory."""
-        facts = (f"{label.lower()} {value}" for label, value in self._facts())
-        return f"<PlanningResult: {'; '.join(facts)}>"
+        """One line: the plan, its time and gap, and whether it does not fit."""
+        gap = "no bound" if self.gap_ratio is None else f"gap {format_gap(self.gap_ratio)}"
+        size = counted(self.problem.topology.world_size, "rank")
+        fits = "" if self.best.memory.fits else ", which it does not fit"
+        return f"<PlanningResult: {self.best!r} on {size}{fits}, {gap}>"
 
     def save(self, folder: str | Path) -> tuple[Path, ...]:
         """Write plan, report and traces into a folder, as ``shardplan plan -o`` does.
@@ -344,41 +349,19 @@ class PlanningResult:
         if per not in get_args(result_frames.Per):
             known = ", ".join(get_args(result_frames.Per))
             refuse(f"to_dataframe: per is {per!r}; use one of {known}")
-        return pandas.DataFrame(self._rows(per))
-
-    def _rows(self, per: result_frames.Per) -> list[dict[str, Any]]:
         if per == "rank":
-            return result_frames.rank_rows(self.plan, self.estimate, self.best.memory)
-        build = result_frames.table_rows if per == "table" else result_frames.shard_rows
-        return build(self.plan, self.problem.workload)
+            rows = result_frames.rank_rows(self.plan, self.estimate, self.best.memory)
+        else:
+            build = result_frames.table_rows if per == "table" else result_frames.shard_rows
+            rows = build(self.plan, self.problem.workload)
+        return pandas.DataFrame(rows)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: time, throughput, gap, memory, cost, and the tables."""
-        return result_frames.html(self._facts(), self._rows("table"))
-
-    def _facts(self) -> list[tuple[str, str]]:
-        time, fullest = self.estimate.time, self.best.memory.fullest
-        gap, usd = self.gap_ratio, self.usd_per_billion_samples
-        topology = self.problem.topology
-        facts = [
-            (
-                "Plan",
-                f"{counted(len(self.plan.placements), 'table')} on "
-                f"{counted(topology.world_size, 'rank')}",
-            ),
-            ("Iteration", result_frames.time_text(time.low_s, time.time_s, time.high_s)),
-            ("Throughput", f"{units.format_count(self.estimate.samples_per_s)} samples/s"),
-            ("Gap to the proven bound", "no bound" if gap is None else format_gap(gap)),
-            (
-                "Fullest rank",
-                f"{fullest.rank}: {units.format_bytes(fullest.used_bytes)} of "
-                f"{units.format_bytes(fullest.capacity_bytes)}"
-                f"{'' if self.best.memory.fits else '; the plan does not fit'}",
-            ),
-        ]
-        if usd is not None:
-            facts.append(("Cost", f"{significant(usd)} USD per billion samples"))
-        return facts
+        """What notebooks show: the first lines of the report, and the tables."""
+        facts: Sequence[tuple[str, str]] = _run_files().first_facts(self)
+        lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
+        table = self.to_dataframe().to_html(index=False, max_rows=_MOST_ROWS, show_dimensions=True)
+        return f"<dl>{lines}</dl>{table if self.plan.placements else ''}"
 
     @property
     def plan(self) -> Plan:

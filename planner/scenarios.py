@@ -77,8 +77,8 @@ class ScenarioPipeline(CostPipeline):
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """The works of each option in all scenarios, side by side."""
-        works = zip(*(p.options_work(options) for p in self.pipelines), strict=True)
-        return [_option_side_by_side(of_one) for of_one in works]
+        of_each = zip(*(p.options_work(options) for p in self.pipelines), strict=True)
+        return [OptionWork.of(np.concatenate([w.full for w in ws], axis=-1)) for ws in of_each]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """The work of a plan in all scenarios, side by side: ``[W, S x F]``."""
@@ -235,16 +235,3 @@ class RobustObjective(AbstractObjective):
             base=sum(c.base for c in cuts) / count,
             slopes=np.concatenate([c.slopes for c in cuts]) / count,
         )
-
-
-def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
-    """One option's work in every scenario.
-
-    The shards of an option often have equal rows, which are stored once. If the scenarios store
-    them in the same way, that is kept; otherwise the rows are compared anew.
-    """
-    first = works[0]
-    if all(np.array_equal(first.index, work.index) for work in works[1:]):
-        rows = np.concatenate([w.rows for w in works], axis=-1)
-        return OptionWork(rows=rows, index=first.index)
-    return OptionWork.of(np.concatenate([w.full for w in works], axis=-1))

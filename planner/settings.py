@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from costmodels.fields import is_in
 from planner.errors import refuse_any
 from planner.scenarios import ScenarioRule
-
-if TYPE_CHECKING:
-    from planner.search.base import AbstractStrategy
+from planner.search.base import AbstractStrategy
+from planner.support.kinds import require_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +32,7 @@ class SearchSettings:
         with_baselines: whether to plan with the baseline strategies too.
 
     Raises:
-        InvalidInputError: lists every value that no search can honour.
+        InvalidInputError: a value is one that no search can honour.
 
     Example:
         >>> SearchSettings(max_evaluations=100, seed=3).strategy
@@ -55,35 +49,17 @@ class SearchSettings:
     with_baselines: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that no search can honour; a text for ``robust`` becomes the member.
+        """Bring the fields to their kinds, and refuse values that no search can honour.
 
         Raises:
-            InvalidInputError: lists them.
+            InvalidInputError: a field is of another kind; or lists the numbers out of range.
         """
-        robust, time_s, most = self.robust, self.time_limit_s, self.max_evaluations
-        is_rule = is_in(robust, tuple(ScenarioRule))
-        if is_rule:
-            object.__setattr__(self, "robust", ScenarioRule(robust))
+        require_settled(self)
+        time_s, most = self.time_limit_s, self.max_evaluations
         rules = {
-            f"robust {robust!r} is not one of {', '.join(ScenarioRule)}": is_rule,
-            f"time_limit_s must be above 0, or None, got {time_s!r}": (
-                time_s is None or (_is_kind(time_s, Real) and time_s > 0)
-            ),
-            f"max_evaluations must be a whole number above 0, or None, got {most!r}": (
-                most is None or (_is_kind(most, Integral) and most > 0)
-            ),
-            f"kept_s must be a number of seconds of 0 or more, got {self.kept_s!r}": (
-                _is_kind(self.kept_s, Real) and 0 <= self.kept_s < math.inf
-            ),
-            f"with_baselines must be True or False, got {self.with_baselines!r}": isinstance(
-                self.with_baselines, bool | np.bool_
-            ),
-            f"seed must be a whole number from 0, got {self.seed!r}": (
-                _is_kind(self.seed, Integral) and self.seed >= 0
-            ),
+            f"time_limit_s must be above 0, or None, got {time_s!r}": time_s is None or time_s > 0,
+            f"max_evaluations must be above 0, or None, got {most!r}": most is None or most > 0,
+            f"kept_s must be 0 or more, got {self.kept_s!r}": 0 <= self.kept_s < math.inf,
+            f"seed must be a whole number from 0, got {self.seed!r}": self.seed >= 0,
         }
         refuse_any([message for message, is_kept in rules.items() if not is_kept])
-
-
-def _is_kind(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)

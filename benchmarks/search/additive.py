@@ -30,7 +30,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
 from planner.options.enumeration import Listing
-from planner.options.memory import TableOptions
+from planner.options.table_limits import TableOptions
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record, SearchOutcome

@@ -34,7 +34,7 @@ from benchmarks.search.instances import drawn
 from costmodels.workload import DenseArch, Workload
 from planner import load_system
 from planner.errors import NoPlanFoundError
-from planner.options.cuts import rank_batch
+from planner.options.enumeration import rank_batch
 from planner.problem import PlanningProblem
 from planner.study import Effort, SetupResult, Space, Study
 from planner.study.space import COPIES, SYNC, SYSTEM, Value

@@ -29,7 +29,7 @@ from costmodels import torchrec_estimates as constants
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Device, Host, Link, Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_storage
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, TorchrecTable
 from costmodels.training.communication import Communication, Precision
 from costmodels.units import GB, GIB, US
 from costmodels.workload import DataType, Feature, Table, Workload
@@ -196,14 +196,15 @@ def _filled(workload: Workload, topology: Topology, ratio: float) -> Topology:
     """Device memory of which all tables, each whole on one rank, take ``ratio``."""
     machine = TorchrecMachine.of(topology)
     needed = sum(
-        shard_storage(
+        TorchrecShard(
             TorchrecTable.of(t, workload),
             machine,
             ShardingType.TABLE_WISE,
             ComputeKernel.FUSED,
-            num_rows=t.num_embeddings,
             num_cols=t.embedding_dim,
-        ).hbm_bytes
+        )
+        .storage(t.num_embeddings)
+        .hbm_bytes
         for t in workload.tables
     )
     kept = 1 - constants.RESERVED_RATIO

@@ -45,8 +45,7 @@ from planner.api import solve
 from planner.io.workload.starter import placeholder_text
 from planner.io.workload.workload_file import workload_text
 from planner.options.enumeration import enumerate_options
-from planner.options.memory import refuse_hopeless
-from planner.options.table_limits import table_limits
+from planner.options.table_limits import refuse_hopeless, table_limits
 from planner.problem import PlanningProblem
 from planner.scenarios import ScenarioRule
 from planner.search.base import SearchProgress

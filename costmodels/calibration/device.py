@@ -8,15 +8,14 @@ system file that stand in a row nearly as they are: memory, products, kernels, t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from costmodels.calibration.points import CollectivePoint, exchanges
-from costmodels.errors import InvalidValueError
 from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.units import GIB, KIB, MIB, US
 from costmodels.workload import DataType
@@ -82,11 +81,6 @@ DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
 CORE_SIZES: Final = 2e-3
 """``size_ratio`` where the device is a CPU core."""
-
-
-def on_a_core(effort: DeviceEffort) -> DeviceEffort:
-    """The same points for a device that is a CPU core: as many, and far smaller."""
-    return replace(effort, size_ratio=min(effort.size_ratio, CORE_SIZES))
 
 
 class _Range(NamedTuple):
@@ -245,26 +239,6 @@ class HostCalls:
         )
 
 
-def host_calls_of(rows: Iterable[Mapping[str, Any]]) -> HostCalls:
-    """The same numbers from measured rows of the block ``ceilings``, times in microseconds.
-
-    Raises:
-        InvalidValueError: the rows have no such measurement.
-    """
-    ceilings = [row for row in rows if row.get("block") == "ceilings"]
-    found = {row.get("what"): row for row in ceilings}
-    missing = [name for name in (EAGER_CALL, EAGER_PASS) if "wall_us" not in found.get(name, {})]
-    if missing:
-        message = f"no row of the block 'ceilings' has wall_us of {', '.join(map(repr, missing))}"
-        raise InvalidValueError(message)
-    machine = str(found.get("env", {}).get("gpu", "one machine"))
-    return HostCalls(
-        eager_call_s=float(found[EAGER_CALL]["wall_us"]) * US,
-        eager_pass_s=float(found[EAGER_PASS]["wall_us"]) * US,
-        machine=f"host of {machine}",
-    )
-
-
 _LARGE_MIB: Final = 256.0
 """Copies from this size on run at the rate of the memory; caches hold no tenth of them."""
 _LARGE_LINK_KIB: Final = 16384.0
@@ -285,6 +259,7 @@ class Rates:
         products_flops: element types with the rate of the best large product, 2 n^3 / time.
         kernel_latency_s: time from one tiny kernel to the next.
         host_link_bytes_per_s: median rate of large copies of pinned memory to the device.
+        eager_call_s, eager_pass_s: as in :class:`HostCalls`; None unless there are both.
         exchange_latency_s: time of the smallest balanced all-to-all.
         exchange_bytes_per_s: what a rank sends to others per second in the largest one.
     """
@@ -295,6 +270,8 @@ class Rates:
     products_flops: tuple[tuple[DataType, float], ...]
     kernel_latency_s: float | None
     host_link_bytes_per_s: float | None
+    eager_call_s: float | None
+    eager_pass_s: float | None
     exchange_latency_s: float | None
     exchange_bytes_per_s: float | None
 
@@ -309,6 +286,8 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
     ceilings = [row for row in rows if row["block"] == "ceilings"]
     exchanges = _balanced(rows, Collective.ALL_TO_ALL)
     memory = environment.get("mem")
+    calls = {row["what"]: US * row["wall_us"] for row in ceilings if "wall_us" in row}
+    known = calls.keys() >= {EAGER_CALL, EAGER_PASS}
     best: dict[DataType, float] = {}
     for row in ceilings:
         if row["what"] == "gemm":
@@ -331,6 +310,8 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
             for row in ceilings
             if row["what"] == "link" and row["pinned"] and row["kb"] >= _LARGE_LINK_KIB
         ),
+        eager_call_s=calls[EAGER_CALL] if known else None,
+        eager_pass_s=calls[EAGER_PASS] if known else None,
         exchange_latency_s=US * exchanges[0]["us"] if exchanges else None,
         exchange_bytes_per_s=(
             exchanges[-1]["sent_bytes"][0] / (US * exchanges[-1]["us"]) if exchanges else None

@@ -69,7 +69,7 @@ class LookupRow:
         pooling, law = float(row["L"]), str(row["law"]).removeprefix("uniform")
         rows, exponent = int(row["rows"]), float(law[5:] or 0.0)
         table = replace(
-            zipf_table(0, rows, int(row["dim"]), pooling, exponent, scattered=True),
+            zipf_table(0, rows, int(row["dim"]), pooling, exponent),
             dtype=DataType(row["wdtype"]),
             pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
         )

@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
 from costmodels.calibration import fitting
-from costmodels.calibration.points import (
-    CalibrationPoints,
-    CollectivePoint,
-    OperatorPoint,
-    StepPoint,
-)
+from costmodels.calibration import points as designs
 from costmodels.cpu import dense, exchange
-from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
+from costmodels.cpu.lookup import TOGETHER, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards
 from costmodels.measured import cpu_constants
 from costmodels.measured.cpu_constants import Caches, CpuKernel, LookupConstants
-from costmodels.sharding import ShardingType
+from costmodels.shard_work import work as columns
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import Topology
 from costmodels.uncertainty import MACHINE
 
 KINDS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
@@ -42,67 +40,79 @@ _FITS: Final = {
 """For each stage the kind of its time, and what reports call its fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What one rank measured in one step.
+_KERNELS: Final = (ComputeKernel.FUSED, ComputeKernel.DENSE)
+"""The kernels of sharded and of replicated tables, which are both pooled."""
+_NUM_COUNTED: Final = 2 + len(TOGETHER)
+_TOGETHER: Final = list(range(2, _NUM_COUNTED))
+"""How many counts a shard has, and where those of ``TOGETHER`` are among them."""
 
-    Attributes:
-        step: number of the step.
-        rank: the rank.
-        point: the step.
-        loads: the shards of all ranks, with what arrives at them.
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counting(AbstractLookupModel):
+    """Counts lookups in the first columns of their work, instead of pricing them.
+
+    They are the seconds, forward and backward, of tables that are looked up alone; and the counts
+    of :data:`costmodels.cpu.lookup.TOGETHER`.
+
+    Args:
+        fused, replicated: constants of such tables that are looked up alone.
+        caches: sizes of the caches of a core.
     """
 
-    step: int
-    rank: int
-    point: StepPoint
-    loads: tuple[exchange.ShardLoad, ...]
+    fused: LookupConstants
+    replicated: LookupConstants
+    caches: Caches
 
-    @property
-    def own(self) -> tuple[exchange.ShardLoad, ...]:
-        """The shards on this rank."""
-        return tuple(x for x in self.loads if x.rank == self.rank)
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """``[n, NUM_LOOKUP_WORK]`` counts of pooled shards."""
+        del topology
+        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        for kernel, constants in zip(_KERNELS, (self.fused, self.replicated), strict=True):
+            at = np.flatnonzero(shards.runs(kernel))
+            if len(at):
+                seen = Accesses(shards.chosen(at))
+                alone = alone_s(seen, CpuKernel(kernel.value), constants, self.caches)
+                work[at, :_NUM_COUNTED] = np.column_stack([*alone, together(seen)])
+        return work
 
-    @property
-    def replicated(self) -> tuple[Access, ...]:
-        """How the replicated tables of this rank are accessed."""
-        return tuple(x.access for x in self.own if x.replicated)
+    def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds of tables that are looked up alone."""
+        del topology
+        return np.asarray(work[..., 0])
+
+    def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """The same of the backward pass."""
+        del topology
+        return np.asarray(work[..., 1])
 
 
 def _fit_steps(
-    points: Sequence[StepPoint], fused: LookupConstants, replicated: LookupConstants, caches: Caches
+    points: Sequence[designs.StepPoint], lookup: _Counting, topology: Topology
 ) -> tuple[dict[str, Any], list[fitting.FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
     Args:
         points: measured training steps.
-        fused: constants of fused tables that are looked up alone.
-        replicated: constants of replicated tables that are looked up alone.
-        caches: sizes of the caches of a core.
+        lookup: counts the lookups of a step.
+        topology: has the ranks that ran them.
 
     Returns:
         The fields of :class:`CpuConstants` that steps tell, and the error of each fit.
     """
-    seen = [
-        _Seen(
-            step=i, rank=r, point=p, loads=exchange.shard_loads(p.workload, p.plan, len(p.stages_s))
-        )
-        for i, p in enumerate(points)
-        for r in range(len(p.stages_s))
-    ]
-    each = [_counts(s, (fused, replicated), caches) for s in seen]
-    counts = {stage: np.array([found[stage] for found in each]) for stage in _FITS}
-    measured = np.array([s.point.stages_s[s.rank] for s in seen])
+    each = [_counts(point, lookup, topology) for point in points]
+    counts = {stage: np.concatenate([found[stage] for found in each]) for stage in _FITS}
+    measured = np.concatenate([np.array(point.stages_s) for point in points])
     times = {stage: measured[:, exchange.STAGES.index(stage)] for stage in _FITS}
-    steps = np.array([s.step for s in seen])
+    steps = np.repeat(np.arange(len(points)), topology.world_size)
     # TorchRec makes no exchanges if all tables are replicated.
     used = {
-        "lookup": np.array([bool(s.own) for s in seen]),
-        "collective": np.array([any(not x.replicated for x in s.loads) for s in seen]),
-        "dense": np.ones(len(seen), dtype=bool),
+        "lookup": counts["lookup_forward"][:, 0] > 0,
+        "collective": counts["vectors"][:, 2 + len(TOGETHER) :].any(axis=1),
+        "dense": np.ones(len(steps), dtype=bool),
     }
     costs: dict[str, tuple[float, ...]] = {}
-    held_out, errors = {stage: np.zeros(len(seen)) for stage in _FITS}, []
+    held_out, errors = {stage: np.zeros(len(steps)) for stage in _FITS}, []
     for stage, (kind, name) in _FITS.items():
         at = np.flatnonzero(used[kind])
         costs[stage], error, held_out[stage][at] = fitting.fit_counts(
@@ -128,15 +138,15 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
     stages of exchanges. The seconds that this takes are counted with their lookups.
     """
     first = 2 + len(TOGETHER)
-    exchanges: dict[str, Any] = {}
-    for k, kind in enumerate(KINDS):
-        parts = {
-            name: np.split(np.array(costs[stage][first:]), len(KINDS))[k].tolist()
-            for stage, name in _EXCHANGES.items()
-        }
-        exchanges[kind.value] = cpu_constants.ExchangeConstants(
-            **{n: tuple(x) for n, x in parts.items()}
+    parts = {
+        name: np.split(np.array(costs[s][first:]), len(KINDS)) for s, name in _EXCHANGES.items()
+    }
+    exchanges = {
+        kind.value: cpu_constants.ExchangeConstants(
+            **{name: tuple(part[k].tolist()) for name, part in parts.items()}
         )
+        for k, kind in enumerate(KINDS)
+    }
     handed_on = {stage: np.array(costs[stage][1:first]) for stage in _EXCHANGES}
     forward, backward = costs["lookup_forward"], costs["lookup_backward"]
     passes = {
@@ -167,77 +177,65 @@ def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
 
 
 def _counts(
-    seen: _Seen, constants: tuple[LookupConstants, LookupConstants], caches: Caches
+    point: designs.StepPoint, lookup: _Counting, topology: Topology
 ) -> dict[str, FloatArray]:
-    """What each stage of a rank consists of, as counts.
+    """What each stage of a step consists of on each rank, as counts ``[W, counts]``.
+
+    Lookups have the number of fused calls. Then they have five sums over fused tables: seconds of
+    the lookups alone, and the counts of :data:`costmodels.cpu.lookup.TOGETHER` (tables, bags,
+    elements, indices). Then they have the same five sums over replicated tables.
+
+    Exchanges have 1. Then they have 1 if the rank has replicated tables, and their counts of
+    ``TOGETHER``. Then they have the counts of each sharding type of ``KINDS``, which are 0 without
+    tables of this type.
 
     The stage ``dense_forward`` has all layers, ``dense_backward`` those of the top, and ``update``
     those of the bottom, the optimizer and what is reduced: 1 if the rank has replicated tables, and
     the bytes of gradients.
 
     Args:
-        seen: the rank and its step.
-        constants: constants of fused and of replicated tables that are looked up alone.
-        caches: sizes of the caches of a core.
+        point: the step.
+        lookup: counts its lookups.
+        topology: has its ranks.
     """
-    workload, replicated = seen.point.workload, seen.replicated
+    workload, world = point.workload, topology.world_size
+    work = columns.WorkModel(workload, topology, lookup).plan_work(point.plan)
+    first = (columns.KERNELS.index(k) * NUM_LOOKUP_WORK for k in _KERNELS)
+    fused, replicated = (work[:, columns.LOOKUP + at :][:, :_NUM_COUNTED] for at in first)
+    calls = np.count_nonzero(work[:, columns.CALLS : columns.REPLICATED], axis=1)
+    forward, backward = (
+        np.column_stack([calls, *(part[:, [way, *_TOGETHER]] for part in (fused, replicated))])
+        for way in (0, 1)
+    )
+    holds = (replicated[:, _TOGETHER[0]] > 0).astype(float)
+    shared = np.column_stack([np.ones(world), holds, replicated[:, _TOGETHER]])
+    indices, vectors = [shared], [shared]
+    for kind in KINDS:
+        family = columns.EXCHANGING_TYPES.index(kind)
+        traffic = exchange.Traffic(
+            arriving_bytes=work[:, columns.INPUT + family],
+            leaving_bytes=work[:, columns.OUTPUT + family],
+            num_shards=work[:, columns.call_column(kind, ComputeKernel.FUSED)],
+        )
+        present = float(traffic.num_shards.any())
+        indices.append(present * traffic.index_counts(workload.batch_size_per_rank))
+        vectors.append(present * traffic.vector_counts)
     layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
     top = dense.layer_counts(layers.top, element)
     every = top + dense.layer_counts(layers.bottom, element)
     top[0] = every[0] = 1.0
     num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
-    num_bytes += sum(4.0 * a.num_rows * a.num_cols for a in replicated)
-    reduced = [float(bool(replicated)), num_bytes]
-    forward, backward = _call_counts(seen.own, constants, caches)
-    indices, vectors = _exchange_counts(seen)
+    update = np.tile(dense.update_counts(workload), (world, 1))
     return {
         "lookup_forward": forward,
         "lookup_backward": backward,
-        "indices": indices,
-        "vectors": vectors,
-        "gradients": vectors,
-        "dense_forward": every,
-        "dense_backward": top,
-        "update": np.concatenate([dense.update_counts(workload), reduced]),
+        "indices": np.concatenate(indices, axis=1),
+        "vectors": np.concatenate(vectors, axis=1),
+        "gradients": np.concatenate(vectors, axis=1),
+        "dense_forward": np.tile(every, (world, 1)),
+        "dense_backward": np.tile(top, (world, 1)),
+        "update": np.column_stack([update, holds, num_bytes + work[:, columns.REPLICATED]]),
     }
-
-
-def _call_counts(
-    loads: Sequence[exchange.ShardLoad],
-    constants: tuple[LookupConstants, LookupConstants],
-    caches: Caches,
-) -> FloatArray:
-    """What the lookups of a rank consist of, as counts ``[2, counts]``, forward and backward.
-
-    First the number of fused calls. Then five sums over fused tables: seconds of the lookups alone,
-    and the counts of :data:`costmodels.cpu.lookup.TOGETHER` (tables, bags, elements, indices). Then
-    the same five sums over replicated tables. Arguments as for :func:`_counts`.
-    """
-    counts = np.zeros((2, 3 + 2 * len(TOGETHER)))
-    counts[:, 0] = len({x.sharding_type for x in loads})
-    for k, kernel in enumerate((CpuKernel.FUSED, CpuKernel.DENSE)):
-        accesses = [x.access for x in loads if x.kernel is kernel]
-        if accesses:
-            seen, begin = Accesses(accesses), 1 + k * (1 + len(TOGETHER))
-            alone = alone_s(seen, kernel, constants[k], caches)
-            counts[:, begin] = [seconds.sum() for seconds in alone]
-            counts[:, begin + 1 : begin + 1 + len(TOGETHER)] = together(seen).sum(axis=0)
-    return counts
-
-
-def _exchange_counts(seen: _Seen) -> tuple[FloatArray, FloatArray]:
-    """What the exchanges of a rank consist of: those of indices, and those of vectors.
-
-    First 1. Then 1 if the rank has replicated tables, and their counts of ``TOGETHER``: tables,
-    bags, elements, indices. Then the counts of each sharding type of ``KINDS``.
-    """
-    world, shared = len(seen.point.stages_s), np.zeros(2 + len(TOGETHER))
-    shared[0] = 1.0
-    if seen.replicated:
-        shared[1:] = 1.0, *together(Accesses(seen.replicated)).sum(axis=0)
-    kinds = [exchange.exchange_counts(seen.loads, kind, seen.rank, world) for kind in KINDS]
-    indices, vectors = (np.concatenate([shared, *each]) for each in zip(*kinds, strict=True))
-    return indices, vectors
 
 
 # ------------------------------------------------------------------ all of a machine
@@ -254,7 +252,7 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
 
 def fit_operators(
-    points: Sequence[OperatorPoint],
+    points: Sequence[designs.OperatorPoint],
 ) -> tuple[cpu_constants.OperatorConstants | None, tuple[fitting.FitError, ...]]:
     """Fit the forward pass, the backward pass and the update of operators.
 
@@ -292,7 +290,7 @@ def fit_operators(
 
 
 def _fit_pass(
-    points: Sequence[OperatorPoint], times_s: FloatArray, phase: str
+    points: Sequence[designs.OperatorPoint], times_s: FloatArray, phase: str
 ) -> tuple[_ByClass, fitting.FitError, FloatArray]:
     """Fit one pass.
 
@@ -328,29 +326,30 @@ square is 0.05; the median gives 0.08."""
 
 
 def fit_machine(
-    points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
+    points: designs.CalibrationPoints, caches: Caches, topology: Topology, *, machine: str
 ) -> tuple[cpu_constants.CpuConstants, tuple[fitting.FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
         points: what was measured.
         caches: sizes of the caches of a core.
+        topology: a system of CPU cores with the ranks that were measured.
         machine: name of the machine.
-        world_size: ranks that were measured.
 
     Returns:
         The constants, and the error of each fit.
     """
     lookups = {k: fitting.fit_lookups(points.lookups, caches, k) for k in CpuKernel}
     fused, replicated, sequence = (lookups[k][0] for k in CpuKernel)
-    steps, step_errors = _fit_steps(points.steps, fused, replicated, caches)
+    lookup = _Counting(fused=fused, replicated=replicated, caches=caches)
+    steps, step_errors = _fit_steps(points.steps, lookup, topology)
     pace_sigma_ratio = math.hypot(points.pace_sigma_ratio, LATER_PACE_SIGMA)
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
     collective, collective_errors = _fit_collectives(points.collectives)
     operators, operator_errors = fit_operators(points.operators)
     constants = cpu_constants.CpuConstants(
         machine=machine,
-        world_size=world_size,
+        world_size=topology.world_size,
         l2_bytes=caches.l2_bytes,
         l3_bytes=caches.l3_bytes,
         fused=fused,
@@ -366,7 +365,7 @@ def fit_machine(
 
 
 def _fit_collectives(
-    points: Sequence[CollectivePoint],
+    points: Sequence[designs.CollectivePoint],
 ) -> tuple[cpu_constants.CollectiveConstants, tuple[fitting.FitError, ...]]:
     """Fit each collective by itself."""
     found, errors = {}, []
@@ -380,15 +379,15 @@ def _fit_collectives(
     return cpu_constants.CollectiveConstants(**found), tuple(errors)
 
 
-def collective_counts(point: CollectivePoint) -> FloatArray:
+def collective_counts(point: designs.CollectivePoint) -> FloatArray:
     """Counts of a collective, in the order of :class:`costmodels.cpu.exchange.Gloo`.
 
     For an all-to-all, each count is the largest of all ranks.
     """
     if point.operation == "all_to_all":
-        total, others = sum(point.sent_bytes), max(point.world_size - 1, 1)
+        total, others = sum(point.sent_bytes), max(len(point.sent_bytes) - 1, 1)
         pairs = zip(point.sent_bytes, point.kept_bytes, strict=True)
         counts = [exchange.all_to_all_counts(s, (total - s) / others, kept) for s, kept in pairs]
         return np.asarray(np.max(counts, axis=0))
-    parts = 1 if point.operation == "all_reduce" else point.world_size
+    parts = 1 if point.operation == "all_reduce" else len(point.sent_bytes)
     return exchange.buffer_counts(point.kept_bytes[0] * parts)

@@ -14,18 +14,13 @@ from typing import Any
 import numpy as np
 
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.lookup import Access, Accesses, factor, features
+from costmodels.cpu.lookup import Accesses, factor, features
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
-from costmodels.measured.cpu_constants import (
-    Caches,
-    CpuConstants,
-    CpuKernel,
-    LookupConstants,
-    Residual,
-)
+from costmodels.lookup.base import LookupShards, TableColumns
+from costmodels.measured import cpu_constants as cpu
 from costmodels.uncertainty import KINDS, MACHINE
+from costmodels.workload import Optimizer
 
 _ROUNDS = 4
 """Weighted fits that follow each other; weights hardly change after a few."""
@@ -77,7 +72,7 @@ def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.maximum(predicted_s, 1e-12) / times_s))
 
 
-def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float) -> Residual:
+def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float) -> cpu.Residual:
     """The mean of a Gaussian process that is fitted to ln(measured / predicted).
 
     Args:
@@ -106,7 +101,7 @@ def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float)
     signal = process.kernel_.k1
     weights = float(signal.k1.constant_value) * process.alpha_
     lengths = np.broadcast_to(signal.k2.length_scale, spread.shape) * spread
-    return Residual(
+    return cpu.Residual(
         points_ratio=tuple(tuple(float(v) for v in row) for row in shapes),
         weights_ratio=tuple(float(w) for w in np.ravel(weights)),
         lengths_ratio=tuple(float(v) for v in lengths),
@@ -136,12 +131,6 @@ class FitError:
 def geomean_error(errors: FloatArray) -> float:
     """exp(mean |e|) - 1 of logarithmic errors e; 0 if there are none."""
     return float(np.expm1(np.abs(errors).mean())) if len(errors) else 0.0
-
-
-def folds(count: int, num_folds: int) -> list[IntArray]:
-    """``num_folds`` random parts of the numbers 0 .. ``count`` - 1, fewer if there are fewer."""
-    order = np.random.default_rng(_SEED).permutation(count)
-    return [np.sort(part) for part in np.array_split(order, min(num_folds, max(count, 1)))]
 
 
 def fit_counts(
@@ -183,8 +172,9 @@ def left_out(
         predict: seconds of the points in its second argument, from a fit to those in its first.
     """
     number = np.unique(groups, return_inverse=True)[1]
+    order = np.random.default_rng(_SEED).permutation(int(number.max()) + 1)
     found = times_s.copy()
-    for part in folds(int(number.max()) + 1, _FOLDS):
+    for part in np.array_split(order, min(_FOLDS, len(order))):
         out, kept = (np.flatnonzero(np.isin(number, part, invert=x)) for x in (False, True))
         if len(kept):
             found[out] = predict(kept, out)
@@ -222,7 +212,7 @@ class Calibration:
         InvalidValueError: a deviation is of no kind of time.
     """
 
-    constants: CpuConstants
+    constants: cpu.CpuConstants
     errors: tuple[FitError, ...]
     seed: int
     effort: str
@@ -244,8 +234,8 @@ _LIMIT = 0.6
 
 
 def fit_lookups(
-    points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
-) -> tuple[LookupConstants, tuple[FitError, ...]]:
+    points: Sequence[LookupPoint], caches: cpu.Caches, kernel: cpu.CpuKernel
+) -> tuple[cpu.LookupConstants, tuple[FitError, ...]]:
     """Fit the constants of one kernel.
 
     Args:
@@ -258,7 +248,7 @@ def fit_lookups(
     """
     chosen = [p for p in points if p.kernel is kernel]
     require(bool(chosen), f"no lookups of kernel {kernel} were measured")
-    seen = Accesses([point_access(p) for p in chosen])
+    seen = Accesses(point_shards(chosen))
     counted = features(seen, kernel, caches)
     found: dict[str, Any] = {}
     errors = []
@@ -269,12 +259,12 @@ def fit_lookups(
         )
         found |= {f"{phase}_s": seconds, f"{phase}_residual": residual}
         errors.append(error)
-    return LookupConstants(**found), tuple(errors)
+    return cpu.LookupConstants(**found), tuple(errors)
 
 
 def _fit_pass(
     counts: FloatArray, shapes: FloatArray, times_s: FloatArray, name: str
-) -> tuple[tuple[float, ...], Residual, FitError]:
+) -> tuple[tuple[float, ...], cpu.Residual, FitError]:
     """Seconds per count of one pass, the learned factor on top of them, and their error.
 
     Args:
@@ -284,12 +274,12 @@ def _fit_pass(
         name: what is fitted.
     """
 
-    def fitted(at: IntArray) -> tuple[FloatArray, Residual]:
+    def fitted(at: IntArray) -> tuple[FloatArray, cpu.Residual]:
         coefficients = non_negative(counts[at], times_s[at])
         ratio = -log_errors(counts[at] @ coefficients, times_s[at])
         return coefficients, learned_residual(shapes[at], ratio, limit=_LIMIT)
 
-    def predicted(coefficients: FloatArray, residual: Residual, at: IntArray) -> FloatArray:
+    def predicted(coefficients: FloatArray, residual: cpu.Residual, at: IntArray) -> FloatArray:
         return np.asarray(counts[at] @ coefficients * factor(residual, shapes[at]))
 
     every = np.arange(len(times_s))
@@ -300,17 +290,8 @@ def _fit_pass(
     return tuple(coefficients.tolist()), residual, fit_error(name, *errors)
 
 
-def point_access(point: LookupPoint) -> Access:
-    """A measured table, described as the lookup model describes a shard."""
-    law = Zipf(num_embeddings=point.num_embeddings, exponent=point.exponent)
-    rows, probability = law.frequency_bins()
-    draws = point.num_bags * point.pooling_factor
-    return Access(
-        rows=rows,
-        probability=probability,
-        draws=draws,
-        num_indices=draws,
-        num_bags=draws if point.kernel is CpuKernel.SEQUENCE else point.num_bags,
-        num_cols=point.embedding_dim,
-        num_rows=point.num_embeddings,
-    )
+def point_shards(points: Sequence[LookupPoint]) -> LookupShards:
+    """Measured tables, described as the lookup model describes shards."""
+    tables, bags = TableColumns([p.table for p in points]), [float(p.num_bags) for p in points]
+    indices = np.array(bags) * tables.pooling_factor
+    return LookupShards.whole(tables, indices, np.array(bags), optimizer=Optimizer.SGD)

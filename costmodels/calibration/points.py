@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
-from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Pooling, Table, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,15 @@ class LookupPoint:
     Attributes:
         kernel: fused (row-wise Adagrad in the backward pass), dense (a gradient of the whole
             table), or sequence (as fused, but indices are not pooled).
-        num_embeddings: rows of the table.
-        embedding_dim: columns of the table.
+        table: the table.
         num_bags: bags in the call.
-        pooling_factor: mean indices of a bag.
-        exponent: of the Zipf law that indices are drawn from; 0 is uniform.
         forward_s: measured seconds of the lookup.
         backward_s: measured seconds of its backward pass, with the update.
     """
 
     kernel: CpuKernel
-    num_embeddings: int
-    embedding_dim: int
+    table: Table
     num_bags: int
-    pooling_factor: float
-    exponent: float
     forward_s: float = 0.0
     backward_s: float = 0.0
 
@@ -53,7 +47,6 @@ class CollectivePoint:
 
     Attributes:
         operation: ``all_to_all``, ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
-        world_size: ranks that take part.
         sent_bytes: ``[world_size]`` bytes that each rank sends to all other ranks together, in
             equal parts.
         kept_bytes: ``[world_size]`` bytes of each rank's message to itself.
@@ -61,7 +54,6 @@ class CollectivePoint:
     """
 
     operation: str
-    world_size: int
     sent_bytes: tuple[float, ...]
     kept_bytes: tuple[float, ...]
     time_s: float = 0.0
@@ -130,7 +122,6 @@ def exchanges(
     return [
         CollectivePoint(
             operation=operation,
-            world_size=world_size,
             sent_bytes=(sent_bytes, *(share * sent_bytes for _ in range(world_size - 1))),
             kept_bytes=(size,) * world_size,
         )
@@ -207,13 +198,13 @@ _MOST_WHOLE_BYTES = 32 * 2**20
 """Largest collective: bytes of the parts of all ranks together."""
 _SMALLEST = 10
 """Smallest part of a rank in a collective as a power of two: 2^10 bytes are 1 KiB."""
-_KINDS = (
+KINDS: Final = (
     sharding.ShardingType.TABLE_WISE,
     sharding.ShardingType.ROW_WISE,
     sharding.ShardingType.COLUMN_WISE,
     sharding.ShardingType.DATA_PARALLEL,
 )
-"""Sharding types of the tables of a training step."""
+"""Sharding types of the tables of a training step, the one of all other tables first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,19 +271,11 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
     few = kernel is CpuKernel.SEQUENCE
     points: list[LookupPoint] = []
     while len(points) < count:
-        rows = int(10 ** rng.uniform(2.0, 6.3))
-        dim = int(rng.choice(_DIMS))
-        point = LookupPoint(
-            kernel=kernel,
-            num_embeddings=rows,
-            embedding_dim=dim,
-            num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
-            pooling_factor=_pooling(rng),
-            exponent=_exponent(rng),
-        )
-        too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
-        if 4 * rows * dim <= limit and not too_many:
-            points.append(point)
+        table = random_table(len(points), rng, limit, scattered=True)
+        bags = int(rng.choice(_FEW_BAGS if few else _BAGS))
+        table = replace(table, pooling=Pooling.NONE if few else Pooling.SUM)
+        if not few or bags * table.pooling_factor <= _MAX_UNPOOLED:
+            points.append(LookupPoint(kernel=kernel, table=table, num_bags=bags))
     return points
 
 
@@ -316,21 +299,19 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     # The parameter of a Dirichlet law says how even its draws are: 0.3 gives nearly everything to
     # one rank, 20 nearly the same to each. So do 0.1 and 3 for sharding types.
     leaning = rng.dirichlet(np.full(world_size, rng.choice([0.3, 2.0, 20.0])))
-    mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
+    mix = rng.dirichlet(np.full(len(KINDS), rng.choice([0.1, 0.5, 3.0])))
     room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
     tables: list[Table] = []
-    placements: list[sharding.TablePlacement] = []
     for i in range(int(rng.integers(1, 15))):
-        table = _table(i, rng)
+        table = random_table(i, rng, _MAX_STEP_BYTES / 2)
         room_bytes -= table.weight_bytes
         room_indices -= table.pooling_factor
         if tables and min(room_bytes, room_indices) < 0:
             break
-        kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
         tables.append(table)
-        placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
     workload = small_workload(name, tables, batch, _widths(rng), (*_widths(rng), 1))
-    return StepPoint(workload=workload, plan=sharding.Plan(placements=tuple(placements)))
+    plan = random_plan(workload, world_size, mix[1:], rng, leaning)
+    return StepPoint(workload=workload, plan=plan)
 
 
 def small_workload(
@@ -349,7 +330,7 @@ def small_workload(
 
 
 def zipf_table(
-    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = True
 ) -> Table:
     """A pooled table of one feature, whose indices follow a Zipf law."""
     return Table(
@@ -361,57 +342,74 @@ def zipf_table(
     )
 
 
-def _table(number: int, rng: np.random.Generator) -> Table:
-    """A random pooled table with one feature."""
-    while True:
-        rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
-        if 4 * rows * dim <= _MAX_STEP_BYTES / 2:
-            break
-    exponent, scattered = _exponent(rng), bool(rng.random() < 0.5)
-    return zipf_table(number, rows, dim, _pooling(rng), exponent, scattered=scattered)
-
-
-def placed(
-    table: Table,
-    kind: sharding.ShardingType,
+def random_table(
+    number: int,
     rng: np.random.Generator,
+    most_bytes: float,
     *,
-    world_size: int,
-    leaning: FloatArray | None = None,
-    most_replicated_bytes: float = _MAX_REPLICATED_BYTES,
-) -> sharding.TablePlacement:
-    """The table at random ranks, by a sharding type if the table allows it, else table-wise.
+    dim: int | None = None,
+    pooling_factor: float | None = None,
+    scattered: bool | None = None,
+) -> Table:
+    """A pooled table of one feature, 100 to 2 million rows in so many bytes, and a Zipf law.
 
     Args:
-        table: the table.
-        kind: the sharding type. Column-wise tables are cut into two halves.
-        rng: draws the ranks.
-        world_size: number of ranks, all on one host.
-        leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
-        most_replicated_bytes: larger tables are not replicated.
+        number: of the table, for its name.
+        rng: draws what is not given.
+        most_bytes: largest weights.
+        dim: columns.
+        pooling_factor: mean indices of a bag.
+        scattered: whether hot rows are spread over all ids.
     """
-    replicated = kind is sharding.ShardingType.DATA_PARALLEL
-    halves = kind is sharding.ShardingType.COLUMN_WISE
-    too_large = replicated and table.weight_bytes > most_replicated_bytes
-    too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
-    if too_large or too_narrow:
-        kind, replicated, halves = sharding.ShardingType.TABLE_WISE, False, False
-    option = sharding.ShardingOption(
-        table=table.name,
-        sharding_type=kind,
-        kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
-        column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
-    )
-    where = rng.choice(world_size, option.num_pieces, p=leaning)
-    if halves:
-        where = rng.permutation(world_size)[:2]
-    return sharding.place(
-        option,
-        table.num_embeddings,
-        tuple(int(r) for r in where),
-        world_size=world_size,
-        local_world_size=world_size,
-    )
+    while True:
+        rows, cols = int(10 ** rng.uniform(2.0, 6.3)), dim or int(rng.choice(_DIMS))
+        if 4 * rows * cols <= most_bytes:
+            break
+    # A law in seven is uniform. Bags have 1 to 50 indices in the mean, log-uniformly.
+    exponent = 0.0 if rng.random() < 0.15 else float(rng.uniform(0.0, 1.4))
+    length = float(np.round(np.exp(rng.uniform(0.0, math.log(50.0))), 1))
+    hashed = bool(rng.random() < 0.5) if scattered is None else scattered
+    return zipf_table(number, rows, cols, pooling_factor or length, exponent, scattered=hashed)
+
+
+def random_plan(
+    workload: Workload,
+    world_size: int,
+    shares: Sequence[float] | FloatArray,
+    rng: np.random.Generator,
+    leaning: FloatArray | None = None,
+) -> sharding.Plan:
+    """A plan with a random sharding type and random ranks for each table.
+
+    Args:
+        workload: the model.
+        world_size: number of ranks, all on one host.
+        shares: probabilities of row-wise, column-wise and replicated tables; all others are
+            table-wise. Large tables are never replicated, and narrow ones never cut into halves.
+        rng: draws types and ranks.
+        leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
+    """
+    drawn = rng.choice(len(KINDS), len(workload.tables), p=[max(0.0, 1.0 - sum(shares)), *shares])
+    placements = []
+    for table, kind in zip(workload.tables, (KINDS[i] for i in drawn.tolist()), strict=True):
+        replicated = kind is sharding.ShardingType.DATA_PARALLEL
+        halves = kind is sharding.ShardingType.COLUMN_WISE
+        too_large = replicated and table.weight_bytes > _MAX_REPLICATED_BYTES
+        if too_large or (halves and table.embedding_dim < 2 * min(_DIMS)):
+            kind, replicated, halves = KINDS[0], False, False
+        option = sharding.ShardingOption(
+            table=table.name,
+            sharding_type=kind,
+            kernel=sharding.ComputeKernel.DENSE if replicated else sharding.ComputeKernel.FUSED,
+            column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
+        )
+        chances = None if halves else leaning
+        where = rng.choice(world_size, option.num_pieces, replace=not halves, p=chances)
+        ranks, rows = tuple(where.tolist()), table.num_embeddings
+        placements.append(
+            sharding.place(option, rows, ranks, world_size=world_size, local_world_size=world_size)
+        )
+    return sharding.Plan(placements=tuple(placements))
 
 
 def collective_points(world_size: int) -> list[CollectivePoint]:
@@ -426,16 +424,6 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
         for size in sizes
         for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
     ]
-
-
-def _exponent(rng: np.random.Generator) -> float:
-    """The exponent of a random Zipf law, up to 1.4; 0, which is uniform, for 15 % of the tables."""
-    return 0.0 if rng.random() < 0.15 else float(rng.uniform(0.0, 1.4))
-
-
-def _pooling(rng: np.random.Generator) -> float:
-    """A random mean number of indices of a bag, 1 to 50 log-uniformly, to one decimal."""
-    return float(np.round(np.exp(rng.uniform(0.0, math.log(50.0))), 1))
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -31,12 +31,11 @@ class AlphaBeta(AbstractCollectiveModel):
 
     Valid for messages that reach the bandwidth of the links (from some MiB on). Smaller messages
     take longer than this model says, because they reach less than the bandwidth.
-    """
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives",
-        "nccl-tests doc/PERFORMANCE.md: bus bandwidth factors",
-    )
+    Sources:
+        Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives
+        nccl-tests doc/PERFORMANCE.md: bus bandwidth factors
+    """
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """The latency of the outermost level of links that the ranks cross, in seconds."""

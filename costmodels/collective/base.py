@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -130,9 +130,6 @@ class AbstractCollectiveModel(ABC):
     """
 
     __slots__ = ()
-
-    sources: ClassVar[tuple[str, ...]]
-    """What the model is taken from: papers, documentation, measurements."""
 
     @property
     def full_duplex(self) -> bool:
@@ -274,9 +271,11 @@ class Wrapping(AbstractCollectiveModel):
 @final
 @dataclass(frozen=True, slots=True)
 class GrowingPart(Wrapping):
-    """The growing part of another model, ``inner``, as a model of its own."""
+    """The growing part of another model, ``inner``, as a model of its own.
 
-    sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
+    Sources:
+        growing part of the model it wraps
+    """
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Always 0."""

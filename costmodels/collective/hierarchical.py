@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -31,13 +31,13 @@ class Hierarchical(Wrapping):
 
     Args:
         inner: prices each step.
+
+    Sources:
+        Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange
     """
 
     inner: AbstractCollectiveModel = field(default_factory=default_model)
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange",
-    )
     buffer_s = asking("buffer_s")
     confidence = asking("confidence")
     plan_spread_ratio = asking("plan_spread_ratio")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class Measured(AbstractCollectiveModel):
             per byte never rises with size, as bounds need it.
         measured_on: the links that the curves hold for. On a system with other links they are
             rescaled. None for curves of the very system that is priced.
+
+    Sources:
+        Curves and their sources: configs/calibrations/collectives.csv
+        nccl-tests doc/PERFORMANCE.md: bus bandwidth factors
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
@@ -50,11 +54,6 @@ class Measured(AbstractCollectiveModel):
     is_subadditive: bool = False
     measured_on: Links | None = None
     _catalogue: Catalogue = field(init=False, repr=False, compare=False)
-
-    sources: ClassVar[tuple[str, ...]] = (
-        "Curves and their sources: configs/calibrations/collectives.csv",
-        "nccl-tests doc/PERFORMANCE.md: bus bandwidth factors",
-    )
 
     def __post_init__(self) -> None:
         """Index the curves."""

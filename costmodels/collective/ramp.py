@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -30,12 +30,11 @@ class Ramp(AbstractCollectiveModel):
 
     Valid for all sizes, also for empty messages. It is within 6 % of measured curves if floor and
     rate are right, and within some 10 to 30 % if they come from data sheets.
-    """
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives",
-        "Softness q = 0.6: fit to the curves of configs/calibrations/collectives.csv",
-    )
+    Sources:
+        Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives
+        Softness q = 0.6: fit to the curves of configs/calibrations/collectives.csv
+    """
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """The floor of an all-to-all, in seconds."""

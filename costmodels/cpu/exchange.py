@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Source, StageTime
-from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeConstants
+from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
 from costmodels.measured.curves import Collective
-from costmodels.sharding import BY_ROWS, Plan, ShardingType
+from costmodels.sharding import BY_ROWS, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Workload
 
 _LENGTH_BYTES = 4.0
 """Bytes of the length of a bag."""
@@ -46,6 +44,29 @@ class Traffic:
     arriving_bytes: FloatArray
     leaving_bytes: FloatArray
     num_shards: FloatArray
+
+    def index_counts(self, batch_size_per_rank: float) -> FloatArray:
+        """What the exchange of indices is priced by on each rank, ``[..., R, 5]``.
+
+        They are 1; bytes of the lengths of the shards of all ranks, and of this rank; and bytes of
+        indices and lengths that arrive at all ranks, and at this rank, from each source.
+        """
+        lengths = self.num_shards * (_LENGTH_BYTES * batch_size_per_rank)
+        each = (lengths, self.arriving_bytes)
+        parts = [part for x in each for part in (x.sum(axis=-1, keepdims=True), x)]
+        return np.stack(np.broadcast_arrays(np.array(1.0), *parts), axis=-1)
+
+    @property
+    def vector_counts(self) -> FloatArray:
+        """What the exchange of vectors is priced by on each rank, ``[..., R, 4]``.
+
+        They are 1; bytes of the vectors that the rank has looked up for all ranks; bytes of the
+        vectors that it joins; and those bytes of both that the caches cannot hold.
+        """
+        leaving = self.leaving_bytes
+        produced, joined = leaving * leaving.shape[-1], leaving.sum(axis=-1, keepdims=True)
+        beyond = np.maximum(produced + joined - CACHED_BYTES, 0.0)
+        return np.stack(np.broadcast_arrays(np.array(1.0), produced, joined, beyond), axis=-1)
 
 
 @final
@@ -74,31 +95,29 @@ class CpuExchange:
     Args:
         constants: the constants of the machine.
         factor_ratio: a factor on all seconds, from ``shardplan fit``.
+
+    Sources:
+        microbenchmarks of TorchRec's dist modules on this machine
     """
 
     constants: CpuConstants
     factor_ratio: float = 1.0
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "microbenchmarks of TorchRec's dist modules on this machine",
-    )
-
     def input_growth(
         self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
     ) -> FloatArray:
         """``[..., W]`` seconds to permute, bucket, pack, send and unpack indices and lengths."""
-        lengths = traffic.num_shards * (_LENGTH_BYTES * batch_size_per_rank)
-        counts = _index_counts(lengths, traffic.arriving_bytes)
+        counts = traffic.index_counts(batch_size_per_rank)
         return self._seconds(counts[..., 1:], self._of(sharding_type).input_s[1:])
 
     def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds: the mean of the exchanges of vectors and of their gradients."""
-        counts = _vector_counts(traffic.leaving_bytes)
+        counts = traffic.vector_counts
         return self._seconds(counts[..., 1:3], self._output_s(sharding_type)[1:3])
 
     def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds that bytes beyond the caches take longer."""
-        counts = _vector_counts(traffic.leaving_bytes)
+        counts = traffic.vector_counts
         return self._seconds(counts[..., 3:], self._output_s(sharding_type)[3:])
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
@@ -171,11 +190,12 @@ class Gloo(AbstractCollectiveModel):
 
     Args:
         constants: the constants of the machine.
+
+    Sources:
+        gloo over the loopback device, measured here
     """
 
     constants: CpuConstants
-
-    sources: ClassVar[tuple[str, ...]] = ("gloo over the loopback device, measured here",)
 
     @property
     def full_duplex(self) -> bool:
@@ -266,114 +286,6 @@ def all_to_all_counts(
     one_sided = ((np.minimum(sent, received) <= 0) & (crossing > 0)).astype(float)
     found = [one, crossing, np.abs(np.subtract(sent, received)), beyond, one * kept, one_sided]
     return np.stack(found, axis=-1)
-
-
-def _index_counts(lengths: FloatArray, arriving: FloatArray) -> FloatArray:
-    """What exchanges of indices are priced by on each rank, ``[..., W, 5]``.
-
-    Args:
-        lengths: ``[..., W]`` bytes of the lengths of the shards of each rank.
-        arriving: ``[..., W]`` bytes of indices and lengths that arrive at it from each source.
-    """
-    all_lengths, total = (x.sum(axis=-1, keepdims=True) for x in (lengths, arriving))
-    found = np.broadcast_arrays(np.array(1.0), all_lengths, lengths, total, arriving)
-    return np.stack(found, axis=-1)
-
-
-def _vector_counts(leaving: FloatArray) -> FloatArray:
-    """What exchanges of vectors are priced by on each rank, ``[..., W, 4]``.
-
-    Args:
-        leaving: ``[..., W]`` bytes of pooled vectors that each rank sends to each destination.
-    """
-    produced, joined = leaving * leaving.shape[-1], leaving.sum(axis=-1, keepdims=True)
-    beyond = np.maximum(produced + joined - CACHED_BYTES, 0.0)
-    return np.stack(np.broadcast_arrays(np.array(1.0), produced, joined, beyond), axis=-1)
-
-
-_INDEX_BYTES = 8.0
-"""Bytes of an index that is exchanged."""
-_ELEMENT_BYTES = 4.0
-"""Bytes of an element of a vector that is exchanged (fp32)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardLoad:
-    """One shard in a step.
-
-    Attributes:
-        rank: the rank that has it.
-        sharding_type: the sharding type of its table.
-        access: how it is looked up.
-    """
-
-    rank: int
-    sharding_type: ShardingType
-    access: Access
-
-    @property
-    def replicated(self) -> bool:
-        """Whether every rank has the whole table."""
-        return self.sharding_type is ShardingType.DATA_PARALLEL
-
-    @property
-    def kernel(self) -> CpuKernel:
-        """The kernel that looks it up, provided that its table is pooled."""
-        return CpuKernel.DENSE if self.replicated else CpuKernel.FUSED
-
-
-def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardLoad, ...]:
-    """Every shard of a plan and the indices that arrive at it.
-
-    They are counted as in :class:`costmodels.shard_work.work.WorkModel`.
-    """
-    found = []
-    for placement in plan.placements:
-        table, kind = workload.table(placement.table), placement.sharding_type
-        sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
-        batch = workload.batch_size_per_rank * sources
-        for shard in placement.shards:
-            law, ids = table.distribution, (shard.row_offset, shard.num_rows)
-            access = Access(
-                rows=law.range_rows(*ids),
-                probability=law.frequency_bins()[1],
-                draws=law.effective_draws(batch * table.pooling_factor),
-                num_indices=batch * table.pooling_factor * law.range_share(*ids),
-                num_bags=float(batch * len(table.features)),
-                num_cols=shard.num_cols,
-                num_rows=shard.num_rows,
-            )
-            found.append(ShardLoad(rank=shard.rank, sharding_type=kind, access=access))
-    return tuple(found)
-
-
-def exchange_counts(
-    loads: tuple[ShardLoad, ...], kind: ShardingType, rank: int, world_size: int
-) -> tuple[FloatArray, FloatArray]:
-    """What the exchanges of one sharding type take on one rank; all 0 without tables of this type.
-
-    Args:
-        loads: the shards of the step.
-        kind: the sharding type.
-        rank: the rank.
-        world_size: number of ranks.
-
-    Returns:
-        Counts of the exchange of indices: 1; bytes of lengths of all ranks, and of this rank; bytes
-        of indices and lengths that arrive at all ranks, and at this rank. Counts of the exchange of
-        vectors: 1; bytes of the vectors that this rank has looked up for all ranks; bytes of the
-        vectors that it joins; and those bytes of both that the caches cannot hold.
-    """
-    own = [x for x in loads if x.sharding_type is kind]
-    if not own:
-        return np.zeros(5), np.zeros(4)
-    lengths, arriving, leaving = np.zeros((3, world_size))
-    for load in own:
-        bags = load.access.num_bags / world_size
-        lengths[load.rank] += _LENGTH_BYTES * bags
-        arriving[load.rank] += load.access.num_indices / world_size * _INDEX_BYTES
-        leaving[load.rank] += bags * load.access.num_cols * _ELEMENT_BYTES
-    return _index_counts(lengths, arriving + lengths)[rank], _vector_counts(leaving)[rank]
 
 
 # ------------------------------------------------------------------ stages of a step

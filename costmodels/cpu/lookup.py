@@ -9,10 +9,9 @@ The time of lookups on a CPU core, from measurements on the same machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Final, NamedTuple, final
+from typing import Final, final
 
 import numpy as np
 
@@ -20,13 +19,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.base import bins_of
 from costmodels.errors import require
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
-from costmodels.measured.cpu_constants import (
-    Caches,
-    CpuConstants,
-    CpuKernel,
-    LookupConstants,
-    Residual,
-)
+from costmodels.measured import cpu_constants as cpu
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -49,43 +42,27 @@ of a row's entries grows with the square root of all bytes that are held. This w
 thousand to 120 thousand rows, and there is no step where a cache ends."""
 
 
-class Access(NamedTuple):
-    """How one shard is accessed in an iteration.
-
-    Attributes:
-        rows: ``[bins]`` rows of the shard in each frequency bin of the table's distribution.
-        probability: ``[bins]`` probability that a draw is one given row of the bin.
-        draws: draws from the whole table.
-        num_indices: indices that fall on the shard.
-        num_bags: bags (samples times features).
-        num_cols: columns of the shard.
-        num_rows: rows of the shard.
-    """
-
-    rows: FloatArray
-    probability: FloatArray
-    draws: float
-    num_indices: float
-    num_bags: float
-    num_cols: int
-    num_rows: int
-
-
 class Accesses:
-    """How many shards are accessed: the fields of :class:`Access` as arrays.
+    """How shards are accessed in an iteration.
 
     ``rows`` and ``probability`` are ``[all bins]``, with the bins of one shard after those of
-    another. All other arrays are ``[n]``, one number for each shard; bytes of a row
-    and its cache lines are those of one cache line at least.
+    another: the rows of the shard in each frequency bin of its table's distribution, and the
+    probability that a draw is one given row of the bin. All other arrays are ``[n]``, one number
+    for each shard: draws from the whole table; the shard's indices, bags, columns and rows; bytes
+    of a row and its cache lines, those of one cache line at least.
     """
 
-    def __init__(self, accesses: Sequence[Access]) -> None:
+    def __init__(self, shards: LookupShards) -> None:
         """Read how each shard is accessed."""
-        sizes: IntArray = np.array([len(a.rows) for a in accesses], dtype=np.int64)
-        self.rows = np.concatenate([a.rows for a in accesses])
-        self.probability = np.concatenate([a.probability for a in accesses])
-        columns = np.ascontiguousarray(np.array([a[2:] for a in accesses], dtype=float).T)
-        self.draws, self.num_indices, self.num_bags, self.num_cols, self.num_rows = columns
+        laws, law = shards.tables.laws, shards.law
+        each = zip(law.tolist(), shards.row_offset.tolist(), shards.num_rows.tolist(), strict=True)
+        rows = [laws.laws[i].range_rows(offset, size) for i, offset, size in each]
+        sizes: IntArray = np.array([len(bins) for bins in rows], dtype=np.int64)
+        self.rows = np.concatenate(rows)
+        self.probability = np.concatenate([bins_of(laws.laws[i])[1] for i in law.tolist()])
+        self.draws = laws.effective_draws(law, shards.num_table_indices)
+        self.num_indices, self.num_bags = shards.num_indices, shards.num_bags
+        self.num_cols, self.num_rows = shards.num_cols.astype(float), shards.num_rows.astype(float)
         row_bytes = self.num_cols * _ELEMENT_BYTES
         self.row_bytes = np.maximum(LINE_BYTES, row_bytes)
         self.lines = np.maximum(1.0, row_bytes / LINE_BYTES)
@@ -157,7 +134,7 @@ class Features:
     shape: FloatArray
 
 
-def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
+def features(seen: Accesses, kernel: cpu.CpuKernel, caches: cpu.Caches) -> Features:
     """The counts of many shards, all looked up by one kernel.
 
     Args:
@@ -174,7 +151,7 @@ def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
     call = np.ones(len(indices))
     forward = [call, bags, bags * cols, indices, indices * cols]
     forward += [in_l2, in_l2 * lines, from_memory, from_memory * lines]
-    if kernel is CpuKernel.SEQUENCE:
+    if kernel is cpu.CpuKernel.SEQUENCE:
         held_bytes = distinct * (_HELD_BYTES + cols * _ELEMENT_BYTES)
         far = distinct * np.sqrt(held_bytes / l2_bytes)
         backward = [call, indices, indices * cols, distinct, distinct * cols, far]
@@ -185,7 +162,7 @@ def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
         backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
         backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
         backward += [from_memory, from_memory * lines]
-    if kernel is CpuKernel.DENSE:
+    if kernel is cpu.CpuKernel.DENSE:
         cells = seen.num_rows * cols
         backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
     shape = [indices, distinct, cols, seen.num_rows, bags, indices / np.maximum(distinct, 1e-9)]
@@ -222,14 +199,13 @@ class CpuLookup(AbstractLookupModel):
 
     Args:
         constants: the constants of the machine.
+
+    Sources:
+        FBGEMM CPU lookups, measured on this machine
+        Che, Tung, Wang 2002: characteristic time of an LRU cache
     """
 
-    constants: CpuConstants
-
-    sources: ClassVar[tuple[str, ...]] = (
-        "FBGEMM CPU lookups, measured on this machine",
-        "Che, Tung, Wang 2002: characteristic time of an LRU cache",
-    )
+    constants: cpu.CpuConstants
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """``[n, NUM_LOOKUP_WORK]`` seconds of shards as bytes, forward and backward.
@@ -251,9 +227,9 @@ class CpuLookup(AbstractLookupModel):
         dense = shards.runs(ComputeKernel.DENSE)
         pooled = dense | shards.tables.is_pooled[shards.table]
         chosen = {
-            CpuKernel.FUSED: ~dense & pooled,
-            CpuKernel.DENSE: dense,
-            CpuKernel.SEQUENCE: ~pooled,
+            cpu.CpuKernel.FUSED: ~dense & pooled,
+            cpu.CpuKernel.DENSE: dense,
+            cpu.CpuKernel.SEQUENCE: ~pooled,
         }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         for kernel, of_kernel in chosen.items():
@@ -261,19 +237,19 @@ class CpuLookup(AbstractLookupModel):
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
                     continue
-                seen = Accesses(_accesses(shards.chosen(part)))
+                seen = Accesses(shards.chosen(part))
                 forward_s, backward_s = self.seconds(seen, kernel)
                 work[part, LookupWork.INDICES] = seen.num_indices
                 work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
                 work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
 
-    def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
+    def seconds(self, seen: Accesses, kernel: cpu.CpuKernel) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""
         machine = self.constants
         constants, others = machine.lookups(kernel), together(seen)
-        alone = alone_s(seen, kernel, constants, machine.caches)
-        group = machine.replicated_group if kernel is CpuKernel.DENSE else machine.group
+        alone = alone_s(seen, kernel, constants, machine)
+        group = machine.replicated_group if kernel is cpu.CpuKernel.DENSE else machine.group
         forward, backward = (
             np.asarray(seconds * costs[0] + (others * np.array(costs[1:])).sum(axis=-1))
             for seconds, costs in zip(alone, (group.forward_s, group.backward_s), strict=True)
@@ -297,7 +273,7 @@ class CpuLookup(AbstractLookupModel):
 
 
 def alone_s(
-    seen: Accesses, kernel: CpuKernel, constants: LookupConstants, caches: Caches
+    seen: Accesses, kernel: cpu.CpuKernel, constants: cpu.LookupConstants, caches: cpu.Caches
 ) -> tuple[FloatArray, FloatArray]:
     """Forward and backward seconds ``[n]`` of shards that are looked up alone, without the call.
 
@@ -321,7 +297,7 @@ def together(seen: Accesses) -> FloatArray:
     return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
 
 
-def factor(residual: Residual, shape: FloatArray) -> FloatArray:
+def factor(residual: cpu.Residual, shape: FloatArray) -> FloatArray:
     """Learned factors ``[...]`` for shapes ``[..., len(SHAPE)]``; 1 far from measured points."""
     if not residual.points_ratio:
         return np.ones(shape.shape[:-1])
@@ -330,15 +306,3 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
     closeness = np.exp(-0.5 * (away * away).sum(axis=-1))
     value = (closeness * np.array(residual.weights_ratio)).sum(axis=-1)
     return np.asarray(np.exp(np.clip(value, -residual.limit_ratio, residual.limit_ratio)))
-
-
-def _accesses(shards: LookupShards) -> list[Access]:
-    """How each of the shards is accessed."""
-    laws = shards.tables.laws
-    draws = laws.effective_draws(shards.law, shards.num_table_indices)
-    counts = (draws, shards.num_indices, shards.num_bags, shards.num_cols, shards.num_rows)
-    each = zip(*(x.tolist() for x in (shards.law, shards.row_offset, *counts)), strict=True)
-    return [
-        Access(laws.laws[law].range_rows(offset, numbers[-1]), bins_of(laws.laws[law])[1], *numbers)
-        for law, offset, *numbers in each
-    ]

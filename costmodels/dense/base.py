@@ -8,14 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import ClassVar
 
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense.rewriting import compiled, in_blocks, in_one_kernel
-from costmodels.errors import require
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind, Product
@@ -94,13 +92,6 @@ class DenseTimes:
     bottom_backward_s: FloatArray | float
     optimizer_s: FloatArray | float
 
-    def __post_init__(self) -> None:
-        """Refuse what is no number."""
-        for field in fields(self):
-            value = np.asarray(getattr(self, field.name))
-            is_number = np.issubdtype(value.dtype, np.number)
-            require(is_number, f"dense times: {field.name} must be a number, got {value!r:.60}")
-
     def __iter__(self) -> Iterator[FloatArray | float]:
         """Each time, in the order of the fields."""
         return (getattr(self, field.name) for field in fields(self))
@@ -110,8 +101,6 @@ class AbstractDenseModel(ABC):
     """Predicts the seconds of the dense part, forward, backward and update, on one device."""
 
     __slots__ = ()
-
-    sources: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
@@ -266,7 +255,7 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
     """
     tables = replace(before, num_vectors=num_vectors, num_elements=num_elements)
     if not arch.layers:
-        return joins.dlrm(tables, arch)
+        return parts.dlrm(tables, arch)
     layers = tuple(x.as_compiled() for x in arch.layers) if arch.compiled else arch.layers
     return build_layers(layers, before, tables)
 

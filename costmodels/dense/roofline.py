@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense import kernels
 from costmodels.dense.base import AbstractDenseModel, DenseLayers, DenseTimes, Layer, dense_layers
 from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants
 from costmodels.layers.base import Flow
-from costmodels.layers.joins import dot
+from costmodels.layers.parts import dot
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.sustained import BURSTS, Shares, sustained_ratio
 from costmodels.topology import Device, Topology
@@ -52,12 +52,12 @@ class DenseRoofline(AbstractDenseModel):
         lookup_s: seconds of the lookups in a step. None if they are not known; the lookups of
             tables are then taken to be long enough for full rates.
         constants: of the kernels.
+
+    Sources:
+        Williams, Waterman, Patterson 2009: roofline
+        Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes
     """
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Williams, Waterman, Patterson 2009: roofline",
-        "Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes",
-    )
     shares: Shares | None = None
     lookup_s: float | None = None
     constants: KernelConstants = KERNELS
@@ -107,7 +107,9 @@ class DenseRoofline(AbstractDenseModel):
         device, layers = topology.device, dense_layers(workload)
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
         gpu = Gpu(device, shares, constants, is_capped, slowest)
-        bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, gpu)
+        bottom_s, top_s = (_pass_s(x, gpu) for x in (layers.bottom, layers.top))
+        top_backward_s = _pass_s(layers.top, gpu, is_backward=True)
+        bottom_backward_s = _pass_s(layers.bottom, gpu, is_backward=True)
         owned: float = layers.bottom_parameters + layers.top_parameters
         if workload.dense_parallelism is DenseParallelism.FSDP:
             # Each rank updates its part of the trained elements.
@@ -138,23 +140,9 @@ def _buckets_s(layers: tuple[Layer, ...], device: Device) -> float:
 @lru_cache(maxsize=256)
 def _busy_s(layers: DenseLayers, device: Device) -> float:
     """Seconds of all products and attention of a step at the full rate of the device."""
-    found = 0.0
-    for layer in (*layers.bottom, *layers.top):
-        for o in layer.operators:
-            rate = device.matrix_rate(o.dtype) * device.flops_efficiency_ratio
-            found += o.num_repeats * (o.forward_flop + o.backward_flop) / rate
-    return found
-
-
-@lru_cache(maxsize=256)
-def _passes(layers: DenseLayers, gpu: Gpu) -> tuple[float, float, float, float]:
-    """Seconds of the passes of a dense part, kept for further pipelines."""
-    return (
-        sum(_forward_s(x, gpu) for x in layers.bottom),
-        sum(_forward_s(x, gpu) for x in layers.top),
-        sum(_backward_s(x, gpu) for x in layers.top),
-        sum(_backward_s(x, gpu) for x in layers.bottom),
-    )
+    operators = (o for layer in (*layers.bottom, *layers.top) for o in layer.operators)
+    rates = ((o, device.matrix_rate(o.dtype) * device.flops_efficiency_ratio) for o in operators)
+    return sum(o.num_repeats * (o.forward_flop + o.backward_flop) / rate for o, rate in rates)
 
 
 def product_s(
@@ -165,35 +153,17 @@ def product_s(
 
 
 def interaction_s(
-    sizes: tuple[int, int, int],
-    dtype: DataType,
-    kernel: str,
-    device: Device,
-    constants: KernelConstants = KERNELS,
-    *,
-    is_backward: bool,
+    flow: Flow, device: Device, constants: KernelConstants = KERNELS, *, is_backward: bool
 ) -> float:
     """Seconds of a dot interaction alone, without the copy that puts its vectors side by side.
 
     Args:
-        sizes: samples, vectors of a sample, and elements of a vector.
-        dtype: type of the vectors.
-        kernel: ``eager``, ``compiled`` or ``fused``.
+        flow: the vectors that reach it, and which kernels run it.
         device: what runs it.
         constants: of the kernels.
         is_backward: whether the backward pass is asked for.
     """
-    batch, vectors, width = sizes
-    flow = Flow(
-        batch_size=batch,
-        dtype=dtype,
-        num_vectors=vectors,
-        num_elements=vectors * width,
-        interaction_kernel=kernel,
-    )
-    operators, _ = dot(flow)
-    gpu = Gpu.plain(device, constants)
-    alone = [o for o in operators if o.name != "concat"]
+    gpu, alone = Gpu.plain(device, constants), [o for o in dot(flow)[0] if o.name != "concat"]
     return sum(_operator_s(o, gpu, is_backward=is_backward) for o in alone)
 
 
@@ -207,24 +177,19 @@ def slowest_sigmas(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def _forward_s(layer: Layer, gpu: Gpu) -> float:
-    """Seconds of the forward pass of a layer on its slowest rank."""
-    computed_s, before = 0.0, None
-    for operator in layer.operators:
-        seconds = _operator_s(operator, gpu)
-        if operator.is_cast and operator.kind is OperatorKind.MATMUL:
-            seconds += kernels.input_cast_time(operator, before, gpu)
-        computed_s += gpu.longest(operator) * seconds
-        before = operator
-    return computed_s
-
-
-def _backward_s(layer: Layer, gpu: Gpu) -> float:
-    """Seconds of the backward pass of a layer on its slowest rank, with what it recomputes."""
-    again = sum(gpu.longest(o) * _operator_s(o, gpu) for o in layer.operators if o.is_recomputed)
-    return again + sum(
-        gpu.longest(o) * _operator_s(o, gpu, is_backward=True) for o in layer.operators
-    )
+@lru_cache(maxsize=1024)
+def _pass_s(layers: tuple[Layer, ...], gpu: Gpu, *, is_backward: bool = False) -> float:
+    """Seconds of a pass of layers on their slowest rank; backward, some operators run again."""
+    pass_s = 0.0
+    for layer in layers:
+        for before, operator in zip((None, *layer.operators), layer.operators, strict=False):
+            seconds = _operator_s(operator, gpu, is_backward=is_backward)
+            if is_backward:
+                seconds += _operator_s(operator, gpu) if operator.is_recomputed else 0.0
+            elif operator.is_cast and operator.kind is OperatorKind.MATMUL:
+                seconds += kernels.input_cast_time(operator, before, gpu)
+            pass_s += gpu.longest(operator) * seconds
+    return pass_s
 
 
 def _operator_s(operator: Operator, gpu: Gpu, *, is_backward: bool = False) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray, distinct
 from costmodels.errors import require
 
 if TYPE_CHECKING:
@@ -127,20 +127,13 @@ def bins_of(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
         f"{name}.frequency_bins must return two arrays of one length, the rows of each bin and the "
         "probability of one row of each",
     )
-    check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins", rise_ratio=_ORDER_ROUNDING)
+    check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins")
     for part in bins:
         part.flags.writeable = False
     return bins
 
 
-def check_bins(
-    rows: FloatArray,
-    probability: FloatArray,
-    num_embeddings: int,
-    where: str,
-    *,
-    rise_ratio: float = 0.0,
-) -> None:
+def check_bins(rows: FloatArray, probability: FloatArray, num_embeddings: int, where: str) -> None:
     """Check the bins of a law.
 
     Args:
@@ -148,7 +141,6 @@ def check_bins(
         probability: ``[bins]`` probability of one row of each bin.
         num_embeddings: rows of the table.
         where: what the bins are from, for messages.
-        rise_ratio: share by which a bin may be more probable than the one before.
 
     Raises:
         InvalidValueError: bins are not finite, negative, not hottest first, or have wrong sums.
@@ -157,7 +149,7 @@ def check_bins(
     good = bool(np.isfinite(numbers).all() and (numbers >= 0).all())
     require(good, f"{where}: rows and probabilities of a law must be finite and not negative")
     drawn = probability[rows > 0]
-    falls = bool((drawn[1:] <= drawn[:-1] * (1 + rise_ratio)).all())
+    falls = bool((drawn[1:] <= drawn[:-1] * (1 + _ORDER_ROUNDING)).all())
     require(falls, f"{where}: bins of a law must be hottest first")
     for what, total, wanted in (
         ("the rows of all bins", float(rows.sum()), num_embeddings),
@@ -317,7 +309,7 @@ class Laws:
         if lookahead_batches:
             ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead_batches)
             draws = np.maximum(draws, ahead)
-        first, back = _distinct(law, effective, draws)
+        first, back = distinct(law, effective, draws)
         found = np.zeros(len(first))
         law, effective, draws = law[first], effective[first], draws[first]
         for at, count, chosen in _groups(np.isfinite(draws), law, effective):
@@ -336,7 +328,7 @@ class Laws:
         rows of the batch to come, it holds rows that are between two uses (``Bins.kept``). Their
         number grows with the draws, so that the draws that just fit are found by bisection.
         """
-        first, back = _distinct(law, num_indices, cached_rows)
+        first, back = distinct(law, num_indices, cached_rows)
         law, num_indices = law[first], num_indices[first]
         most = self.effective_draws(law, batches * num_indices)
         room = cached_rows[first] - self.unique_rows(law, num_indices)
@@ -364,7 +356,7 @@ class Laws:
 
     def _counted(self, law: IntArray, num_indices: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Expected distinct rows, and effective draws, of each query."""
-        first, back = _distinct(law, num_indices)
+        first, back = distinct(law, num_indices)
         pairs = zip(law[first].tolist(), num_indices[first].tolist(), strict=True)
         found = np.array([self._count(*pair) for pair in pairs]).reshape(-1, 2)[back]
         return found[:, 0], found[:, 1]
@@ -389,13 +381,13 @@ class Laws:
             num_rows: ``[n]`` ids of each range.
             weight: ``[bins]`` weight of one row of each bin.
         """
-        law = self.laws[at]
+        law, rows = self.laws[at], self._bins[at].rows
         if not law.is_ordered:
-            return np.asarray((law.ranges_rows(row_offset, num_rows) * weight).sum(axis=-1))
+            return np.asarray((law.range_rows(row_offset, num_rows) * weight).sum(axis=-1))
         # Ids are in the order of the bins, so that a range is some neighbouring bins, of which the
         # outer two may be cut. All pairs of a range and one of its bins stand in one list.
-        ends = np.cumsum(self._bins[at].rows)
-        begins, last = ends - self._bins[at].rows, len(ends) - 1
+        ends = np.cumsum(rows)
+        begins, last = ends - rows, len(ends) - 1
         low, high = row_offset.astype(float), (row_offset + num_rows).astype(float)
         first = np.minimum(np.searchsorted(ends, low, side="right"), last)
         count = np.minimum(np.searchsorted(ends, high, side="left"), last) - first + 1
@@ -431,24 +423,6 @@ class Laws:
         return np.asarray(held[law, point])
 
 
-def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
-    """The different rows of some columns.
-
-    Returns:
-        The position of one query of each kind, and for each query ``[n]`` the number of its kind.
-    """
-    size = len(columns[0])
-    order = np.lexsort(columns[::-1])
-    new = np.zeros(size, dtype=bool)
-    new[:1] = True
-    for column in columns:
-        sorted_ = column[order]
-        new[1:] |= sorted_[1:] != sorted_[:-1]
-    back = np.empty(size, dtype=np.int64)
-    back[order] = np.cumsum(new) - 1
-    return order[new], back
-
-
 def _groups(
     chosen: BoolArray, law: IntArray, value: FloatArray
 ) -> list[tuple[int, float, IntArray]]:
@@ -456,7 +430,7 @@ def _groups(
     where = np.flatnonzero(chosen)
     if not len(where):
         return []
-    first, back = _distinct(law[where], value[where])
+    first, back = distinct(law[where], value[where])
     order = np.argsort(back, kind="stable")
     parts = np.split(where[order], np.cumsum(np.bincount(back))[:-1])
     heads = where[first]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from costmodels.distribution._laws import Laws as Laws
 from costmodels.distribution._laws import bins_of as bins_of
 from costmodels.distribution._laws import check_bins as check_bins
 from costmodels.distribution._laws import hottest_share
-from costmodels.errors import require
-from costmodels.fields import is_whole
+from costmodels.fields import Range
+
+Rows = Annotated[int, Range(1, 2**62)]
+"""The number of rows of a table."""
 
 
 class AbstractIndexDistribution(ABC):
@@ -25,7 +27,7 @@ class AbstractIndexDistribution(ABC):
     only has to give its bins.
 
     A law that was measured from data may know more than its bins: which ids its hot rows have
-    (``range_rows``, ``ranges_rows``), how much more often than by chance ids repeat inside a batch
+    (``range_rows``), how much more often than by chance ids repeat inside a batch
     (``effective_draws``), and which other laws the data allow (``alternatives``). These are the
     only concrete methods that a law may replace.
 
@@ -53,17 +55,22 @@ class AbstractIndexDistribution(ABC):
         """Other laws that the data allow as well; none if the law is known."""
         return ()
 
-    def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows ``[bins]`` of each bin among the ids ``row_offset .. row_offset + num_rows - 1``.
+    def range_rows(self, row_offset: IntArray | int, num_rows: IntArray | int) -> FloatArray:
+        """Rows ``[..., bins]`` of each bin among the ids of each range.
 
-        If hot rows are scattered, each bin has its even share in the range. Otherwise ids are taken
+        If hot rows are scattered, each bin has its even share in a range. Otherwise ids are taken
         to be in the order of the bins.
+
+        Args:
+            row_offset: ``[...]`` the first id of each range.
+            num_rows: ``[...]`` how many ids each range has.
         """
         rows, _ = bins_of(self)
+        first, count = np.asarray(row_offset)[..., None], np.asarray(num_rows)[..., None]
         if self.scattered:
-            return rows * (num_rows / self.num_embeddings)
+            return np.asarray(rows * (count / self.num_embeddings))
         ends = np.cumsum(rows)
-        inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - rows, row_offset)
+        inside = np.minimum(ends, first + count) - np.maximum(ends - rows, first)
         return np.asarray(np.maximum(inside, 0.0))
 
     def effective_draws(self, num_indices: float) -> float:
@@ -73,14 +80,6 @@ class AbstractIndexDistribution(ABC):
         or less often than independent draws would.
         """
         return num_indices
-
-    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
-        """:meth:`range_rows` of several id ranges, ``[ranges, bins]``.
-
-        A law whose :meth:`range_rows` is slow may replace this loop.
-        """
-        pairs = zip(row_offset.tolist(), num_rows.tolist(), strict=True)
-        return np.array([self.range_rows(offset, rows) for offset, rows in pairs])
 
     @property
     def is_ordered(self) -> bool:
@@ -99,8 +98,9 @@ class AbstractIndexDistribution(ABC):
     @final
     def access_share(self, num_hottest_rows: float) -> float:
         """Share (0..1) of all accesses that fall on the ``num_hottest_rows`` hottest rows."""
-        rows, mass = _cumulative(self)
-        return float(np.interp(num_hottest_rows, rows, mass))
+        rows, probability = bins_of(self)
+        ends, mass = np.cumsum(rows), np.minimum(np.cumsum(rows * probability), 1.0)
+        return float(np.interp(num_hottest_rows, [0.0, *ends], [0.0, *mass]))
 
     @final
     def range_share(self, row_offset: int, num_rows: int) -> float:
@@ -140,17 +140,6 @@ def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     return _alone(laws[0]) if len(laws) == 1 else _together(laws)
 
 
-def check_rows(num_embeddings: int) -> None:
-    """Check the number of rows of a table.
-
-    Raises:
-        InvalidValueError: it is no whole number, or below 1.
-    """
-    good = is_whole(num_embeddings)
-    require(good, f"rows of a table must be a whole number, got {num_embeddings!r}")
-    require(num_embeddings >= 1, f"a table needs at least 1 row, got {num_embeddings}")
-
-
 _FIRST: Final = np.zeros(1, dtype=np.int64)
 _FIRST.flags.writeable = False
 """The column ``law`` of a single query about the only law of a :class:`Laws`."""
@@ -185,13 +174,3 @@ def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     one pipeline after another.
     """
     return Laws(laws)
-
-
-@lru_cache(maxsize=8192)
-def _cumulative(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
-    """Numbers of hottest rows and their shares of accesses at the ends of the bins, from (0, 0)."""
-    rows, probability = bins_of(law)
-    return (
-        np.concatenate([[0.0], np.cumsum(rows)]),
-        np.concatenate([[0.0], np.minimum(np.cumsum(rows * probability), 1.0)]),
-    )

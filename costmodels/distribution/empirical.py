@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Bins
-from costmodels.distribution.base import AbstractIndexDistribution, check_bins, check_rows
+from costmodels.distribution.base import AbstractIndexDistribution, Rows, check_bins
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
+from costmodels.fields import settle
 
 _SAME_RATIO: Final = 0.003
 """Relative difference of distinct rows below which indices count as independent draws."""
@@ -51,7 +52,7 @@ class Empirical(AbstractIndexDistribution):
         Good 1953; Efron and Thisted 1976 (unseen species); Kiefer and Wolfowitz 1956.
     """
 
-    num_embeddings: int
+    num_embeddings: Rows
     num_rows_per_bin: tuple[float, ...] = field(repr=False)
     probability_ratio: tuple[float, ...] = field(repr=False)
     num_rows_per_range: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
@@ -63,7 +64,7 @@ class Empirical(AbstractIndexDistribution):
 
     def __post_init__(self) -> None:
         """Check the bins, the id ranges, the curve, and the share of the hottest rows."""
-        check_rows(self.num_embeddings)
+        settle(self, "a measured law: ")
         object.__setattr__(self, "scattered", not self.num_rows_per_range)
         bins = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
         good = len(bins[0]) == len(bins[1]) >= 1
@@ -97,9 +98,7 @@ class Empirical(AbstractIndexDistribution):
         num_embeddings: int,
         *,
         range_rows: FloatArray | None = None,
-        num_ids_in_ranges: int = 0,
-        num_unique_curve: tuple[tuple[float, float], ...] = (),
-        hot_share_ratio: tuple[float, ...] = (),
+        **more: Any,
     ) -> Self:
         """A law from bins, hottest first, which are fitted to the table and normalised.
 
@@ -112,9 +111,7 @@ class Empirical(AbstractIndexDistribution):
             num_embeddings: rows of the table.
             range_rows: ``[ranges, bins]`` rows of each bin in each id range; None if hot rows are
                 spread evenly.
-            num_ids_in_ranges: see the class.
-            num_unique_curve: see the class.
-            hot_share_ratio: see the class.
+            more: further fields of the class.
 
         Raises:
             InvalidValueError: no row is ever drawn, or see the class.
@@ -137,9 +134,7 @@ class Empirical(AbstractIndexDistribution):
             num_rows_per_bin=tuple(fitted.tolist()),
             probability_ratio=tuple((probability / total).tolist()),
             num_rows_per_range=ranges,
-            num_ids_in_ranges=num_ids_in_ranges if ranges else 0,
-            num_unique_curve=num_unique_curve,
-            hot_share_ratio=hot_share_ratio,
+            **(more if ranges else {**more, "num_ids_in_ranges": 0}),
         )
 
     def alternatives(self) -> tuple[Empirical, ...]:
@@ -181,15 +176,10 @@ class Empirical(AbstractIndexDistribution):
         """The bins as given."""
         return np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
 
-    def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows ``[bins]`` of each bin among some ids, as seen; spread evenly inside an id range."""
-        found: FloatArray = self.ranges_rows(np.array([row_offset]), np.array([num_rows]))[0]
-        return found
-
-    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
-        """:meth:`range_rows` of several parts of the ids, ``[n, bins]``."""
+    def range_rows(self, row_offset: IntArray | int, num_rows: IntArray | int) -> FloatArray:
+        """Rows of each bin among some ids, as seen; spread evenly inside an id range."""
         if self.scattered:
-            return np.outer(num_rows / self.num_embeddings, self.num_rows_per_bin)
+            return AbstractIndexDistribution.range_rows(self, row_offset, num_rows)
         # Rows below an id are interpolated between the starts of the ranges around it.
         cumulative = _range_curve(self)
         ranges = len(cumulative) - 1
@@ -238,8 +228,7 @@ class Empirical(AbstractIndexDistribution):
 @lru_cache(maxsize=1024)
 def _range_curve(law: Empirical) -> FloatArray:
     """Rows ``[ranges + 1, bins]`` below the start of each id range, then below the last end."""
-    rows = np.array(law.num_rows_per_range)
-    return np.concatenate([np.zeros((1, rows.shape[1])), np.cumsum(rows, axis=0)])
+    return np.pad(np.cumsum(law.num_rows_per_range, axis=0), ((1, 0), (0, 0)))
 
 
 @lru_cache(maxsize=1024)

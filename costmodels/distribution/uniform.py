@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.distribution.base import AbstractIndexDistribution, check_rows
+from costmodels.distribution.base import AbstractIndexDistribution, Rows
 from costmodels.fields import settle
 
 
@@ -32,12 +32,11 @@ class Uniform(AbstractIndexDistribution):
         632
     """
 
-    num_embeddings: int
+    num_embeddings: Rows
     scattered: bool = True
 
     def __post_init__(self) -> None:
         """Check the number of rows, and convert the fields to their types."""
-        check_rows(self.num_embeddings)
         settle(self, "uniform ")
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.distribution.base import AbstractIndexDistribution, check_rows
-from costmodels.errors import require
-from costmodels.fields import settle
+from costmodels.distribution.base import AbstractIndexDistribution, Rows
+from costmodels.fields import Range, settle
 
 _EXACT_RANKS: Final = 512
 """Hottest rows that get a bin each. More would make bins more exact and every question slower."""
@@ -51,20 +50,15 @@ class Zipf(AbstractIndexDistribution):
         0.91
     """
 
-    num_embeddings: int
-    exponent: float
-    shift: float = 0.0
+    num_embeddings: Rows
+    exponent: Annotated[float, Range(0, 10)]
+    shift: Annotated[float, Range(0, 1e12)] = 0.0
     scattered: bool = True
-    ids_per_draw: int = 1
+    ids_per_draw: Annotated[int, Range(1, 10**6)] = 1
 
     def __post_init__(self) -> None:
         """Check that each parameter is in its range."""
-        check_rows(self.num_embeddings)
         settle(self, "zipf ")
-        require(0 <= self.exponent <= 10, f"zipf exponent must be 0..10, got {self.exponent}")
-        require(0 <= self.shift < 1e12, f"zipf shift must be 0..1e12, got {self.shift}")
-        good = 1 <= self.ids_per_draw <= 10**6
-        require(good, f"ids_per_draw must be 1..1e6, got {self.ids_per_draw}")
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
         """One bin for each of the hottest rows, then log-spaced bins; see the class."""

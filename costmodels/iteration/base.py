@@ -113,6 +113,14 @@ class FamilyTimes:
     outputs_s: tuple[tuple[str, FloatArray], ...]
     gradients_s: tuple[FloatArray, ...] | None = None
 
+    def collectives(self, *, is_backward: bool) -> tuple[tuple[str, FloatArray], ...]:
+        """The collectives of the output exchange, or those of the gradients, in their order."""
+        if not is_backward:
+            return self.outputs_s
+        labels, seconds = zip(*self.outputs_s, strict=True)
+        names = (_REVERSED.get(label, label) for label in labels[::-1])
+        return tuple(zip(names, (self.gradients_s or seconds)[::-1], strict=True))
+
 
 CodecTimes = Mapping[str, FloatArray]
 """Seconds ``[..., R]`` of the kernels of quantized communication, by the name of their step.
@@ -316,7 +324,7 @@ class ProgramBuilder:
         gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.bottom_forward()
         lookup = self.lookup_forward(lookup_after)
-        arrived = self.coded("output dequantize", self.output_dist(lookup))
+        arrived = self.coded("output dequantize", self.dist("output", lookup))
         gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
         step, count = lookup, max(len(gathered), 1)
         for i in range(count):
@@ -346,7 +354,7 @@ class ProgramBuilder:
         """Add top, gradient exchange, table update, bottom, all-reduces and dense optimizer."""
         t = self.times
         step, buckets = self._top_backward(after)
-        self.lookup_backward(self.gradient_dist(step))
+        self.lookup_backward(self.dist("gradient", step))
         before = (self.bottom_backward(),)
         if t.gather_s:
             name = "last gradient reduce-scatter"
@@ -418,54 +426,29 @@ class ProgramBuilder:
                 reduced.append(self.collective(name, seconds, after=(step,)))
         return step, reduced
 
-    def output_dist(self, produced: int) -> tuple[int, ...]:
-        """Add the output exchange of each sharding type; returns the last step of each."""
-        before = self.coded("output quantize", (produced,))
-        return self.output_exchanges(self.times.families, before)
+    def dist(self, kind: str, produced: int) -> tuple[int, ...]:
+        """Add the ``output`` or the ``gradient`` exchange of a batch, encoded where codecs are."""
+        before = self.coded(f"{kind} quantize", (produced,))
+        return self.exchanges(kind, self.times.families, before)
 
-    def output_exchanges(
-        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "output"
+    def exchanges(
+        self, kind: str, families: Iterable[FamilyTimes], before: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Add the output exchange of some sharding types; returns the last step of each."""
-        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, kind))
+        """Add the exchange of some sharding types; returns the last step of each.
 
-    def gradient_dist(self, produced: int) -> tuple[int, ...]:
-        """Add the gradient exchange of each sharding type; returns the last step of each."""
-        before = self.coded("gradient quantize", (produced,))
-        return self.gradient_exchanges(self.times.families, before)
-
-    def gradient_exchanges(
-        self, families: Iterable[FamilyTimes], before: tuple[int, ...], kind: str = "gradient"
-    ) -> tuple[int, ...]:
-        """Add the gradient exchange of some sharding types; returns the last step of each."""
-        arrived = list[int]()
+        Args:
+            kind: begins the names of the steps, and with ``output`` or with ``gradient``.
+            families: each has its collectives one after the other.
+            before: what the first of each waits for.
+        """
+        arrived, is_backward = list[int](), kind.startswith("gradient")
         for f in families:
-            labels, times = zip(*f.outputs_s, strict=True)
-            names = [_REVERSED.get(label, label) for label in labels[::-1]]
-            steps = zip(names, (f.gradients_s or times)[::-1], strict=True)
-            arrived += self._exchanged(f, steps, before, kind)
+            after = before
+            for name, seconds in f.collectives(is_backward=is_backward):
+                called, present = f"{kind} {name} {f.name}", f.present
+                after = (self.collective(called, seconds, after=after, present=present),)
+            arrived += after
         return tuple(arrived)
-
-    def _exchanged(
-        self,
-        family: FamilyTimes,
-        steps: Iterable[tuple[str, FloatArray]],
-        before: tuple[int, ...],
-        kind: str,
-    ) -> tuple[int, ...]:
-        """Add collectives of one sharding type, one after the other; returns the last step."""
-        for name, seconds in steps:
-            called, present = f"{kind} {name} {family.name}", family.present
-            before = (self.collective(called, seconds, after=before, present=present),)
-        return before
-
-    def build(self) -> Program:
-        """The finished program."""
-        return Program(
-            steps=tuple(self.steps),
-            overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
-            floor_s=self.times.floor_s,
-        )
 
 
 def _seconds(value: FloatArray | float) -> FloatArray:
@@ -502,7 +485,11 @@ class TrainingPipeline:
         """The steps, in issue order."""
         builder = ProgramBuilder(times)
         self.order(builder)
-        return builder.build()
+        return Program(
+            steps=tuple(builder.steps),
+            overlap_slowdown_ratio=times.overlap_slowdown_ratio,
+            floor_s=times.floor_s,
+        )
 
 
 def _unpipelined(builder: ProgramBuilder) -> None:
@@ -535,10 +522,10 @@ def _sparse_dist(builder: ProgramBuilder, *, prefetches: bool = False) -> None:
     name = "cache prefetch" if prefetches else "cache fetch"
     fetch = builder.add(name, times.cache_fetch_s, stream)
     top = builder.forward(() if prefetches else (fetch,))
-    builder.gradient_exchanges(late, (fetch,), "gradient of last batch,")
+    builder.exchanges("gradient of last batch,", late, (fetch,))
     builder.input_dist((splits,))
     builder.input_copy(Stream.COPY)
-    builder.output_exchanges(late, (top,), "output of next batch,")
+    builder.exchanges("output of next batch,", late, (top,))
     builder.backward((top,))
 
 
@@ -566,14 +553,14 @@ def _hugectr(builder: ProgramBuilder) -> None:
     """
     t, top = builder.times, builder.times.dense_names[1]
     fetch = builder.add("cache fetch", t.cache_fetch_s)
-    arrived = builder.output_dist(builder.lookup_forward((fetch,)))
+    arrived = builder.dist("output", builder.lookup_forward((fetch,)))
     builder.input_dist(())
     builder.input_copy(Stream.COPY)
     builder.bottom_forward()
     decoded = builder.coded("output dequantize", arrived)
     builder.add(f"{top} forward", t.top_forward_s, host_s=t.top_host_s, after=decoded)
     last = builder.add(f"{top} backward", t.top_backward_s, host_s=t.top_backward_host_s)
-    gradients = builder.gradient_dist(last)
+    gradients = builder.dist("gradient", last)
     bottom = builder.bottom_backward()
     seconds = sum(t.bucket_s, start=t.tail_bucket_s)
     reduced = builder.collective("gradient all-reduce", seconds, after=(bottom,))

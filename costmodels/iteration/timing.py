@@ -89,16 +89,12 @@ def run(
     # ``host`` and ``streams`` hold the moments at which the host and each stream are free again.
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
-    issued: list[FloatArray] = []
-    arrivals: list[FloatArray] = []
-    starts: list[FloatArray] = []
-    finishes: list[FloatArray] = []
+    found: list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]] = []
     end: FloatArray = zero
     for step, duration in zip(steps, durations, strict=True):
-        host = free = host + step.host_s
-        issued.append(host)
+        issued = host = free = host + step.host_s
         for i in step.after:
-            free = np.maximum(free, finishes[i])
+            free = np.maximum(free, found[i][-1])
         stream = streams[step.stream]
         ready = arrival = np.maximum(stream, free)
         if step.collective:
@@ -111,19 +107,12 @@ def run(
         streams[step.stream] = busy
         if step.blocks_host:
             host = np.maximum(host, finish)
-        arrivals.append(arrival)
-        starts.append(ready)
-        finishes.append(finish)
+        found.append((issued, arrival, ready, finish))
         end = np.maximum(end, finish)
     end = np.maximum(end, host)
-    return StepSchedule(
-        issued_s=tuple(issued),
-        host_s=host,
-        arrival_s=tuple(arrivals),
-        start_s=tuple(starts),
-        finish_s=tuple(finishes),
-        iteration_time_s=end.max(axis=-1),
-    )
+    names = ("issued_s", "arrival_s", "start_s", "finish_s")
+    times = dict(zip(names, zip(*found, strict=True) if found else [()] * 4, strict=True))
+    return StepSchedule(host_s=host, iteration_time_s=end.max(axis=-1), **times)
 
 
 def _slowed(program: Program, durations: list[FloatArray], first: StepSchedule) -> list[FloatArray]:
@@ -176,6 +165,19 @@ def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
     """Times and causes of one plan, from the schedule of its steps."""
     times = found.issued_s, found.arrival_s, found.start_s, found.finish_s
     issued, arrival, start, finish = map(np.stack, times)
+    waits, latest = _waits(steps), _latest(steps, arrival)
+
+    def cause(node: Node) -> Node | None:
+        rank, index = node
+        late, before = latest.get(index, rank), waits[index]
+        if late != rank:
+            return late, index
+        if not before:
+            return None
+        ends = finish[before, rank]
+        at = len(ends) - 1 - int(ends[::-1].argmax())
+        return (rank, before[at]) if ends[at] > issued[index, rank] else None
+
     last: Node | None = None
     if finish.max() >= found.host_s.max():
         step, rank = divmod(int(finish.argmax()), finish.shape[1])
@@ -185,7 +187,7 @@ def simulation(steps: tuple[Step, ...], found: StepSchedule) -> Simulation:
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=_causes(_waits(steps), issued, finish, _latest(steps, arrival)),
+        released_by=cause,
         last=last,
     )
 
@@ -207,33 +209,6 @@ def _require_step_times(steps: tuple[Step, ...]) -> None:
     for step in steps:
         require_times(step.duration_s, f"the step '{step.name}'")
         require_times(step.host_s, f"the step '{step.name}'")
-
-
-def _causes(
-    waits: list[list[int]], issued: FloatArray, finish: FloatArray, latest: dict[int, int]
-) -> Callable[[Node], Node | None]:
-    """What each (rank, step) waited for last, from arrays ``[steps, R]``; see :class:`Simulation`.
-
-    Args:
-        waits: the steps that each step waits for.
-        issued: when the host has issued each step.
-        finish: when each step finishes.
-        latest: the rank that each collective waits for.
-    """
-
-    def cause(node: Node) -> Node | None:
-        rank, index = node
-        last = latest.get(index, rank)
-        if last != rank:
-            return last, index
-        before = waits[index]
-        if not before:
-            return None
-        ends = finish[before, rank]
-        at = len(ends) - 1 - int(ends[::-1].argmax())
-        return (rank, before[at]) if ends[at] > issued[index, rank] else None
-
-    return cause
 
 
 def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
@@ -333,18 +308,16 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     # A copy of inputs on the compute stream keeps it busy and computes nothing, as in traces.
     copies = np.array([s.name == INPUT_COPY for s in program.steps])[on_compute]
     computed = spans[~copies].sum(axis=0)
-    intervals = _disjoint(start[moving], finish[moving])
-    communication = (intervals[1] - intervals[0]).sum(axis=0)
-    exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
+    communicating = start[moving], finish[moving]
+    exposed = np.maximum(0.0, covered(computing, communicating) - busy)
     idle = np.maximum(0.0, simulation.iteration_time_s - busy)
     # Slack: a rank waits for later ranks while its compute stream idles.
     joined = moving & np.array([s.stream in _EXPOSED for s in program.steps])
-    waits = arrival[joined], start[joined]
-    waited = (waits[1] - waits[0]).sum(axis=0) - _common(*computing, *waits)
+    waited = covered(computing, (arrival[joined], start[joined])) - busy
     columns = {
         "rank": np.arange(len(busy)),
         "compute_s": computed,
-        "communication_s": communication,
+        "communication_s": covered(communicating),
         "exposed_s": exposed,
         "idle_s": idle,
         "slack_s": np.maximum(0.0, waited),
@@ -353,27 +326,15 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     return tuple(RankEstimate(**dict(zip(columns, row, strict=True))) for row in rows)
 
 
-def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Intervals ``[n, R]`` of each rank, without the parts that earlier intervals cover.
+def covered(*kinds: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """Seconds ``[...]`` that intervals cover, which may overlap; time in several counts once.
 
-    Two streams may communicate at the same time; that time counts once.
+    Args:
+        kinds: when intervals of each kind start and finish, ``[intervals, ...]`` each.
     """
-    if not len(start):
-        return start, finish
+    start, finish = (np.concatenate(ends) for ends in zip(*kinds, strict=True))
     order = np.argsort(start, axis=0, kind="stable")
-    start = np.take_along_axis(start, order, axis=0)
-    finish = np.maximum.accumulate(np.take_along_axis(finish, order, axis=0), axis=0)
-    covered = np.concatenate([start[:1], finish[:-1]])
-    begin = np.maximum(start, covered)
-    return begin, np.maximum(finish, begin)
-
-
-def _common(
-    start: FloatArray, finish: FloatArray, other_start: FloatArray, other_finish: FloatArray
-) -> FloatArray:
-    """Seconds ``[R]`` in which an interval of the first kind and one of the second overlap."""
-    shared: FloatArray = np.zeros(start.shape[-1])
-    for begin, end in zip(start, finish, strict=True):
-        both = np.minimum(end, other_finish) - np.maximum(begin, other_start)
-        shared += np.maximum(both, 0.0).sum(axis=0)
-    return shared
+    begin = np.take_along_axis(start, order, axis=0)
+    end = np.maximum.accumulate(np.take_along_axis(finish, order, axis=0), axis=0)
+    begin[1:] = np.maximum(begin[1:], end[:-1])
+    return np.asarray(np.maximum(end - begin, 0.0).sum(axis=0))

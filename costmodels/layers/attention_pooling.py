@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -36,13 +36,13 @@ class AttentionPooling(AbstractLayer):
         rows, width = batch * self.seq, self.width
         wide = (rows, width)
         operators = (
-            _parts.streamed(name, wide, dtype),
-            _parts.streamed(name, wide, dtype, saved=rows * width),
-            _parts.streamed(name, (rows, 4 * width), dtype, saved=rows * 4 * width),
-            *_parts.mlp(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
-            _parts.linear(name, rows, self.sizes[-1], 1, dtype, keeps_input=False),
-            _parts.batched(name, (batch, 1, self.seq, width), dtype, saved=rows),
-            _parts.streamed(name, (batch, 2 * width), dtype),
+            parts.streamed(name, wide, dtype),
+            parts.streamed(name, wide, dtype, saved=rows * width),
+            parts.streamed(name, (rows, 4 * width), dtype, saved=rows * 4 * width),
+            *parts.mlp(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
+            parts.linear(name, rows, self.sizes[-1], 1, dtype, keeps_input=False),
+            parts.batched(name, (batch, 1, self.seq, width), dtype, saved=rows),
+            parts.streamed(name, (batch, 2 * width), dtype),
         )
-        met = joins.joined(flow)[1] if flow.num_elements else flow
+        met = parts.joined(flow)[1] if flow.num_elements else flow
         return self.placed(operators, met.after(2 * width, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import ClassVar
 
@@ -90,6 +91,8 @@ class AbstractLayer(ABC):
     before_tables: bool = False
     can_split: ClassVar[bool] = False
     """Whether ranks can share a layer of this kind (tensor parallelism)."""
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Keys that count only with another key, which must then be given, too."""
 
     @property
     def prefix(self) -> str:
@@ -124,21 +127,27 @@ class AbstractLayer(ABC):
         """Refuse values of other kinds, sizes that are out of range, and empty lists of sizes.
 
         The fields without a default are sizes, or lists of sizes, of 1..1e6. Those whose default is
-        the number 0 may be 0, too, and are at most 1e6 unless their metadata say ``most``.
+        the number 0 may be 0, too, and those whose default is 1 may not. All are at most 1e6 unless
+        their metadata say ``most``.
 
         Raises:
             InvalidValueError: the message names the layer, the key and the value.
         """
         settle(self, f"layer {self.prefix}: ")
         for known in fields(self):
-            value, is_needed = getattr(self, known.name), known.default is MISSING
-            if not is_needed and (known.default != 0 or known.default is False):
+            key, default, value = known.name, known.default, getattr(self, known.name)
+            other = self.needs.get(key)
+            self.need(
+                other is None or value == default or bool(getattr(self, other)),
+                f"{key} {value} counts only with {other}; leave {key} out, or give {other}, too",
+            )
+            if default is not MISSING and (isinstance(default, bool) or default not in (0, 1)):
                 continue
             given = value if isinstance(value, tuple) else (value,)
-            least, most = int(is_needed), known.metadata.get("most", 10**6)
+            least, most = int(default != 0), known.metadata.get("most", 10**6)
             self.need(
                 bool(given) and all(least <= size <= most for size in given),
-                f"{known.name} must be {least}..1e{len(str(most)) - 1}, got {value}",
+                f"{key} must be {least}..1e{len(str(most)) - 1}, got {value}",
             )
 
     def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -169,17 +178,12 @@ def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:
         InvalidValueError: sizes are missing, or given for nothing; the message names the keys.
     """
     sizes = (num_layers, low_rank)
-    if interaction == "dcn":
-        require(
-            all(1 <= size <= 10**6 for size in sizes),
-            f"interaction dcn needs dcn_num_layers and dcn_low_rank_dim of 1..1e6, got {sizes}",
-        )
-    else:
-        require(
-            sizes == (0, 0),
-            f"dcn_num_layers and dcn_low_rank_dim {sizes} need interaction dcn, got {interaction}; "
-            "remove them, or change it",
-        )
+    is_needed, are_given = interaction == "dcn", all(1 <= size <= 10**6 for size in sizes)
+    require(
+        are_given if is_needed else sizes == (0, 0),
+        "interaction dcn needs dcn_num_layers and dcn_low_rank_dim of 1..1e6, and they need it; "
+        f"got interaction {interaction} with {sizes}",
+    )
 
 
 def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) -> Built:

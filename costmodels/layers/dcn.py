@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -26,6 +26,6 @@ class Dcn(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """A copy of the vectors side by side; then two products and the cross terms per layer."""
-        joined, met = joins.joined(flow)
-        crossed = joins.cross(met, self.num_layers, self.low_rank)
+        joined, met = parts.joined(flow)
+        crossed = parts.cross(met, self.num_layers, self.low_rank)
         return self.placed((*joined, *crossed), met)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -32,22 +32,22 @@ class DeepFm(AbstractLayer):
             f"needs looked-up vectors of one width, but {vectors} vectors of "
             f"{elements} elements reach it",
         )
-        joined, met = joins.joined(flow)
+        joined, met = parts.joined(flow)
         batch, dtype, name = met.batch_size, met.dtype, self.prefix
-        first = _parts.linear(f"{name}.first", batch, met.width, 1, dtype, keeps_input=False)
-        deep = _parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
-        last = _parts.linear(f"{name}.last", batch, self.sizes[-1], 1, dtype, keeps_input=False)
-        one = _parts.streamed(name, (batch, 1), dtype)
+        first = parts.linear(f"{name}.first", batch, met.width, 1, dtype, keeps_input=False)
+        deep = parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
+        last = parts.linear(f"{name}.last", batch, self.sizes[-1], 1, dtype, keeps_input=False)
+        one = parts.streamed(name, (batch, 1), dtype)
         # The products of all pairs: half of the square of the sum less the sum of the squares.
         width, pairs = elements // vectors, f"{name}.pairs"
         rows, shape, row = batch * width, (batch, vectors, width), (batch, width)
         products = (
-            _parts.reduced(pairs, shape, dtype, result=rows, saved=rows),
-            _parts.streamed(pairs, row, dtype),
-            _parts.streamed(pairs, shape, dtype, saved=rows * vectors),
-            _parts.reduced(pairs, shape, dtype, result=rows),
-            _parts.streamed(pairs, row, dtype, reads=2.0),
-            _parts.reduced(pairs, row, dtype, result=batch),
+            parts.reduced(pairs, shape, dtype, result=rows, saved=rows),
+            parts.streamed(pairs, row, dtype),
+            parts.streamed(pairs, shape, dtype, saved=rows * vectors),
+            parts.reduced(pairs, shape, dtype, result=rows),
+            parts.streamed(pairs, row, dtype, reads=2.0),
+            parts.reduced(pairs, row, dtype, result=batch),
         )
         operators = (*joined, *products, first, one, one, *deep, last, one)
         return self.placed(operators, met.after(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
 
 
@@ -41,4 +41,4 @@ class Dlrm(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The bottom MLP before the tables, and all else after them."""
-        return joins.dlrm(flow, self)
+        return parts.dlrm(flow, self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -19,5 +19,5 @@ class Dot(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """A copy of the vectors side by side, a batched product, and the choice of pairs."""
-        operators, met = joins.dot(flow)
+        operators, met = parts.dot(flow)
         return self.placed(operators, met)

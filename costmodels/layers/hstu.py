@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, final
+from typing import ClassVar, final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -20,7 +21,7 @@ class Kernel(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hstu(joins.AbstractSequenceLayer):
+class Hstu(parts.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 
     Each layer computes u, v, q, k = split(silu(in(norm(x)))), then a = silu(q k) v / n, and gives
@@ -68,40 +69,26 @@ class Hstu(joins.AbstractSequenceLayer):
     contextual: int = 0
     contextual_width: int = 0
     stu: bool = False
-    samples_per_history: int = 1
+    samples_per_history: int = field(default=1, metadata={"most": 10**8})
+    needs: ClassVar[Mapping[str, str]] = {
+        **parts.AbstractSequenceLayer.needs,
+        **{"kernel": "fused_attention", "stu": "fused_attention"},
+        **{"contextual_width": "contextual", "samples_per_history": "lengths"},
+    }
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
-        joins.AbstractSequenceLayer.__post_init__(self)
+        parts.AbstractSequenceLayer.__post_init__(self)
         self.need(
             (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
             f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
-        )
-        self.need(
-            self.fused_attention or self.kernel == Kernel.CUTLASS,
-            f"kernel {self.kernel} is one of fused attention, and fused_attention is "
-            "false; leave kernel out, or set fused_attention: true",
-        )
-        self.need(
-            self.fused_attention or not self.stu,
-            "stu is one of fused attention, and fused_attention is false; leave stu out, "
-            "or set fused_attention: true",
         )
         least = min(self.lengths or (self.seq,))
         self.need(
             0 <= self.contextual < least,
             f"contextual must be 0..{least - 1}, fewer than the positions of each "
             f"history, got {self.contextual}",
-        )
-        self.need(
-            self.contextual > 0 or not self.contextual_width,
-            "contextual_width belongs to contextual positions; give contextual too",
-        )
-        self.need(
-            self.samples_per_history == 1 or (self.samples_per_history > 0 and bool(self.lengths)),
-            f"samples_per_history must be 1 or more, and above 1 needs lengths, got "
-            f"{self.samples_per_history}",
         )
 
     @property
@@ -131,9 +118,9 @@ class Hstu(joins.AbstractSequenceLayer):
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
-        given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
+        given = self.input_width or self.hidden
         others = self.contextual, self.contextual_width or given
-        first, met = self.positions(flow, (given, self.hidden), advice, others)
+        first, met = self.positions(flow, (given, self.hidden), others)
         rows = self.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
@@ -147,21 +134,17 @@ class Hstu(joins.AbstractSequenceLayer):
         """
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
+        again = self.stu
+        norm = parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
+        keeps = {"keeps_input": not again, "is_recomputed": again}
+        product = parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
         if self.stu:
-            again: dict[str, Any] = {"is_recomputed": True}
-            return (
-                _parts.norm(name, rows, self.hidden, dtype, **again),
-                _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False, **again),
-                _parts.streamed(name, (rows, self._values), dtype, **again),
-            )
-        active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
+            active = parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
+            return norm, product, active
+        active = parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
-        return (
-            _parts.norm(name, rows, self.hidden, dtype),
-            _parts.linear(name, rows, self.hidden, wide, dtype),
-            active,
-        )
+        return norm, product, active
 
     def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """The attention of every position to the positions of its history."""
@@ -197,22 +180,22 @@ class Hstu(joins.AbstractSequenceLayer):
 
         def copied(width: int, *, kept: bool = True) -> Operator:
             saved = rows * width if kept else 0
-            return _parts.streamed(name, (rows, width), dtype, saved=saved)
+            return parts.streamed(name, (rows, width), dtype, saved=saved)
 
         scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = _parts.streamed(name, pairs, dtype, saved=scores)
-        masked = _parts.streamed(name, pairs, dtype, reads=2.0)
+        score = parts.streamed(name, pairs, dtype, saved=scores)
+        masked = parts.streamed(name, pairs, dtype, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
         mask = (masked,) if self.causal else ()
         return (
             copied(queries),
             copied(queries),
-            _parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
+            parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
             score,
             score,
             *mask,
             copied(values),
-            _parts.batched(name, (groups, long, seen, values // self.heads), dtype),
+            parts.batched(name, (groups, long, seen, values // self.heads), dtype),
             copied(values, kept=False),
         )
 
@@ -223,22 +206,20 @@ class Hstu(joins.AbstractSequenceLayer):
         that kernel also writes x and u beside the gated result.
         """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
-        norm = _parts.norm(name, rows, wide, dtype)
-        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
-        added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
+        norm = parts.norm(name, rows, wide, dtype)
+        gate = parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
+        added = parts.streamed(name, (rows, hidden), dtype, reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
             norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
             if self.stu:
-                x_bytes = added.written_bytes
-                joined = 2.0 * size + x_bytes
-                again = 3.0 * joined
-                norm = replace(norm, read_bytes=joined, written_bytes=joined, backward_bytes=again)
-                norm = replace(norm, is_recomputed=True)
+                joined = 2.0 * size + added.written_bytes
+                norm = replace(norm, read_bytes=joined, written_bytes=joined, is_recomputed=True)
+                norm = replace(norm, backward_bytes=3.0 * joined)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
-        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
+        product = parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
         return (norm, product, added) if self.fused_attention else (norm, gate, product, added)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -24,7 +24,7 @@ class Mlp(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """A matrix product and an activation for each size."""
-        joined, met = joins.joined(flow, self.prefix)
+        joined, met = parts.joined(flow, self.prefix)
         sizes = (met.width, *self.sizes)
-        operators = _parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
+        operators = parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
@@ -33,19 +33,19 @@ class Mmoe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
-        joined, met = joins.joined(flow, self.prefix)
+        joined, met = parts.joined(flow, self.prefix)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count, width, is_input = self.prefix, self.experts, met.width, met.is_input
-        mlp, moved = partial(_parts.mlp, keeps_input=False), _parts.streamed
+        mlp, moved = partial(parts.mlp, keeps_input=False), parts.streamed
         sizes, tower = (width, *self.expert_sizes), (out, *self.tower_sizes)
         expert = mlp(f"{name}.expert", rows, sizes, dtype, is_input=is_input)
         kept, gated, softmax = rows * (count * out + width), f"{name}.gate", OperatorKind.SOFTMAX
         known = moved(f"{name}.mix", (rows, count, out), dtype, saved=kept)
         given = {"bias": False, "keeps_input": False, "left_gradient": not is_input}
         task = (
-            _parts.linear(gated, rows, width, count, dtype, **given),
+            parts.linear(gated, rows, width, count, dtype, **given),
             moved(gated, (rows, count), dtype, kind=softmax, saved=rows * count),
-            _parts.batched(gated, (rows, 1, count, out), dtype, saved=rows * out),
+            parts.batched(gated, (rows, 1, count, out), dtype, saved=rows * out),
             *mlp(f"{name}.tower", rows, tower, dtype),
         )
         operators = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
@@ -39,12 +39,12 @@ class Moe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
-        joined, met = joins.joined(flow, self.prefix)
+        joined, met = parts.joined(flow, self.prefix)
         rows, width, dtype = met.positions, met.width, met.dtype
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)
         taken = experts * share
-        moved = partial(_parts.streamed, dtype=dtype)
+        moved = partial(parts.streamed, dtype=dtype)
         gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
         weights, inner = experts * width * ffn, (experts, share, ffn, width)
         outer = experts, share, width, ffn
@@ -53,13 +53,13 @@ class Moe(AbstractLayer):
         sorted_: dict[str, Any] = {"saved": 2 * taken, "num_sorted": rows * self.top}
         operators = (
             *joined,
-            _parts.linear(gate, rows, width, experts, dtype, bias=False, **left),
+            parts.linear(gate, rows, width, experts, dtype, bias=False, **left),
             moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
             moved(gate, (rows, experts), kind=other, **sorted_),
             moved(taking, (taken, width), kind=gather, saved=taken * width),
-            _parts.batched(chosen, outer, dtype, num_parameters=weights, **left),
+            parts.batched(chosen, outer, dtype, num_parameters=weights, **left),
             moved(chosen, (taken, ffn), saved=taken * ffn),
-            _parts.batched(chosen, inner, dtype, num_parameters=weights, saved=taken * width),
+            parts.batched(chosen, inner, dtype, num_parameters=weights, saved=taken * width),
             moved(giving, (taken, width), saved=taken * (1 + width)),
             moved(giving, (rows, width)),
             moved(giving, (rows, width), reads=2.0, kind=gather),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from costmodels.datatypes import DataType
-from costmodels.layers import _parts, joins
+from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
@@ -32,7 +32,7 @@ class TwoTower(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
-        joined, met = joins.joined(flow, self.prefix)
+        joined, met = parts.joined(flow, self.prefix)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user
@@ -51,10 +51,10 @@ class TwoTower(AbstractLayer):
         }
         operators = (
             *joined,
-            *_parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
-            *_parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
-            _parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
-            _parts.streamed(f"{name}.scores", (rows, rows), dtype, **softmax),
-            _parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
+            *parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
+            *parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
+            parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
+            parts.streamed(f"{name}.scores", (rows, rows), dtype, **softmax),
+            parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, final
+from typing import Any, Final, NamedTuple, NoReturn, final
 
 import numpy as np
 
@@ -279,8 +279,6 @@ class AbstractLookupModel(ABC):
     """Predicts the seconds of fused table-batched lookups on one kind of device."""
 
     __slots__ = ()
-
-    sources: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -91,16 +91,15 @@ class Fbgemm(AbstractLookupModel):
         other: prices other kernels than FBGEMM's: HugeCTR's, PyTorch's of 2021, and tables whose
             rows are not updated by FBGEMM's exact update; None prices them as FBGEMM's.
         chain_s: seconds of ``chain``.
+
+    Sources:
+        FBGEMM 1.6 split table-batched embeddings: warp per row, block per row beyond 32 indices
+        One H200, FBGEMM 1.6 and TorchRec 1.6 (configs/published/gpu_h200.jsonl)
+        Che, Tung, Wang 2002: characteristic time of an LRU cache
     """
 
     other: AbstractLookupModel | None = None
     chain_s: float = 0.0
-
-    sources: ClassVar[tuple[str, ...]] = (
-        "FBGEMM 1.6 split table-batched embeddings: warp per row, block per row beyond 32 indices",
-        "One H200, FBGEMM 1.6 and TorchRec 1.6 (configs/published/gpu_h200.jsonl)",
-        "Che, Tung, Wang 2002: characteristic time of an LRU cache",
-    )
 
     def for_calls(
         self, shards: LookupShards, topology: Topology, workload: Workload | None = None

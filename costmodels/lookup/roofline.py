@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -84,13 +84,12 @@ class Roofline(AbstractLookupModel):
     - ``deduplicated_without_sort`` leaves out the sort.
 
     Valid for batches that fill the device (more than some 10^4 rows per call).
-    """
 
-    sources: ClassVar[tuple[str, ...]] = (
-        "Lin et al. 2022 (arXiv 2201.07821): traffic per lookup, second-level cache",
-        "Che, Tung, Wang 2002: characteristic time of an LRU cache",
-        "FBGEMM table-batched embedding: exact updates touch distinct rows once",
-    )
+    Sources:
+        Lin et al. 2022 (arXiv 2201.07821): traffic per lookup, second-level cache
+        Che, Tung, Wang 2002: characteristic time of an LRU cache
+        FBGEMM table-batched embedding: exact updates touch distinct rows once
+    """
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The traffic of many shards, ``[n, NUM_LOOKUP_WORK]``."""

@@ -7,12 +7,13 @@ of the counts of the model.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from costmodels.errors import require
-from costmodels.fields import require_measured
+from costmodels.fields import Amount, Finite, Positive, Several, settle
 
 _MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
 """Misses of a cache are rows that are not in it; missed lines are their cache lines."""
@@ -77,8 +78,6 @@ class _Constants:
 
     __slots__ = ()
 
-    what: ClassVar[str]
-
     def __post_init__(self) -> None:
         """Check every field.
 
@@ -87,10 +86,15 @@ class _Constants:
         """
         counted = ((getattr(self, f.name), f.metadata.get("lengths")) for f in fields(self))  # type: ignore[arg-type]
         self._require_fit(all(not lengths or len(found) in lengths for found, lengths in counted))
-        require_measured(self, f"{self.what}: ")
+        settle(self, f"{self._what} (correct or calibrate again): ")
+
+    @property
+    def _what(self) -> str:
+        """The constants as messages call them, such as ``lookup constants``."""
+        return re.sub("(?<=[a-z])C", " c", type(self).__name__).lower()
 
     def _require_fit(self, fits: bool) -> None:  # noqa: FBT001
-        require(fits, f"{self.what} do not fit this version's counts: calibrate again")
+        require(fits, f"{self._what} do not fit this version's counts: calibrate again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +111,14 @@ class Residual:
         limit_ratio: the limit of f(x).
     """
 
-    points_ratio: tuple[tuple[float, ...], ...] = ()
-    weights_ratio: tuple[float, ...] = ()
-    lengths_ratio: tuple[float, ...] = ()
-    limit_ratio: float = 0.5
+    points_ratio: tuple[tuple[Finite, ...], ...] = ()
+    weights_ratio: tuple[Finite, ...] = ()
+    lengths_ratio: tuple[Positive, ...] = ()
+    limit_ratio: Amount = 0.5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        require_measured(self, "learned factor: ", ("points_ratio", "weights_ratio"))
-        require(all(self.lengths_ratio), "learned factor: lengths must be above 0: calibrate again")
+        settle(self, "learned factor (correct or calibrate again): ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +131,8 @@ class LookupConstants(_Constants):
         forward_residual, backward_residual: learned factors on the seconds.
     """
 
-    what: ClassVar[str] = "lookup constants"
-
-    forward_s: tuple[float, ...] = _counted(len(FORWARD))
-    backward_s: tuple[float, ...] = _counted(*_NUM_BACKWARD)
+    forward_s: tuple[Amount, ...] = _counted(len(FORWARD))
+    backward_s: tuple[Amount, ...] = _counted(*_NUM_BACKWARD)
     forward_residual: Residual = Residual()
     backward_residual: Residual = Residual()
 
@@ -153,10 +154,8 @@ class GroupConstants(_Constants):
         backward_s: the same for the backward lookup.
     """
 
-    what: ClassVar[str] = "constants of a step's tables"
-
-    forward_s: tuple[float, ...] = _counted(5)
-    backward_s: tuple[float, ...] = _counted(5)
+    forward_s: tuple[Amount, ...] = _counted(5)
+    backward_s: tuple[Amount, ...] = _counted(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +168,9 @@ class ExchangeConstants(_Constants):
         gradient_s: seconds per count of the exchange of their gradients.
     """
 
-    what: ClassVar[str] = "constants of exchanges"
-
-    input_s: tuple[float, ...] = _counted(5)
-    output_s: tuple[float, ...] = _counted(4)
-    gradient_s: tuple[float, ...] = _counted(4)
+    input_s: tuple[Amount, ...] = _counted(5)
+    output_s: tuple[Amount, ...] = _counted(4)
+    gradient_s: tuple[Amount, ...] = _counted(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +183,10 @@ class CollectiveConstants(_Constants):
             :func:`costmodels.cpu.exchange.buffer_counts`.
     """
 
-    what: ClassVar[str] = "collective constants"
-
-    all_to_all_s: tuple[float, ...] = _counted(ALL_TO_ALL_COUNTS)
-    reduce_scatter_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
-    all_gather_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
-    all_reduce_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
+    all_to_all_s: tuple[Amount, ...] = _counted(ALL_TO_ALL_COUNTS)
+    reduce_scatter_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
+    all_gather_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
+    all_reduce_s: tuple[Amount, ...] = _counted(BUFFER_COUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +199,9 @@ class DenseConstants(_Constants):
         update_s: seconds per count of the backward pass of the bottom MLP and the optimizer.
     """
 
-    what: ClassVar[str] = "constants of MLPs"
-
-    forward_s: tuple[float, ...] = _counted(6)
-    backward_s: tuple[float, ...] = _counted(6)
-    update_s: tuple[float, ...] = _counted(9)
+    forward_s: tuple[Amount, ...] = _counted(6)
+    backward_s: tuple[Amount, ...] = _counted(6)
+    update_s: tuple[Amount, ...] = _counted(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,12 +216,10 @@ class OperatorConstants(_Constants):
             chains of operators that were left out of the fit.
     """
 
-    what: ClassVar[str] = "constants of operators"
-
-    forward_s: tuple[tuple[str, tuple[float, ...]], ...]
-    backward_s: tuple[tuple[str, tuple[float, ...]], ...]
-    update_s: tuple[float, ...] = _counted(UPDATE_COUNTS)
-    sigma_ratio: float
+    forward_s: tuple[tuple[str, tuple[Amount, ...]], ...]
+    backward_s: tuple[tuple[str, tuple[Amount, ...]], ...]
+    update_s: tuple[Amount, ...] = _counted(UPDATE_COUNTS)
+    sigma_ratio: Amount
 
     def __post_init__(self) -> None:
         """Check that there is a number for each count; old files have fewer."""
@@ -246,10 +237,8 @@ class GradientConstants(_Constants):
         per_byte_s: seconds per byte of their gradients.
     """
 
-    what: ClassVar[str] = "constants of gradients"
-
-    fixed_s: float
-    per_byte_s: float
+    fixed_s: Amount
+    per_byte_s: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,19 +250,17 @@ class Caches:
         l3_bytes: of the shared cache that the core can count on.
     """
 
-    l2_bytes: float
-    l3_bytes: float
+    l2_bytes: Positive
+    l3_bytes: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuConstants(_Constants):
+class CpuConstants(Caches, _Constants):
     """All constants of a machine.
 
     Attributes:
         machine: name of the machine.
         world_size: number of ranks that the calibration ran with.
-        l2_bytes: bytes of a core's own cache.
-        l3_bytes: bytes of the shared cache that a core can count on.
         call_s: seconds of a fused lookup without work, forward and backward together.
         group: how much longer sharded tables take in a step.
         replicated_group: how much longer replicated tables take in a step.
@@ -293,28 +280,24 @@ class CpuConstants(_Constants):
             how slow the machine was; None if the calibration did not measure them.
     """
 
-    what: ClassVar[str] = "constants of the machine"
-
     machine: str
-    world_size: int
-    l2_bytes: float
-    l3_bytes: float
-    call_s: float
+    world_size: Several
+    call_s: Amount
     group: GroupConstants
     replicated_group: GroupConstants
     fused: LookupConstants
     replicated: LookupConstants
     sequence: LookupConstants
-    exchange_s: tuple[float, ...]
+    exchange_s: tuple[Amount, ...]
     table_wise: ExchangeConstants
     column_wise: ExchangeConstants
     row_wise: ExchangeConstants
     collective: CollectiveConstants
     dense: DenseConstants
     gradient: GradientConstants
-    sigmas_ratio: tuple[tuple[str, float], ...] = ()
+    sigmas_ratio: tuple[tuple[str, Amount], ...] = ()
     operators: OperatorConstants | None = None
-    pace_s: float | None = None
+    pace_s: Amount | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers, and that there is one for each count of a kernel's backward lookup."""
@@ -323,13 +306,6 @@ class CpuConstants(_Constants):
         pairs = zip(lookups, counts, strict=True)
         self._require_fit(all(len(own.backward_s) == len(names) for own, names in pairs))
         _Constants.__post_init__(self)
-        amounts = (self.world_size, self.l2_bytes, self.l3_bytes)
-        require(min(amounts) > 0, f"{self.what}: ranks and caches must be above 0: correct them")
-
-    @property
-    def caches(self) -> Caches:
-        """The caches of a core."""
-        return Caches(l2_bytes=self.l2_bytes, l3_bytes=self.l3_bytes)
 
     @property
     def kernel_latency_s(self) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from costmodels.errors import require
+from costmodels.fields import Positive, Range, Several, settle
 
 
 class Collective(StrEnum):
@@ -47,10 +48,10 @@ class CollectiveCurve:
     """
 
     collective: Collective
-    ranks: int
-    domains: int
-    size_bytes: tuple[float, ...]
-    time_s: tuple[float, ...]
+    ranks: Annotated[int, Range(2, 2**31)]
+    domains: Several
+    size_bytes: tuple[Positive, ...]
+    time_s: tuple[Positive, ...]
     network_bytes_per_s: float = 0.0
     version: str = ""
     source: str = ""
@@ -59,10 +60,10 @@ class CollectiveCurve:
 
     def __post_init__(self) -> None:
         """Check shape, sizes and times."""
+        settle(self, "a collective curve: ")
         sizes = self.size_bytes
-        require(self.ranks >= 2, f"a collective curve needs at least 2 ranks, got {self.ranks}")
         require(
-            self.domains >= 1 and self.ranks % self.domains == 0,
+            self.ranks % self.domains == 0,
             f"{self.ranks} ranks do not divide over {self.domains} domains",
         )
         require(
@@ -71,8 +72,7 @@ class CollectiveCurve:
             f"got {len(sizes)} and {len(self.time_s)}",
         )
         rising = all(a < b for a, b in itertools.pairwise(sizes))
-        require(rising and sizes[0] > 0, "sizes of a curve must be above 0 and rise")
-        require(all(math.isfinite(t) and t > 0 for t in self.time_s), "times must be above 0")
+        require(rising, "sizes of a curve must rise")
 
     @property
     def shape(self) -> tuple[int, int]:

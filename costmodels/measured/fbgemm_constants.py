@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final, get_type_hints
 
-from costmodels.errors import require
-
-
-def _constant(default: float, most: float) -> Any:
-    """A constant with its shipped value and the largest one that a fit or a file may give."""
-    return field(default=default, metadata={"most": most})
+from costmodels.fields import Range, settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,32 +48,32 @@ class FbgemmConstants:
         cache_insert_s: to insert a row.
     """
 
-    l2_bandwidth_bytes_per_s: float = _constant(5.5e12, 1e15)
-    forward_floor_s: float = _constant(1.01e-05, 1e-3)
-    forward_index_s: float = _constant(4.3e-12, 1e-8)
-    forward_bag_s: float = _constant(2.61e-10, 1e-7)
-    forward_chunk_s: float = _constant(3.47e-11, 1e-8)
-    forward_row_passes_ratio: float = _constant(0.762, 20.0)
-    output_passes_ratio: float = _constant(1.66, 20.0)
-    chain_hit_s: float = _constant(5.1e-08, 1e-5)
-    chain_miss_s: float = _constant(1.82e-07, 1e-5)
-    backward_floor_s: float = _constant(9.76e-05, 2e-3)
-    sorted_index_s: float = _constant(3.65e-11, 1e-8)
-    segment_chunk_s: float = _constant(5.36e-11, 1e-8)
-    updated_row_s: float = _constant(1.05e-10, 1e-7)
-    rounded_chunk_s: float = _constant(2.6e-10, 1e-7)
-    long_segment_s: float = _constant(2.5e-08, 1e-5)
-    long_segment_chunk_s: float = _constant(1.33e-08, 1e-5)
-    update_passes_ratio: float = _constant(1.33, 20.0)
-    gradient_passes_ratio: float = _constant(1.81, 20.0)
-    link_passes_ratio: float = _constant(0.875, 20.0)
-    link_row_s: float = _constant(3.78e-10, 1e-6)
-    link_update_passes_ratio: float = _constant(1.2, 20.0)
-    link_update_row_s: float = _constant(5.75e-10, 1e-6)
-    cache_floor_s: float = _constant(0.000131, 5e-3)
-    cache_backward_floor_s: float = _constant(4.68e-05, 5e-3)
-    cache_index_s: float = _constant(1.4e-09, 1e-6)
-    cache_insert_s: float = _constant(3.56e-09, 1e-6)
+    l2_bandwidth_bytes_per_s: Annotated[float, Range(1e9, 1e15)] = 5.5e12
+    forward_floor_s: Annotated[float, Range(0, 1e-3)] = 1.01e-05
+    forward_index_s: Annotated[float, Range(0, 1e-8)] = 4.3e-12
+    forward_bag_s: Annotated[float, Range(0, 1e-7)] = 2.61e-10
+    forward_chunk_s: Annotated[float, Range(0, 1e-8)] = 3.47e-11
+    forward_row_passes_ratio: Annotated[float, Range(0, 20.0)] = 0.762
+    output_passes_ratio: Annotated[float, Range(0, 20.0)] = 1.66
+    chain_hit_s: Annotated[float, Range(0, 1e-5)] = 5.1e-08
+    chain_miss_s: Annotated[float, Range(0, 1e-5)] = 1.82e-07
+    backward_floor_s: Annotated[float, Range(0, 2e-3)] = 9.76e-05
+    sorted_index_s: Annotated[float, Range(0, 1e-8)] = 3.65e-11
+    segment_chunk_s: Annotated[float, Range(0, 1e-8)] = 5.36e-11
+    updated_row_s: Annotated[float, Range(0, 1e-7)] = 1.05e-10
+    rounded_chunk_s: Annotated[float, Range(0, 1e-7)] = 2.6e-10
+    long_segment_s: Annotated[float, Range(0, 1e-5)] = 2.5e-08
+    long_segment_chunk_s: Annotated[float, Range(0, 1e-5)] = 1.33e-08
+    update_passes_ratio: Annotated[float, Range(0, 20.0)] = 1.33
+    gradient_passes_ratio: Annotated[float, Range(0, 20.0)] = 1.81
+    link_passes_ratio: Annotated[float, Range(0, 20.0)] = 0.875
+    link_row_s: Annotated[float, Range(0, 1e-6)] = 3.78e-10
+    link_update_passes_ratio: Annotated[float, Range(0, 20.0)] = 1.2
+    link_update_row_s: Annotated[float, Range(0, 1e-6)] = 5.75e-10
+    cache_floor_s: Annotated[float, Range(0, 5e-3)] = 0.000131
+    cache_backward_floor_s: Annotated[float, Range(0, 5e-3)] = 4.68e-05
+    cache_index_s: Annotated[float, Range(0, 1e-6)] = 1.4e-09
+    cache_insert_s: Annotated[float, Range(0, 1e-6)] = 3.56e-09
 
     def __post_init__(self) -> None:
         """Check that every constant is in its range.
@@ -86,16 +81,11 @@ class FbgemmConstants:
         Raises:
             InvalidValueError: names the first that is not.
         """
-        for name, most in MOST.items():
-            value = getattr(self, name)
-            least = 0.0 if name in FITTED else most * 1e-6
-            require(
-                least <= value <= most,
-                f"lookup constants: {name} must be {least:g}..{most:g}, got {value}",
-            )
+        settle(self, "lookup constants: ")
 
 
-MOST: Final[dict[str, float]] = {f.name: f.metadata["most"] for f in fields(FbgemmConstants)}
+_KINDS: Final = get_type_hints(FbgemmConstants, include_extras=True)
+MOST: Final[dict[str, float]] = {n: kind.__metadata__[0].most for n, kind in _KINDS.items()}
 """The largest value of each constant."""
 FITTED: Final = tuple(name for name in MOST if name != "l2_bandwidth_bytes_per_s")
 """The constants that a fit finds; times are linear in them."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels import sharding
+from costmodels.datatypes import FloatArray, IntArray, changes, distinct
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, row_block_columns
+from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, Spread, TableTerms
 from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Table, Workload
 
@@ -97,72 +98,63 @@ class OptionCells:
 
     def __init__(self, workload: Workload, topology: Topology, columns: TableColumns) -> None:
         """Keep the arguments; ``columns`` are those of the workload's tables."""
-        self._batch_ratio = batch_ratios(workload, topology)
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}
         self._world_size = topology.world_size
         hosts = dict.fromkeys(BY_HOSTS, topology.local_world_size)
         self._parts = {ShardingType.ROW_WISE: topology.world_size, **hosts}
+        ratios = batch_ratios(workload, topology)
+        self._batch_ratio = np.ones(topology.world_size) if ratios is None else ratios
+        starts = np.flatnonzero(changes(self._batch_ratio))
+        runs = tuple(np.diff(starts, append=topology.world_size).tolist())
+        self._copies: tuple[list[float], _Shape] = self._batch_ratio[starts].tolist(), runs
 
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
         """The cells of many options, one option after the other, and how each option is cut.
 
-        An option has one cell for each pair of a width and a block of its layout. Options that
-        differ only in the kernel share a layout.
+        An option has one cell for each pair of a width and a block of its layout.
         """
-        known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
-        cuts: list[Layout] = []
-        cut_of: list[int] = []
-        for o in options:
-            here = (o.table, o.sharding_type, o.column_widths)
-            cut_of.append(known.setdefault(here, len(cuts)))
-            if cut_of[-1] == len(cuts):
-                cuts.append(self._layout(o))
-        # The rectangles of all layouts in one list. An option repeats those of its layout, which
-        # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
-        parts = [(*block, width) for x in cuts for width in x.widths for block in x.blocks]
-        kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
-        sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
-        cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
-        ends = np.cumsum(counts)
-        begins = (np.cumsum(sizes) - sizes)[cut]
-        at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
-        offset, rows, share, batch, width = np.array(parts, dtype=float).reshape(-1, 5)[at].T
-        kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
-        kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
-        ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
-        cells = Cells(
-            table=np.repeat(kind[:, 0], counts),
-            family=np.repeat(kind[:, 1], counts),
-            kernel=np.repeat(kernels, counts),
-            cache_load_factor_ratio=np.repeat(ratios, counts),
+        layouts = [self._layout(option) for option in options]
+        parts = [(*block, width) for x in layouts for width in x.widths for block in x.blocks]
+        offset, rows, share, batch, width = np.array(parts, dtype=float).reshape(-1, 5).T
+        counts = [len(x.blocks) * len(x.widths) for x in layouts]
+        cells = self._made(
+            options,
+            [option.sharding_type for option in options],
+            np.repeat(np.arange(len(options)), counts),
             row_offset=offset.astype(np.int64),
             num_rows=rows.astype(np.int64),
             num_cols=width.astype(np.int64),
             access_ratio=share,
             batch_ratio=batch,
         )
-        return cells, [cuts[i] for i in cut_of]
+        return cells, layouts
+
+    def _made(
+        self, cuts: Sequence[TableTerms], types: Iterable[ShardingType], of: IntArray, **shard: Any
+    ) -> Cells:
+        """Cells of shards, each of which belongs to the option or placement ``of``."""
+        table = np.array([self._position[cut.table] for cut in cuts], dtype=np.int64)
+        family = np.array([TYPES.index(kind) for kind in types], dtype=np.int64)
+        kernel = np.array([_KERNEL_CODES[cut.kernel] for cut in cuts], dtype=np.int64)
+        ratio = np.array([cut.cache_load_factor_ratio or 0.0 for cut in cuts])[of]
+        kinds: dict[str, Any] = {"table": table[of], "family": family[of], "kernel": kernel[of]}
+        return Cells(**kinds, cache_load_factor_ratio=ratio, **shard)
 
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""
-        kind, at = option.sharding_type, self._position[option.table]
-        whole = (0, self._columns.tables[at].num_embeddings, _OF_LAW)
-        uniform = option.is_uniform
-        widths, piece = _pieces((sum(option.column_widths),) if uniform else option.column_widths)
-        parts = self._parts.get(kind)
-        if kind is ShardingType.DATA_PARALLEL and self._batch_ratio is not None:
-            ratios, index = np.unique(self._batch_ratio, return_inverse=True)
-            return Layout(tuple((*whole, ratio) for ratio in ratios), widths, index)
-        if parts is None:
-            return Layout(
-                ((*whole, 1.0),), widths, _rows((self._world_size,)) if uniform else piece
-            )
-        is_scattered = bool(self._columns.is_scattered[at])
-        blocks, shape = _row_runs(self._columns.tables[at], parts, is_scattered=is_scattered)
-        return Layout(
-            blocks, widths, _rows(shape) if uniform else _grid(option.column_widths, shape)
-        )
+        at, parts = self._position[option.table], self._parts.get(option.sharding_type)
+        table, widths = self._columns.tables[at], option.column_widths
+        if parts is not None:
+            is_scattered = bool(self._columns.is_scattered[at])
+            blocks, shape = _row_runs(table, parts, is_scattered=is_scattered)
+        else:
+            ratios, shape = self._copies if option.is_uniform else ([1.0], (1,))
+            blocks = tuple((0, table.num_embeddings, _OF_LAW, ratio) for ratio in ratios)
+        if option.is_uniform:
+            widths = (sum(widths),)
+        where = _where(widths, shape, option.spread)
+        return Layout(blocks, tuple(dict.fromkeys(widths)), where)
 
     def runs_of(self, plan: Plan) -> Runs:
         """The shards of a plan as runs.
@@ -173,11 +165,8 @@ class OptionCells:
         placements, columns, world_size = plan.placements, self._columns, self._world_size
         shards = [p.cells for p in placements]
         families = [self._family(p.sharding_type, p.cells.rank) for p in placements]
-        each_kind = [
-            (self._position[p.table], TYPES.index(family), _KERNEL_CODES[p.kernel])
-            for p, family in zip(placements, families, strict=True)
-        ]
-        kinds = np.array(each_kind, dtype=np.int64).reshape(-1, 3)
+        tables = np.array([self._position[p.table] for p in placements], dtype=np.int64)
+        copies = [p.sharding_type is ShardingType.DATA_PARALLEL for p in placements]
         of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
         rank, offset, rows, cols = (
             np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
@@ -185,27 +174,19 @@ class OptionCells:
         )
         outside = rank[(rank < 0) | (rank >= world_size)]
         require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
-        access = _access_ratios(kinds[:, 0], columns, of, offset, rows)
-        offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
-        each = np.ones(world_size) if self._batch_ratio is None else self._batch_ratio
-        own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
+        access = _access_ratios(tables, columns, of, offset, rows)
+        offset = np.where(columns.is_scattered[tables[of]], 0, offset)
+        own = np.where(np.array(copies, dtype=bool)[of], self._batch_ratio[rank], 1.0)
         keys = (of, offset, rows, cols, own, access)
         # A new run starts where a key changes, or where the rank is not the one after the last.
         starts = np.flatnonzero(changes(*keys, rank - np.arange(len(rank))))
         ends = np.append(starts[1:], len(rank))
-        # Runs of equal cells become neighbours by sorting, so that each cell is kept once.
-        order = np.lexsort([key[starts] for key in keys])
-        new = changes(*(key[starts[order]] for key in keys))
-        cell = np.empty(len(starts), dtype=np.int64)
-        cell[order] = np.cumsum(new) - 1
-        chosen = starts[order[new]]
-        table, family, kernel = kinds[of[chosen]].T
-        ratios = np.array([p.cache_load_factor_ratio or 0.0 for p in placements])
-        cells = Cells(
-            table=table,
-            family=family,
-            kernel=kernel,
-            cache_load_factor_ratio=ratios[of[chosen]],
+        some, cell = distinct(*(key[starts] for key in keys))
+        chosen = starts[some]
+        cells = self._made(
+            placements,
+            families,
+            of[chosen],
             row_offset=offset[chosen],
             num_rows=rows[chosen],
             num_cols=cols[chosen],
@@ -241,13 +222,6 @@ MOST_HASHED: Final = 5
 option has more, neighbouring blocks may cost the same although they differ."""
 _UNEVEN_RATIO: Final = 0.002
 """Excess of the hottest part over the even share, up to which all parts count as equal."""
-
-
-@lru_cache(maxsize=4096)
-def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
-    """The different widths, in order, and which of them each piece has."""
-    known = {width: i for i, width in enumerate(dict.fromkeys(widths))}
-    return tuple(known), _read_only(np.array([known[w] for w in widths], dtype=np.int64))
 
 
 def _hottest_row(table: Table) -> int:
@@ -291,7 +265,7 @@ def _row_runs(table: Table, parts: int, *, is_scattered: bool) -> tuple[tuple[_B
 
     Of a table of hashed ids, sizes matter, and which block has the hottest row.
     """
-    offset, rows = row_block_columns(table.num_embeddings, parts)
+    offset, rows = sharding.row_block_columns(table.num_embeddings, parts)
     ratios = np.full(parts, _OF_LAW)
     if is_scattered:
         ratios, offset = _hashed_ratios(table, offset, rows), np.zeros(parts, dtype=np.int64)
@@ -301,23 +275,15 @@ def _row_runs(table: Table, parts: int, *, is_scattered: bool) -> tuple[tuple[_B
 
 
 @lru_cache(maxsize=4096)
-def _rows(shape: _Shape) -> IntArray:
-    """For each part of the rows, the position of its block among the different blocks."""
-    return _read_only(np.repeat(np.arange(len(shape)), shape))
-
-
-@lru_cache(maxsize=4096)
-def _grid(widths: tuple[int, ...], shape: _Shape) -> IntArray:
-    """For each column piece and each part of the rows, the number of its cell: ``[pieces, L]``."""
-    _, piece = _pieces(widths)
-    rows = _rows(shape)
-    return _read_only(piece[:, None] * len(shape) + rows)
-
-
-def _read_only(array: IntArray) -> IntArray:
-    """The array, protected against changes, because options share it."""
-    array.flags.writeable = False
-    return array
+def _where(widths: tuple[int, ...], shape: _Shape, spread: Spread) -> IntArray:
+    """``where`` of :class:`Layout`; read-only, because options share it."""
+    known = {width: i for i, width in enumerate(dict.fromkeys(widths))}
+    piece = np.array([known[width] for width in widths], dtype=np.int64)
+    found = piece[:, None] * len(shape) + np.repeat(np.arange(len(shape)), shape)
+    if spread is not Spread.HOSTS:
+        found = found[0] if spread is Spread.UNIFORM else found[:, 0]
+    found.flags.writeable = False
+    return found
 
 
 def _access_ratios(
@@ -341,13 +307,6 @@ def _access_ratios(
         here = slice(begins[i], begins[i + 1])
         found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
     return found
-
-
-def changes(*keys: IntArray | FloatArray) -> BoolArray:
-    """True for each entry that differs from the entry before it in any of the columns."""
-    new = np.ones(len(keys[0]), dtype=bool)
-    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
-    return new
 
 
 _AT_ONCE: Final = 32_768

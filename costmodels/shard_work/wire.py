@@ -156,7 +156,11 @@ class Wire:
         if topology.world_size == 1:
             encode, decode = np.zeros(shape), np.zeros(shape)
         batch = workload.batch_size_per_rank
-        vectors = np.array([t.embedding_dim * _arriving_vectors(t, batch) for t in tables])
+        arriving = [
+            exchanged_indices(t, batch) if t.pooling is Pooling.NONE else len(t.features) * batch
+            for t in tables
+        ]
+        vectors = np.array([t.embedding_dim for t in tables]) * arriving
         return Wire(
             element_bytes=wire,
             source_bytes=_sources(encode, decode, topology),
@@ -171,13 +175,6 @@ class Wire:
         """
         mean = self.element_bytes.mean(axis=2, keepdims=True)
         return np.asarray((self.element_bytes / mean).min(axis=-1))
-
-
-def _arriving_vectors(table: Table, batch_size: float) -> float:
-    """How many vectors of a table arrive for one rank's batch."""
-    if table.pooling is Pooling.NONE:
-        return exchanged_indices(table, batch_size)
-    return len(table.features) * batch_size
 
 
 def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:

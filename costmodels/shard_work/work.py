@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import FloatArray, IntArray, changes
 from costmodels.dense.base import live_bytes, looked_up_bytes
 from costmodels.lookup.base import KERNELS as KERNELS
 from costmodels.lookup.base import (
@@ -26,7 +26,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import MOST_HASHED, TYPES, Cells, OptionCells, OptionWork, changes
+from costmodels.shard_work.cells import MOST_HASHED, TYPES, Cells, OptionCells, OptionWork
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
@@ -166,11 +166,6 @@ class WorkModel:
     def columns(self) -> TableColumns:
         """The tables as columns of numbers."""
         return TableColumns(self.workload.tables)
-
-    @property
-    def _depth(self) -> float:
-        """Batches whose indices a rank holds at once."""
-        return PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
 
     @property
     def _is_exchanged(self) -> float:
@@ -319,8 +314,9 @@ class WorkModel:
         self._reorder(work, cells, received, indices)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
-        once = tables.deduplicates_indices[table]
-        length_bytes = np.where(once, _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES)
+        length_bytes = np.where(
+            tables.deduplicates_indices[table], _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES
+        )
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
         leaving = bags * np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
@@ -333,7 +329,8 @@ class WorkModel:
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        held = self._depth * arriving + offsets + self._excess_ratio * passing
+        depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
+        held = depth * arriving + offsets + self._excess_ratio * passing
         work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)

@@ -7,8 +7,7 @@ all-reduces in buckets, or shards of parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Final
 
@@ -18,7 +17,7 @@ from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spre
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
-from costmodels.errors import require
+from costmodels.errors import refuse
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
 from costmodels.measured.curves import Collective
 from costmodels.shard_work import work as columns
@@ -27,7 +26,7 @@ from costmodels.shard_work.work import EXCHANGING_TYPES, sent_bytes
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
-from costmodels.topology import Topology, batch_ratios
+from costmodels.topology import Topology, batch_ratios, group_topology
 from costmodels.uncertainty import Scale
 from costmodels.workload import DataType, DenseParallelism, Pipeline, Pooling, Workload
 
@@ -51,22 +50,15 @@ def _divided(topology: Topology, split: int) -> tuple[Topology, Topology]:
     Raises:
         InvalidValueError: they are neither a part of a host nor whole hosts.
     """
-    local, hosts = topology.local_world_size, topology.num_hosts
-    if split == 1:
-        return topology, topology
-    if local % split == 0:
-        spread = topology.domain_size // topology.local_world_size
-        peers = topology.resized(hosts, local // split)
-        return topology.resized(1, split), replace(peers, domain_size=spread * local // split)
-    spanned = split // local
-    require(
-        split % local == 0 and hosts % spanned == 0,
-        f"tensor_parallel must divide the {local} ranks of a host, or be those of a number of "
-        f"hosts that divides {hosts}, got {split}",
-    )
-    domain = max(1, topology.domain_size // split)
-    peers = topology.resized(hosts // spanned, 1)
-    return topology.resized(spanned, local), replace(peers, domain_size=domain)
+    others, rest = divmod(topology.world_size, split)
+    group = None if rest else group_topology(topology, split, between_hosts=True)
+    peers = None if rest else group_topology(topology, others)
+    if group is None or peers is None:
+        refuse(
+            f"tensor_parallel must divide the {topology.local_world_size} ranks of a host, or be "
+            f"those of a number of hosts that divides {topology.num_hosts}, got {split}"
+        )
+    return group, peers
 
 
 class DenseReduction:
@@ -74,14 +66,22 @@ class DenseReduction:
 
     Where groups of ranks share layers (``tensor_parallel``), gradients are reduced over the ranks
     that have the same part of the layers.
+
+    Attributes:
+        num_parameters: trained elements of the dense part.
+        is_sharded: whether ranks share parameters, gradients and states.
+        buckets: bytes of the top's gradients in each all-reduce; the last one also has the
+            bottom's.
+        tail_bytes: bytes of the last all-reduce without those of replicated tables.
+        gathered_bytes: bytes of all gathered parameters, in the type of the products or in 2 bytes
+            at least.
+        cast_s: seconds to convert a micro-batch's gradients to the type in which they are reduced.
+            This happens if parameters are sharded, because gradients then are in the type of the
+            products first; otherwise it takes no time.
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        topology: Topology,
-        layers: DenseLayers,
-        models: CostModels,
+        self, workload: Workload, topology: Topology, layers: DenseLayers, models: CostModels
     ) -> None:
         """Keep the arguments.
 
@@ -94,6 +94,19 @@ class DenseReduction:
         self._split = workload.tensor_parallel
         self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
+        bottom, top = layers.bottom_parameters, layers.top_parameters
+        self.num_parameters = top + bottom
+        is_alone = self._topology.world_size == 1 or not self.num_parameters
+        self.is_sharded = workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
+        reduced = self._reduced_bytes = workload.gradient_dtype.num_bytes
+        count = min(_MAX_BUCKETS, max(1, math.ceil(top * reduced / _BUCKET_BYTES)))
+        self.buckets = (top * reduced / count,) * count
+        self.tail_bytes = 0.0 if self.is_sharded else self.buckets[-1] + bottom * reduced
+        computed = max(workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
+        self.gathered_bytes = float(self.num_parameters * computed)
+        is_cast = self.is_sharded and computed != reduced
+        cast_bytes = float(self.num_parameters * (computed + reduced)) if is_cast else 0.0
+        self.cast_s = cast_bytes / topology.device.hbm_bandwidth_bytes_per_s
 
     def growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
@@ -140,32 +153,6 @@ class DenseReduction:
         return sum(once_s), sum(once_s) + sum(again_s)
 
     @cached_property
-    def num_parameters(self) -> int:
-        """Trained elements of the dense part."""
-        return self._layers.top_parameters + self._layers.bottom_parameters
-
-    @cached_property
-    def is_sharded(self) -> bool:
-        """Whether ranks share parameters, gradients and states."""
-        is_alone = self._topology.world_size == 1 or not self.num_parameters
-        return self._workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
-
-    @cached_property
-    def buckets(self) -> tuple[float, ...]:
-        """Bytes of the top's gradients in each all-reduce; the last one also has the bottom's."""
-        top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
-        count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
-        return (top / count,) * count
-
-    @cached_property
-    def tail_bytes(self) -> float:
-        """Bytes of the last all-reduce without those of replicated tables."""
-        if self.is_sharded:
-            return 0.0
-        bottom = self._layers.bottom_parameters * self._workload.gradient_dtype.num_bytes
-        return self.buckets[-1] + bottom
-
-    @cached_property
     def pieces(self) -> tuple[float, ...]:
         """The share of each piece in which a sharded dense part runs; empty if it is not sharded.
 
@@ -179,26 +166,6 @@ class DenseReduction:
         rest = min(_MAX_BUCKETS - 1, num_layers - 1)
         return (1.0 / num_layers, *((1.0 - 1.0 / num_layers) / rest,) * rest)
 
-    @property
-    def gathered_bytes(self) -> float:
-        """Bytes of all gathered parameters, in the type of the products or in 2 bytes at least."""
-        element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
-        return float(self.num_parameters * element)
-
-    @property
-    def cast_s(self) -> float:
-        """Seconds to convert a micro-batch's gradients to the type in which they are reduced.
-
-        This happens if parameters are sharded, because gradients then are in the type of the
-        products first. Otherwise the result is 0.
-        """
-        computed = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
-        reduced = self._workload.gradient_dtype.num_bytes
-        if not self.is_sharded or computed == reduced:
-            return 0.0
-        moved = float(self.num_parameters * (computed + reduced))
-        return moved / self._topology.device.hbm_bandwidth_bytes_per_s
-
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""
@@ -207,7 +174,7 @@ class DenseReduction:
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        scattered = float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
+        scattered = float(self.num_parameters * self._reduced_bytes)
         return self._each_s(Collective.REDUCE_SCATTER, scattered, self.pieces[::-1])
 
     def _each_s(
@@ -272,6 +239,8 @@ class EmbeddingExchanges:
     """Prices the exchanges of each sharding type; work arrays are ``[..., W, columns]``.
 
     Attributes:
+        pays_for_others: whether the exchange of a rank takes longer when others have more to send
+            to it.
         wire: bytes of compressed exchanges; None if nothing is compressed.
         batch_ratio: ``[W]`` batch of each rank over the mean; None if batches are equal.
         lengths_s: seconds of the exchange of lengths, which is taken to be empty.
@@ -282,6 +251,7 @@ class EmbeddingExchanges:
         self.workload = workload
         self.topology = topology
         self.models = models
+        self.pays_for_others = models.exchange is not None or models.collective.pays_for_others
         self.wire = Wire.of(workload, topology)
         self.batch_ratio = batch_ratios(workload, topology)
         self.lengths_s = models.collective.fixed_s(
@@ -289,17 +259,11 @@ class EmbeddingExchanges:
         )
         require_times(self.lengths_s, "an empty all-to-all")
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
-        self._levels = topology.local_world_size, topology.domain_size
 
     @cached_property
     def least_collective(self) -> AbstractCollectiveModel:
         """A subadditive collective model that is never above the one in use."""
         return self.models.collective.subadditive()
-
-    @property
-    def pays_for_others(self) -> bool:
-        """Whether the exchange of a rank takes longer when others have more to send to it."""
-        return self.models.exchange is not None or self.models.collective.pays_for_others
 
     @cached_property
     def next_batch_ratio(self) -> float:
@@ -375,35 +339,24 @@ class EmbeddingExchanges:
         """
         topology, by_hosts = self.topology, kind in BY_HOSTS
         all_to_all = model.all_to_all_s if whole else model.all_to_all
+        hosts, local = topology.num_hosts, topology.local_world_size
         if which == _SECOND_EXCHANGE:
-            return self._across_hosts(sent, all_to_all, ratio) if by_hosts else np.zeros_like(sent)
+            if not by_hosts or hosts == 1:
+                return np.zeros_like(sent)
+            # Ranks of the same local index exchange, one on each host.
+            lanes = sent.reshape((*sent.shape[:-1], hosts, local)).swapaxes(-1, -2)
+            weights = None if ratio is None else ratio.reshape(hosts, local).T
+            sides = _weighted(lanes, 1, topology.domain_size // local, weights)
+            return all_to_all(*sides, topology).swapaxes(-1, -2).reshape(sent.shape)
         if which == INDICES or not self._adds(kind):
-            own, others = _weighted(sent, *self._levels, ratio)
+            own, others = _weighted(sent, local, topology.domain_size, ratio)
             sides = (others, own) if which == INDICES else (own, others)
             return all_to_all(*sides, topology)
-        if by_hosts and topology.local_world_size == 1:
+        if by_hosts and local == 1:
             return np.zeros_like(sent)
         buffer_s = partial(model.buffer_s, Collective.REDUCE_SCATTER)
         reduce_scatter = buffer_s if whole else model.reduce_scatter
         return reduce_scatter(sent * topology.world_size, topology, within_host=by_hosts)
-
-    def _across_hosts(
-        self,
-        per_peer: FloatArray,
-        all_to_all: Callable[[FloatArray, FloatArray, Topology], FloatArray],
-        ratio: FloatArray | None,
-    ) -> FloatArray:
-        """Seconds of the all-to-all among ranks of the same local index, one on each host."""
-        topology = self.topology
-        hosts, local = topology.num_hosts, topology.local_world_size
-        if hosts == 1:
-            return np.zeros_like(per_peer)
-        shape = (*per_peer.shape[:-1], hosts, local)
-        lanes = per_peer.reshape(shape).swapaxes(-1, -2)
-        weights = None if ratio is None else ratio.reshape(hosts, local).T
-        own, others = _weighted(lanes, 1, topology.domain_size // local, weights)
-        seconds = all_to_all(own, others, topology)
-        return seconds.swapaxes(-1, -2).reshape(per_peer.shape)
 
     def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
         """Times of the collectives of one sharding type in each plan, multiplied by ``factor``.
@@ -524,13 +477,13 @@ class CodecModel:
         own_s = work[..., columns.CODECS : columns.CODECS + 2] / self.rate_bytes_per_s
         return own_s[..., FORWARD], own_s[..., BACKWARD]
 
-    def of_plans(
+    def times(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale
     ) -> CodecTimes:
         """Times of the codecs of one or many plans.
 
         Args:
-            work: ``[..., W, columns]``.
+            work: ``[..., W, columns]``; zeros for times without a rank's own shards.
             families: the sharding types that any of the plans has.
             speeds: ``[W]`` speed of each rank, as a factor on the rates of the device.
             scale: factors on all times.
@@ -539,36 +492,7 @@ class CodecModel:
         for family in families:
             column = EXCHANGING_TYPES.index(ShardingType(family.name))
             present[..., column] = True if family.present is None else family.present
-        forward, backward = self.growth(work)
-        return self._times((forward / speeds, backward / speeds), present, speeds, scale)
-
-    def least(self, types: frozenset[ShardingType], speed: float, size: int) -> CodecTimes:
-        """Times of the codecs of plans with exactly these types, without a rank's own shards.
-
-        Args:
-            types: sharding types of the plans.
-            speed: speed of the fastest rank.
-            size: number of ranks.
-        """
-        present = np.array([[float(f in types) for f in EXCHANGING_TYPES]])
-        none = np.zeros(size)
-        return self._times((none, none), present, np.full(size, speed), Scale())
-
-    def _times(
-        self,
-        own_s: tuple[FloatArray, FloatArray],
-        present: FloatArray,
-        speeds: FloatArray,
-        scale: Scale,
-    ) -> CodecTimes:
-        """Times from the seconds of each rank's own shards at its speed, forward and backward.
-
-        Args:
-            own_s: seconds ``[..., W]`` forward, and backward.
-            present: ``[..., 1, types]`` 1 for each sharding type that a plan has, else 0.
-            speeds: ``[W]`` speed of each rank.
-            scale: factors on all times.
-        """
+        own_s = [seconds / speeds for seconds in self.growth(work)]
         calls, ratio = present.sum(axis=-1), scale.lookup_ratio
         gap_s = calls * self._latency_s
         ends_s = [

@@ -15,8 +15,8 @@ was added, with the errors in sight. ``shardplan validate published --what steps
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,102 +32,37 @@ _NUMBER_BYTES: Final = 4
 """Dense features, labels and weights of indices arrive as fp32."""
 
 
-def _calls(num_dispatches: float, num_launches: float) -> FloatArray:
-    """Work of the host ``[2]``: how many dispatches and how many launches."""
-    return np.array([num_dispatches, num_launches])
-
-
-_NONE: Final = _calls(0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLaunches:
-    """A host profile: the work of the host for each kind of call, as :func:`_calls` gives it.
-
-    Attributes:
-        num_operator_calls: operators of the dense part by their kind, ``[forward pass, backward
-            pass; each call, each kernel of the forward pass; 2]``; those of kind ``OTHER`` are
-            taken for kinds that are not there.
-        num_cast_calls: the same of casting the input and the parameters of a product under
-            autocast.
-        num_calls: calls by their name; those that are not there take no time.
-
-            - ``gradient``: adding up the gradient of one tensor;
-            - ``reduced``: copying the gradient of one tensor into a bucket of an all-reduce;
-            - ``update``: the optimizer's step and its zeroing of gradients, without the single
-              tensors;
-            - ``per_update``: zeroing one tensor's gradient and updating the tensor;
-            - ``lookup_forward``: a fused lookup, with what the sharded module does around it;
-            - ``lookup_backward``: its backward pass;
-            - ``wrapper``: what the sharded modules do once in a step: indices sorted by rank and
-              split;
-            - ``pipelined``: what a training pipeline of TorchRec does in a step beside the step
-              itself;
-            - ``collective``: issuing one collective;
-            - ``copy``: issuing one copy of an input tensor to the device;
-            - ``loss``: the loss, forward and backward, and the start of the backward pass;
-            - ``between_steps``: reading the loss and fetching the next batch, in which the device
-              has no work.
-        num_updates: ``update`` and ``per_update`` of optimizers that differ from these.
-        copies_block: whether the host waits for copies, as it does if memory is not pinned.
-    """
-
-    num_operator_calls: Mapping[OperatorKind, FloatArray]
-    num_cast_calls: FloatArray = field(default_factory=lambda: np.zeros((2, 2, 2)))
-    num_calls: Mapping[str, FloatArray] = field(default_factory=dict)
-    num_updates: Mapping[DenseOptimizer, tuple[FloatArray, FloatArray]] = field(
-        default_factory=dict
-    )
-    copies_block: bool = False
-
-    def operator(self, kind: OperatorKind) -> FloatArray:
-        """Operators of a kind, ``[2, 2, 2]``."""
-        known = self.num_operator_calls
-        return known.get(kind, known[OperatorKind.OTHER])
-
-    def calls(self, name: str) -> FloatArray:
-        """Calls of a name, ``[2]``."""
-        return self.num_calls.get(name, _NONE)
-
-
 def _both(forward: tuple[float, float], backward: tuple[float, float]) -> FloatArray:
     """Dispatches of a call and launches of a kernel, forward and backward."""
     return np.array([np.diag(forward), np.diag(backward)])
 
 
 _ELEMENTWISE: Final = _both((2.2, 1.2), (3.3, 1.9))
-_EAGER: Final = HostLaunches(
-    num_operator_calls={
-        OperatorKind.OTHER: _both((4.4, 3.0), (6.6, 5.0)),
-        OperatorKind.MATMUL: _both((3.2, 1.0), (4.8, 3.6)),
-        OperatorKind.BATCHED_MATMUL: _both((3.5, 1.0), (5.5, 2.2)),
-        OperatorKind.ATTENTION: _both((27.0, 5.0), (49.0, 12.0)),
-        OperatorKind.ELEMENTWISE: _ELEMENTWISE,
-        OperatorKind.REDUCTION: _ELEMENTWISE,
-        OperatorKind.NORM: _both((3.4, 1.2), (4.6, 1.6)),
-        OperatorKind.SOFTMAX: _both((1.8, 1.0), (2.6, 1.4)),
-    },
-    num_cast_calls=_both((3.0, 2.1), (4.0, 2.1)),
-    num_calls={
-        "gradient": _calls(1.8, 0.0),
-        "reduced": _calls(1.0, 1.0),
-        "update": _calls(15.4, 6.0),
-        "per_update": _calls(1.2, 0.0),
-        "lookup_forward": _calls(95.0, 10.0),
-        "lookup_backward": _calls(22.0, 27.0),
-        "wrapper": _calls(110.0, 6.0),
-        "pipelined": _calls(100.0, 7.0),
-        "collective": _calls(8.0, 8.0),
-        "copy": _calls(2.5, 1.0),
-        "loss": _calls(21.5, 5.0),
-    },
-    num_updates={
-        DenseOptimizer.SGD: (_calls(10.4, 2.0), _calls(0.4, 0.0)),
-        DenseOptimizer.ADAM: (_calls(12.4, 3.0), _calls(1.5, 0.0)),
-        DenseOptimizer.ADAM_FOREACH: (_calls(33.4, 14.0), _calls(2.0, 0.1)),
-        DenseOptimizer.LAMB: (_calls(33.4, 14.0), _calls(6.0, 4.0)),
-    },
-)
+_EAGER: Final[dict[str, FloatArray]] = {
+    OperatorKind.OTHER: _both((4.4, 3.0), (6.6, 5.0)),
+    OperatorKind.MATMUL: _both((3.2, 1.0), (4.8, 3.6)),
+    OperatorKind.BATCHED_MATMUL: _both((3.5, 1.0), (5.5, 2.2)),
+    OperatorKind.ATTENTION: _both((27.0, 5.0), (49.0, 12.0)),
+    OperatorKind.ELEMENTWISE: _ELEMENTWISE,
+    OperatorKind.REDUCTION: _ELEMENTWISE,
+    OperatorKind.NORM: _both((3.4, 1.2), (4.6, 1.6)),
+    OperatorKind.SOFTMAX: _both((1.8, 1.0), (2.6, 1.4)),
+    "cast": _both((3.0, 2.1), (4.0, 2.1)),
+    "gradient": np.array((1.8, 0.0)),
+    "reduced": np.array((1.0, 1.0)),
+    "update": np.array([(15.4, 6.0), (1.2, 0.0)]),
+    "update sgd": np.array([(10.4, 2.0), (0.4, 0.0)]),
+    "update adam": np.array([(12.4, 3.0), (1.5, 0.0)]),
+    "update adam_foreach": np.array([(33.4, 14.0), (2.0, 0.1)]),
+    "update lamb": np.array([(33.4, 14.0), (6.0, 4.0)]),
+    "lookup_forward": np.array((95.0, 10.0)),
+    "lookup_backward": np.array((22.0, 27.0)),
+    "wrapper": np.array((110.0, 6.0)),
+    "pipelined": np.array((100.0, 7.0)),
+    "collective": np.array((8.0, 8.0)),
+    "copy": np.array((2.5, 1.0)),
+    "loss": np.array((21.5, 5.0)),
+}
 """Times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of an add_
 (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an H200; kernels of
 31 dense and 20 TorchRec steps on an H200. LAMB is assumed."""
@@ -139,8 +74,7 @@ iterations of Lin et al. 2022, together with the time between steps; ``shardplan
 
 def _traced(microseconds: float) -> FloatArray:
     """Microseconds of the traces, in whole eager calls of 5 us."""
-    calls = microseconds * _UNPROFILED / 5.0
-    return _calls(calls, calls)
+    return np.full(2, microseconds * _UNPROFILED / 5.0)
 
 
 _KERNEL_2021: Final = 10.4
@@ -151,35 +85,46 @@ _BACKWARD_2021: Final = 1.67
 """Host time of a backward pass over that of its forward pass."""
 _OPERATOR_2021: Final = np.array([_traced(58.0), _traced(_KERNEL_2021)])
 """Each call of an operator of the forward pass, and each of its kernels."""
-_EAGER_2021: Final = HostLaunches(
-    num_operator_calls={
-        OperatorKind.OTHER: np.array([_OPERATOR_2021, _OPERATOR_2021 * _BACKWARD_2021])
-    },
-    num_calls={
-        "gradient": _traced(39.0),
-        "update": _traced(172.0),
-        "per_update": _traced(60.0),
-        "lookup_forward": _traced(105.3 + _KERNELS_2021),
-        "lookup_backward": _traced(135.2 + _KERNELS_2021),
-        "collective": _traced(91.6),
-        "copy": _traced(52.5),
-        "loss": _traced(190.0),
-        "between_steps": _calls(460.0, 460.0),
-    },
-    copies_block=True,
-)
+_EAGER_2021: Final[dict[str, FloatArray]] = {
+    OperatorKind.OTHER: np.array([_OPERATOR_2021, _OPERATOR_2021 * _BACKWARD_2021]),
+    "gradient": _traced(39.0),
+    "update": np.array([_traced(172.0), _traced(60.0)]),
+    "lookup_forward": _traced(105.3 + _KERNELS_2021),
+    "lookup_backward": _traced(135.2 + _KERNELS_2021),
+    "collective": _traced(91.6),
+    "copy": _traced(52.5),
+    "loss": _traced(190.0),
+    "between_steps": np.array((460.0, 460.0)),
+}
 """Means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator
 (configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2
 (before the first launch) and T3 (after the last one), T4 for each launch; their share without the
 profiler and the time between steps from their 36 measured iterations."""
-PROFILES: Final = {
+PROFILES: Final[dict[HostProfile, dict[str, FloatArray]]] = {
     HostProfile.EAGER: _EAGER,
     HostProfile.EAGER_2021: _EAGER_2021,
-    HostProfile.CUDA_GRAPH: HostLaunches(
-        num_operator_calls={OperatorKind.OTHER: np.zeros((2, 2, 2))}
-    ),
+    HostProfile.CUDA_GRAPH: {},
 }
-"""A captured CUDA graph is replayed without the host."""
+"""For each software the work of the host for a call of each name: ``[2]``, how many dispatches and
+how many launches. Calls that are not there take no time; a captured CUDA graph is replayed without
+the host.
+
+- kinds of operators of the dense part, and ``cast``, the casts of the input and the parameters of a
+  product under autocast: ``[forward pass, backward pass; each call, each kernel of the forward
+  pass; 2]``. Kinds that are not there take what ``other`` does;
+- ``gradient``: adding up the gradient of one tensor;
+- ``reduced``: copying the gradient of one tensor into a bucket of an all-reduce;
+- ``update``: the optimizer's step and its zeroing of gradients, without the single tensors; then
+  zeroing one tensor's gradient and updating the tensor. Optimizers that differ have their own;
+- ``lookup_forward``: a fused lookup, with what the sharded module does around it;
+- ``lookup_backward``: its backward pass;
+- ``wrapper``: what the sharded modules do once in a step: indices sorted by rank and split;
+- ``pipelined``: what a training pipeline of TorchRec does in a step beside the step itself;
+- ``collective``: issuing one collective;
+- ``copy``: issuing one copy of an input tensor to the device;
+- ``loss``: the loss, forward and backward, and the start of the backward pass;
+- ``between_steps``: reading the loss and fetching the next batch, in which the device has no work.
+"""
 _FULL: Final = 4.0
 """Bytes of a parameter whose product is cast, if the product is of a smaller type."""
 
@@ -191,31 +136,33 @@ class HostCosts:
     All methods and properties return host seconds.
 
     Attributes:
-        profile: the software that issues the work.
-        dispatch_s: seconds of one dispatch on this machine.
-        launch_s: seconds of one kernel launch.
+        host: the machine, which says how long a dispatch and a kernel launch take.
+        issued_by: the software that issues the work.
         reduces: whether gradients are copied for an all-reduce, as a wrapped model does on one rank
             too.
     """
 
-    profile: HostLaunches
-    dispatch_s: float
-    launch_s: float
+    host: Host
+    issued_by: HostProfile
     reduces: bool = False
 
-    @classmethod
-    def of(cls, host: Host, profile: HostProfile, *, reduces: bool = False) -> HostCosts:
-        """Costs on a machine."""
-        times = {"dispatch_s": host.dispatch_s, "launch_s": host.launch_s}
-        return cls(profile=PROFILES[profile], reduces=reduces, **times)
+    @property
+    def copies_block(self) -> bool:
+        """Whether the host waits for copies, as it does if memory is not pinned."""
+        return self.issued_by is HostProfile.EAGER_2021
+
+    def calls(self, name: str, other: str = "") -> FloatArray:
+        """The work of calls of a name, or else of another one."""
+        known = PROFILES[self.issued_by]
+        return known.get(name, known.get(other, np.zeros(2)))
 
     def seconds(self, calls: FloatArray) -> float:
         """Host seconds of some work."""
-        return float(calls[0] * self.dispatch_s + calls[1] * self.launch_s)
+        return float(np.sum(calls * np.array((self.host.dispatch_s, self.host.launch_s))))
 
     def call_s(self, name: str) -> float:
         """One call, by its name in the profile."""
-        return self.seconds(self.profile.calls(name))
+        return self.seconds(self.calls(name))
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the forward pass of layers."""
@@ -223,20 +170,20 @@ class HostCosts:
 
     def _passes(self, layers: Sequence[Layer]) -> FloatArray:
         """The forward and the backward pass of layers ``[2, 2]``, without gradients of tensors."""
-        total, profile = np.zeros((2, 2)), self.profile
+        total = np.zeros((2, 2))
         for layer in layers:
             cast = is_cast(layer)
             for o in layer.operators:
-                kind = profile.operator(o.kind)
-                total += o.num_repeats * (o.num_calls * kind[:, 0] + o.num_kernels * kind[:, 1])
+                kind = self.calls(o.kind, OperatorKind.OTHER)
+                runs = np.array((o.num_calls, o.num_kernels))
+                total += o.num_repeats * (runs @ kind)
                 if cast and o.kind is OperatorKind.MATMUL and o.num_parameters:
-                    total += o.num_repeats * profile.num_cast_calls.sum(axis=1)
+                    total += o.num_repeats * (np.ones(2) @ self.calls("cast"))
         return total
 
     def backward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the backward pass of layers, and adding up the gradients of their tensors."""
-        calls = self.profile.calls
-        gradient = calls("gradient") + self.reduces * calls("reduced")
+        gradient = self.calls("gradient") + self.reduces * self.calls("reduced")
         return self.seconds(self._passes(layers)[1] + _num_tensors(layers) * gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
@@ -246,15 +193,13 @@ class HostCosts:
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
         tensors = _num_tensors(layers)
-        usual = self.profile.calls("update"), self.profile.calls("per_update")
-        update, per_update = self.profile.num_updates.get(optimizer, usual)
-        return self.seconds(update + tensors * per_update) if tensors else 0.0
+        update = self.calls(f"update {optimizer}", "update")
+        return self.seconds(np.array((1, tensors)) @ update) if tensors else 0.0
 
     @property
     def operator_s(self) -> float:
         """Issuing one operator of one kernel."""
-        kind = self.profile.operator(OperatorKind.ELEMENTWISE)
-        return self.seconds(kind[0].sum(axis=0))
+        return self.seconds(self.calls(OperatorKind.ELEMENTWISE, OperatorKind.OTHER)[0].sum(axis=0))
 
     def between_steps_s(self, workload: Workload) -> float:
         """Time from the end of a step's work to the first operator of the next step.
@@ -274,8 +219,8 @@ class HostCosts:
         """What sharded modules and the training pipeline do with a batch once in a step."""
         if not workload.tables:
             return 0.0
-        calls, is_pipelined = self.profile.calls, workload.pipeline in TORCHREC_PIPELINES
-        return self.seconds(calls("wrapper") + is_pipelined * calls("pipelined"))
+        is_pipelined = workload.pipeline in TORCHREC_PIPELINES
+        return self.call_s("wrapper") + is_pipelined * self.call_s("pipelined")
 
 
 def is_cast(layer: Layer) -> bool:

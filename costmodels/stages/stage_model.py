@@ -31,12 +31,18 @@ _LOSS_RATIOS = 0.4, 0.6
 the 190 us of the profile of 2021, ``mse_loss`` takes 61 or 71 with one or two of three launches."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Columns of the work that a cache in front of host memory does before the lookup itself."""
+_DENSE = fields(DenseTimes)
+"""The stages of the dense part, which :class:`StageTimes` has, too."""
 _CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
 """The kernel of each column that counts the shards of a fused call."""
 
 
 class StageModel:
-    """Prices the stages of one workload on one topology; work arrays are ``[..., W, columns]``."""
+    """Prices the stages of one workload on one topology; work arrays are ``[..., W, columns]``.
+
+    Attributes:
+        slowest_dense: the rank whose dense part takes longest; None if all take the same time.
+    """
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
@@ -51,12 +57,15 @@ class StageModel:
         self.speeds = topology.speeds()
         self._batch_ratio = batch_ratios(workload, topology)
         self.dense = self._dense_times()
-        for field in fields(DenseTimes):
+        for field in _DENSE:
             require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
+        seconds = sum(self.dense) / self.speeds
+        is_even = seconds.max() <= seconds.min() * (1.0 + _ROUNDING)
+        self.slowest_dense = None if is_even else int(np.argmax(seconds))
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology.trainers, self._layers, models)
         wrapped = bool(workload.tables) or topology.world_size > 1
-        self._host = HostCosts.of(topology.host, workload.issued_by, reduces=wrapped)
+        self._host = HostCosts(host=topology.host, issued_by=workload.issued_by, reduces=wrapped)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
         wire = self.exchanges.wire
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
@@ -70,7 +79,8 @@ class StageModel:
         each = [model.times(workload, trainers) for workload in workloads]
         for times in each:
             require(
-                isinstance(times, DenseTimes) and not any(map(np.ndim, times)),
+                isinstance(times, DenseTimes)
+                and all(np.ndim(s) == 0 and np.asarray(s).dtype.kind in "iuf" for s in times),
                 f"{model_words(model)}: times must return DenseTimes of numbers, got {times!r:.60}",
             )
         if self._batch_ratio is None:
@@ -115,9 +125,8 @@ class StageModel:
         tail_s = self.reduction.tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
-        codecs = None
-        if self.codecs is not None:
-            codecs = self.codecs.of_plans(work, families, self.speeds, scale)
+        model = self.codecs
+        codecs = None if model is None else model.times(work, families, self.speeds, scale)
         idle = self._without_tables
         if scale is not UNSCALED:
             idle = self._idle_times(self.speeds, self.dense, self.input_copy_s, scale)
@@ -133,13 +142,6 @@ class StageModel:
             tail_bucket_s=tail_s * ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )
-
-    @cached_property
-    def slowest_dense(self) -> int | None:
-        """The rank whose dense part takes longest; None if all take the same time."""
-        seconds = sum(self.dense) / self.speeds
-        longest = int(np.argmax(seconds))
-        return longest if seconds[longest] > seconds.min() * (1.0 + _ROUNDING) else None
 
     def least_times(self, calls: FloatArray, *, slow: int | None = None) -> StageTimes:
         """Stage times of made-up ranks without lookups, exchanges or replicated tables.
@@ -192,32 +194,24 @@ class StageModel:
         copied_s += issue.between_steps_s(self.workload)
         loss_s = [r * (issue.call_s("loss") if layers.top else 0.0) for r in _LOSS_RATIOS]
         rate, trainers = self.workload.input_samples_per_s, self.topology.trainers.world_size
-
-        def computed(seconds: FloatArray | float) -> FloatArray:
-            """Seconds of a stage on each rank."""
-            return np.asarray(seconds / speeds * scale.dense_ratio)
-
-        shared_s = [seconds * ratio for seconds in self.reduction.shared_s]
-        backward_s = dense.top_backward_s + self.reduction.cast_s
-        passes = (
-            computed(dense.bottom_forward_s),
-            computed(dense.top_forward_s) + shared_s[0],
-            computed(backward_s) + shared_s[1],
-            computed(dense.bottom_backward_s),
-        )
+        dense = replace(dense, top_backward_s=dense.top_backward_s + self.reduction.cast_s)
+        dense_s = {f.name: getattr(dense, f.name) / speeds * scale.dense_ratio for f in _DENSE}
+        for name, seconds in zip(("forward", "backward"), self.reduction.shared_s, strict=True):
+            dense_s[f"top_{name}_s"] = dense_s[f"top_{name}_s"] + seconds * ratio
+        # A sharded dense part is gathered twice and scattered once in each micro-batch.
+        calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
+        issued_s = issue.passes_s(every) + issue.copies_s(self.workload)
+        issued = np.array(issued_s + calls * issue.call_s("collective"))
+        passes_s = np.sum([dense_s[name] for name in dense_s if name != "optimizer_s"], axis=0)
         return StageTimes(
-            bottom_forward_s=passes[0],
-            top_forward_s=passes[1],
-            top_backward_s=passes[2],
-            bottom_backward_s=passes[3],
-            optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
+            **dense_s,
             input_splits_s=splits_s * ratio,
             next_batch_ratio=self.exchanges.next_batch_ratio,
             bucket_s=tuple(s * ratio for s in self.reduction.beside_backward_s),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
-            earlier_s=self._earlier_s(np.sum(passes, axis=0), speeds, scale),
+            earlier_s=self.reduction.earlier_s(passes_s, issued, speeds, scale),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
@@ -226,23 +220,12 @@ class StageModel:
             collective_host_s=issue.call_s("collective") * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
-            copy_blocks_host=issue.profile.copies_block,
+            copy_blocks_host=issue.copies_block,
             floor_s=self.workload.samples_per_rank * trainers / rate if rate else 0.0,
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
         )
-
-    def _earlier_s(
-        self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
-    ) -> FloatArray | None:
-        """Seconds of the micro-batches before the last one, if one takes ``passes_s``."""
-        issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
-        issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
-        # A sharded dense part is gathered twice and scattered once in each micro-batch.
-        calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
-        issued_s += calls * issue.call_s("collective")
-        return self.reduction.earlier_s(passes_s, np.array(issued_s), speeds, scale)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:

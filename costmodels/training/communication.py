@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 
 _SCALED_TOGETHER: Final = 32
@@ -32,9 +33,6 @@ class Precision(StrEnum):
     MX4 = "mx4"
 
 
-_ELEMENT_BYTES: Final[dict[str, float]] = {
-    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "mx4": 0.5}
-}
 _FURTHER_PASSES: Final = {Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
 """Reads and writes of the vectors beside the read of the kernel that writes the compressed ones:
 a clamped copy for fp16 and bf16, a read that finds the range of each row for int8."""
@@ -76,7 +74,7 @@ class Codec:
         """Bytes per element on the wire, with the element's part of the scales."""
         row = self.scaled_together
         if not row:
-            return _ELEMENT_BYTES[self.precision]
+            return float(DataType(self.precision).num_bytes)
         if self.precision is Precision.MX4:
             # A row of mx4 has one exponent of a byte.
             return 0.5 + 1.0 / row
@@ -86,7 +84,8 @@ class Codec:
     @property
     def torchrec_bytes(self) -> float:
         """Bytes per element by which TorchRec's estimates count: without scales, 1 for mx4."""
-        return 1.0 if self.precision is Precision.MX4 else _ELEMENT_BYTES[self.precision]
+        is_mx4 = self.precision is Precision.MX4
+        return 1.0 if is_mx4 else float(DataType(self.precision).num_bytes)
 
     @property
     def can_be_summed(self) -> bool:
@@ -117,16 +116,6 @@ class Codecs:
 
     forward: Codec = _PLAIN
     backward: Codec = _PLAIN
-
-    @property
-    def compresses(self) -> bool:
-        """Whether anything is compressed in either direction."""
-        return self.forward.compresses or self.backward.compresses
-
-    @property
-    def can_be_summed(self) -> bool:
-        """Whether the values of both directions can be added up."""
-        return self.forward.can_be_summed and self.backward.can_be_summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +159,14 @@ class Communication:
     @property
     def compresses(self) -> bool:
         """Whether anything is compressed in any exchange."""
-        every = (self.all_to_all, self.reduce_scatter, self.sequence)
-        return any(c is not None and c.compresses for c in every)
+        every = filter(None, (self.all_to_all, self.reduce_scatter, self.sequence))
+        return any(codec.compresses for c in every for codec in (c.forward, c.backward))
 
     @property
     def sums_rows(self) -> bool:
         """Whether pooled tables can be cut by rows, because their partial sums can be added up."""
-        return self.reduce_scatter is None or self.reduce_scatter.can_be_summed
+        sums = self.reduce_scatter
+        return sums is None or (sums.forward.can_be_summed and sums.backward.can_be_summed)
 
     def exchange(self, *, sums: bool, is_pooled: bool) -> Codecs:
         """The codecs of one exchange; those of unpooled vectors do not depend on ``sums``.

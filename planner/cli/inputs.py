@@ -18,12 +18,12 @@ from planner import errors, io
 from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
 from planner.io.constraints import merged
-from planner.options.cuts import rank_batch
+from planner.options.enumeration import rank_batch
 from planner.options.table_limits import broken_constraints
 from planner.problem import NO_CONSTRAINTS, PlanningProblem
 from planner.profiling.readers import AbstractReader
 from planner.profiling.stats import load_stats, with_stats
-from planner.rules.group_rules import group_constraints
+from planner.rules.placement_rules import group_constraints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

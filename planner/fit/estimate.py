@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Z90
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
@@ -36,9 +36,8 @@ from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
 from planner.errors import InvalidInputError, refuse
-from planner.io.library import configs_folder
-from planner.io.system.measured_files import load_constants
-from planner.io.system.system_file import with_measurements
+from planner.io.documents import configs_folder
+from planner.io.system.system_file import load_constants, with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace import reading
@@ -79,21 +78,6 @@ class Run:
             refuse(f"run {self.name}: its iteration time must be above 0, got {self.iteration_s}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """One measured time.
-
-    Attributes:
-        run: index of the run.
-        kind: ``iteration``, or a kind of time, which is then summed over the profiled ranks.
-        measured_s: seconds.
-    """
-
-    run: int
-    kind: str
-    measured_s: float
-
-
 ITERATION: Final = "iteration"
 _DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, COLLECTIVE: 3.0, HOST: 3.0}
 """How far a time usually is from its prediction, where 1 stands for what is usual for an iteration.
@@ -109,7 +93,8 @@ class Predictor:
         problem, runs: as given.
         absent: kinds of time that are predicted for no rank of any run, such as collectives on a
             single rank. What a trace measures of them tells no factor.
-        observations: the measured times, of the kinds that are predicted.
+        measured_s: the observations: seconds of each run (its index) and kind of time that is
+            predicted, which is ``iteration``, or a kind summed over the profiled ranks.
     """
 
     def __init__(self, problem: PlanningProblem, runs: Sequence[Run]) -> None:
@@ -134,12 +119,12 @@ class Predictor:
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]
         self.absent = tuple(k for k in FITTED_KINDS if not any(times[k] for times in found))
-        self.observations = tuple(
-            Observation(run=i, kind=kind, measured_s=seconds)
+        self.measured_s = {
+            (i, kind): seconds
             for i, run in enumerate(runs)
             for kind, seconds in _observed(run).items()
             if kind not in self.absent
-        )
+        }
 
     def iterations_s(self, logs: FloatArray) -> FloatArray:
         """``[runs]`` seconds per iteration under factors ``exp(logs)``, ``[4]``."""
@@ -151,7 +136,7 @@ class Predictor:
         times = [{ITERATION: float(s)} for s in pipeline.iteration_times(self._work)]
         for told, work, run in zip(times, self._work, self.runs, strict=True):
             told |= _kinds_s(pipeline, work, [t.rank for t in run.traces])
-        found = [times[o.run][o.kind] for o in self.observations]
+        found = [times[run][kind] for run, kind in self.measured_s]
         return np.asarray(np.log(np.maximum(found, 1e-12)))
 
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
@@ -336,13 +321,14 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
         problem = replace(problem, topology=on_reference_cores(problem.topology))
     predictor = Predictor(problem, runs)
     absent = predictor.absent
-    own, prior = _prior(problem, absent, {o.kind for o in predictor.observations})
-    whole = _posterior(predictor, prior, predictor.observations)
+    own, prior = _prior(problem, absent, {kind for _, kind in predictor.measured_s})
+    of_run = np.array([run for run, _ in predictor.measured_s])
+    whole = _posterior(predictor, prior, of_run >= 0)
     fitted_s = predictor.iterations_s(whole.logs)
     errors = []
     for i, run in enumerate(predictor.runs):
-        others = tuple(o for o in predictor.observations if o.run != i)
-        known = _posterior(predictor, prior, others, start=whole) if others else whole
+        others = of_run != i
+        known = _posterior(predictor, prior, others, start=whole) if others.any() else whole
         time_s = float(predictor.iterations_s(known.logs)[i])
         spread = math.exp(Z90 * _iteration_sigma(predictor, known, i))
         errors.append(
@@ -351,7 +337,7 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
                 measured_s=run.iteration_s,
                 before_s=float(before_s[i]),
                 fitted_s=float(fitted_s[i]),
-                left_out_s=time_s if others else None,
+                left_out_s=time_s if others.any() else None,
                 low_s=time_s / spread,
                 high_s=time_s * spread,
             )
@@ -400,26 +386,21 @@ def _prior(
 
 
 def _posterior(
-    predictor: Predictor,
-    prior: FloatArray,
-    observations: Sequence[Observation],
-    *,
-    start: _Posterior | None = None,
+    predictor: Predictor, prior: FloatArray, kept: BoolArray, *, start: _Posterior | None = None
 ) -> _Posterior:
     """The most probable factors given some observations, with the uncertainty that is left.
 
     Args:
         predictor: predicts the times of all observations.
         prior: ``[4, 4]`` covariance before any run.
-        observations: the observations that count.
+        kept: ``[observations]`` which of them count.
         start: factors to begin with, found from more observations; the noise is then estimated only
             once. None to begin with the factors 1.
     """
     from scipy.optimize import least_squares
 
-    kept = np.array([o in observations for o in predictor.observations])
-    measured = np.log([o.measured_s for o in predictor.observations])[kept]
-    doubts = np.array([_DOUBTS[o.kind] for o in predictor.observations])[kept]
+    measured = np.log(list(predictor.measured_s.values()))[kept]
+    doubts = np.array([_DOUBTS[kind] for _, kind in predictor.measured_s])[kept]
     precision = np.linalg.inv(prior)
     root = np.linalg.cholesky(precision).T
     noise = NOISE_SIGMA

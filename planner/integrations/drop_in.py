@@ -52,16 +52,11 @@ from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.reading import ModelDescription
-from planner.integrations.translate.settings import Sharders, ShardPlannerError
+from planner.integrations.translate.settings import Sharders, ShardPlannerError, said
 from planner.models import pipeline_of
-from planner.options.cuts import without_types
+from planner.options import torchrec_rules
+from planner.options.enumeration import without_types
 from planner.options.table_limits import broken_constraints
-from planner.options.torchrec_rules import (
-    layout_problems,
-    pooling_problems,
-    runtime_warnings,
-    width_problems,
-)
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -134,8 +129,7 @@ class Count(NamedTuple):
 
     def problem(self, limits: Constraints) -> PlanningProblem:
         """The problem under some limits."""
-        tables, system = self.workload, self.topology
-        return PlanningProblem(workload=tables, topology=system, constraints=limits)
+        return PlanningProblem(workload=self.workload, topology=self.topology, constraints=limits)
 
     def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
         """The best plan by this count.
@@ -209,41 +203,30 @@ def best_plan(job: Job) -> PlanningResult:
     if rates_by_torchrec(job.search.objective):
         counts = [job.theirs]
         if job.model.key_values:
-            refuse(
-                f"objective {job.search.objective!r} cannot rate key-value tables "
-                f"({[*job.model.key_values][:5]}); use objective 'iteration'"
-            )
+            names = [*job.model.key_values][:5]
+            refuse(said("unrated", objective=job.search.objective, names=names))
     failed: list[tuple[Count, InfeasibleError]] = []
     for count in filter(None, counts):
         work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
             result = count.solved(job, work_s)
-            result = _against(job.rival.plan, result, count.make_pipeline)
+            if job.rival.plan is not None:
+                result = _against(job.rival.plan, result, count.make_pipeline)
             result = roomiest(result, count.make_pipeline)
         except InfeasibleError as error:
             failed.append((count, error))
             continue
         if failed:
-            logger.warning(
-                "by our count %s; the plan fits by TorchRec's count, which leaves out a second "
-                "batch of inputs, gradients of outputs, received embeddings and the state of "
-                "optimizers among fused_params, and counts outputs of narrow weights as narrow: it "
-                "may run out of memory",
-                failed[0][1],
-            )
+            logger.warning(said("theirs", reason=failed[0][1]))
         return result
     raise _nothing_fits(job, *failed[-1]) from failed[-1][1]
 
 
-def _against(
-    rival: Plan | None, result: PlanningResult, make_pipeline: MakePipeline
-) -> PlanningResult:
+def _against(rival: Plan, result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
     """The result with TorchRec's plan for comparison, or in place of ours if it is as good.
 
     It fits by the count of TorchRec's objectives, for TorchRec's planner has placed it by that.
     """
-    if rival is None:
-        return result
     problem, solver = result.problem, result.solver
     pipeline = pipeline_of(problem, make_pipeline)
     try:
@@ -267,14 +250,14 @@ def _nothing_fits(job: Job, count: Count, error: InfeasibleError) -> ShardPlanne
     TorchRec tells whether all devices together have too little memory (``INSUFFICIENT_STORAGE``),
     or only some rank or table has (``STRICT_CONSTRAINTS``).
     """
-    workload, pipeline = count.workload, pipeline_of(count.problem(job.limits), count.make_pipeline)
+    pipeline = pipeline_of(count.problem(job.limits), count.make_pipeline)
     limits = np.maximum(pipeline.device_limits, 0.0)
-    ordinary = (t for t in workload.tables if t.name not in job.model.key_values)
+    ordinary = (t for t in count.workload.tables if t.name not in job.model.key_values)
     left = f"{format_bytes(float(limits.min()))} on each of {len(limits)} ranks"
     lines = [str(error), f"left for tables: {left}, after {job.left_by}"]
     lines += [f"would help: {line}" for line in error.advice]
     kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
-    if sum(map(workload.trained_bytes, ordinary)) <= float(limits.sum()):
+    if sum(map(count.workload.trained_bytes, ordinary)) <= float(limits.sum()):
         lines.append("all devices together have room: widen the constraints or sharding types")
         kind = torchrec_types.PlannerErrorType.STRICT_CONSTRAINTS
     return ShardPlannerError("\n".join(lines), kind)
@@ -288,10 +271,10 @@ def soundest_plan(job: Job) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
-    workload, world_size = job.ours.workload, job.ours.topology.world_size
+    workload, best = job.ours.workload, best_plan(job)
     outputs = {f.table.name: f.output_dtype for f in job.model.tables}
-    best = best_plan(job)
-    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    told = workload, outputs, job.ours.topology.world_size
+    uneven = uneven_outputs(best.plan, *told)
     # Tables of these modules are left only types under which every rank has a part.
     gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
     rules = tuple(
@@ -302,15 +285,10 @@ def soundest_plan(job: Job) -> PlanningResult:
         everywhere = replace(job.limits, tables=rules)
         with contextlib.suppress(ShardPlannerError):
             best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
-            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+            uneven = uneven_outputs(best.plan, *told)
     if uneven:
-        logger.warning(
-            "training may fail: tables of modules %s have outputs that are not fp32, and not every "
-            "rank has some of them; allow data_parallel and row_wise for these tables, or take "
-            "fp32",
-            uneven[:5],
-        )
-    for line in runtime_warnings(best.plan, workload):
+        logger.warning(said("uneven outputs", modules=uneven[:5]))
+    for line in torchrec_rules.runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best
@@ -371,19 +349,15 @@ def host_bytes(pipeline: CostPipeline, plan: Plan) -> float:
 
 def fullest_ratio(pipeline: CostPipeline, plan: Plan) -> float:
     """Share of its memory for tables that the fullest rank uses."""
-    return float(_shares(pipeline, pipeline.plan_work(plan)).max())
-
-
-def _shares(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
-    """``[..., W]`` share of its memory for tables that each rank uses."""
-    return np.asarray(pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0))
+    held = pipeline.device_bytes(pipeline.plan_work(plan))
+    return float((held / np.maximum(pipeline.device_limits, 1.0)).max())
 
 
 def _fullness(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
     """``[...]`` how far and how full the memory of plans is: a norm over ranks, and host bytes."""
-    norm = (_shares(pipeline, work) ** _POWER).sum(axis=-1) ** (1.0 / _POWER)
-    room = max(float(pipeline.device_limits.sum()), 1.0)
-    far = pipeline.host_bytes(work).sum(axis=-1) / room
+    shares = pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0)
+    norm = (shares**_POWER).sum(axis=-1) ** (1.0 / _POWER)
+    far = pipeline.host_bytes(work).sum(axis=-1) / max(float(pipeline.device_limits.sum()), 1.0)
     return np.asarray(_FAR * far + _FINEST_RATIO * np.ceil(norm / _FINEST_RATIO))
 
 
@@ -465,7 +439,7 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
         return result
     estimate = pipeline.estimate(found)
     slower = estimate.time.time_s / best.estimate.time.time_s - 1
-    pace = f"{slower:.2%} slower" if slower >= 0 else f"{-slower:.2%} faster"
+    pace = f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"
     why = f"its fullest rank uses {now:.0%} of the memory for embeddings instead of {filled:.0%}"
     if kept < far:
         why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
@@ -546,14 +520,15 @@ def rival_plan(
         within = f" within {job.limit_s:g} s" if share < 1.0 else ""
         return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
     rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
-    factors = {name: rule.cache_load_factors for name, rule in rules.items()}
+    factors = ((name, rule.cache_load_factors) for name, rule in rules.items())
+    pinned = {name: given[0] for name, given in factors if len(given) == 1}
     try:
         for proposer in proposers_of(theirs):
             ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
         options = last_options(theirs)
-        plan = plan_of(options, {n: f[0] for n, f in factors.items() if len(f) == 1})
+        plan = plan_of(options, pinned)
         rating_ms = float(NoopPerfModel(topology).rate(options))
     except Exception as error:  # an error in this comparison must not stop the job
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
@@ -566,7 +541,7 @@ def rival_plan(
     ]
     if wrong:
         return Rival(reason=f"cannot run: {wrong[0]}")
-    if problems := pooling_problems(plan, workload):
+    if problems := torchrec_rules.pooling_problems(plan, workload):
         return Rival(reason=f"changes the model: {problems[0]}")
     return Rival(plan=plan, rating_ms=rating_ms)
 
@@ -574,8 +549,8 @@ def rival_plan(
 def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
     workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
-    layout = layout_problems(plan, workload, job.ours.topology, device=device)
-    return [*layout, *width_problems(plan, workload).values()]
+    layout = torchrec_rules.layout_problems(plan, workload, job.ours.topology, device=device)
+    return [*layout, *torchrec_rules.width_problems(plan, workload).values()]
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -624,10 +599,8 @@ def load_for_model(path: Path, job: Job) -> Plan:
     lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
-        lines.append(
-            f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "
-            "by our count than the storage reservation and memory_headroom leave"
-        )
+        lacking = format_bytes(-fullest.headroom_bytes)
+        lines.append(said("overfull", fullest=fullest, lacking=lacking))
     for line in lines:
         logger.warning("the plan %s is used, although %s", path, line)
     return plan

@@ -24,7 +24,7 @@ from planner.integrations.translate.pricing import refuse_key_values
 from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
-from planner.rules.group_rules import group_problem
+from planner.rules.placement_rules import group_problem
 from planner.settings import SearchSettings
 from planner.space.budget import default_work_s, priced_plans
 

@@ -50,6 +50,7 @@ from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import TableSource, table_configs
+from planner.integrations.translate.settings import said
 
 Given = Mapping[str, ParameterConstraints]
 
@@ -99,10 +100,7 @@ class _Priced:
             owner = option.module[1]
             config = (table_configs(owner) or {}).get(option.name)
             if config is None or getattr(config, "use_virtual_table", False):
-                refuse(
-                    f"table {option.name!r} of a {type(owner).__name__} cannot be priced here; "
-                    "see ShardPlanner"
-                )
+                refuse(said("unpriced", option=option, kind=type(owner).__name__))
             lengths = ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths

@@ -10,28 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+from torchrec.distributed import types
+from torchrec.distributed.planner import shard_estimators
+from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import get_partition_by_type
-from torchrec.distributed.planner.shard_estimators import (
-    EmbeddingPerfEstimatorFactory,
-    EmbeddingStorageEstimator,
-)
-from torchrec.distributed.planner.types import (
-    ParameterConstraints,
-    PlannerErrorType,
-    ShardingOption,
-)
-from torchrec.distributed.planner.types import Shard as TorchrecShard
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
-from torchrec.distributed.types import (
-    CacheParams,
-    EmbeddingModuleShardingPlan,
-    ModuleShardingPlan,
-    ParameterSharding,
-    ShardingPlan,
-)
+from torchrec.distributed.types import ParameterSharding, ShardingPlan
 
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.units import format_bytes
@@ -65,10 +52,10 @@ def to_sharding_plan(
     Raises:
         InvalidValueError: the plan names a table that the workload does not have.
     """
-    given, modules = constraints or {}, dict[str, ModuleShardingPlan]()
+    given, modules = constraints or {}, dict[str, types.ModuleShardingPlan]()
     for module, tables in plan_to_json(plan, workload, local_world_size).items():
         found = {n: sharding_of(e, compute_device, given.get(n)) for n, e in tables.items()}
-        modules[module] = EmbeddingModuleShardingPlan(found)
+        modules[module] = types.EmbeddingModuleShardingPlan(found)
     return ShardingPlan(modules)
 
 
@@ -104,7 +91,7 @@ def _settings(load_factor: float | None, given: ParameterConstraints) -> dict[st
     names = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode")
     passed = {name: getattr(given, name) for name in (*names, "output_dtype")}
     if load_factor is not None:
-        own = given.cache_params or CacheParams()
+        own = given.cache_params or types.CacheParams()
         passed["cache_params"] = replace(own, load_factor=load_factor)
     return passed
 
@@ -150,11 +137,8 @@ def terms_of(
         kernel = settings.our_kernel(option.compute_kernel)
         kind = ShardingType(option.sharding_type)
     except ValueError:
-        refuse(
-            f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
-            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
-            f"{', '.join(ComputeKernel)}"
-        )
+        kernels = ", ".join(ComputeKernel)
+        refuse(settings.said("no cost model", table=table, option=option, kernels=kernels))
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = option.cache_params.load_factor if option.cache_params else None
@@ -163,7 +147,7 @@ def terms_of(
 
 
 def to_sharding_options(
-    plan: Plan, model: ModelDescription, topology: TorchrecTopology
+    plan: Plan, model: ModelDescription, topology: torchrec_types.Topology
 ) -> list[ShardingOption]:
     """TorchRec's options of a plan, in table order, with their ranks and TorchRec's estimates.
 
@@ -188,8 +172,8 @@ def to_sharding_options(
     by_type = build_sharder_data_map(
         {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
     )
-    times = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, **told)
-    for estimator in (times, EmbeddingStorageEstimator(**told)):
+    times = shard_estimators.EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, **told)
+    for estimator in (times, shard_estimators.EmbeddingStorageEstimator(**told)):
         estimator.estimate(options, sharder_data_map=by_type)
     for option, kernel in zip(options, kernels, strict=True):
         option.compute_kernel = kernel
@@ -198,7 +182,7 @@ def to_sharding_options(
 
 
 def _option(
-    plan: Plan, table: ShardableTable, model: ModelDescription, topology: TorchrecTopology
+    plan: Plan, table: ShardableTable, model: ModelDescription, topology: torchrec_types.Topology
 ) -> ShardingOption:
     """The option of a table; a key-value table has its own kernel, and whole buckets on a rank."""
     placed, given = plan.placement(table.table.name), table.limit
@@ -214,7 +198,7 @@ def _option(
         partition_by=get_partition_by_type(kind),
         compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
         shards=[
-            TorchrecShard(
+            torchrec_types.Shard(
                 size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
             )
             for s in placed.shards
@@ -241,11 +225,11 @@ def _option(
         except ValueError as error:
             refuse(f"table {table.table.name!r}: {error}")
         cells = enumerate(zip(sizes, offsets, strict=True))
-        option.shards = [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in cells]
+        option.shards = [torchrec_types.Shard(size=s, offset=o, rank=r) for r, (s, o) in cells]
     return option
 
 
-def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) -> None:
+def _require_ssd(options: Sequence[ShardingOption], topology: torchrec_types.Topology) -> None:
     """Refuse key-value tables that do not fit on the SSDs of a rank.
 
     Raises:
@@ -256,9 +240,8 @@ def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) 
         needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:
-            message = (
-                f"rank {rank} needs {format_bytes(needed[rank])} of SSD for its key_value tables "
-                f"and the topology gives it {format_bytes(device.storage.ssd)}; pass a Topology "
-                "with a larger ssd_cap, or allow other kernels"
-            )
-            raise settings.ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
+            sizes = map(format_bytes, (needed[rank], device.storage.ssd))
+            told = dict(zip(("needed", "given"), sizes, strict=True))
+            message = settings.said("full ssd", rank=rank, **told)
+            kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
+            raise settings.ShardPlannerError(message, kind)

@@ -51,11 +51,7 @@ TIME_LIMIT_S: Final = 300.0
 """The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
 work, after about 10 s at most; the limit is for machines that are far slower."""
 
-REPLACED_PARTS: Final = {
-    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
-    "partitioner": "its search places shards itself",
-    "performance_model": "it minimises its own predicted iteration time; see system=",
-}
+REPLACED_PARTS: Final[dict[str, str]] = settings.WORDS["replaced_parts"]
 """Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 
@@ -199,11 +195,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         """
         if pg is None:
             if not dist.is_initialized():
-                message = (
-                    "collective_plan needs a process group; call init_process_group first, or "
-                    "plan() outside of a distributed job"
-                )
-                raise ShardPlannerError(message)
+                raise ShardPlannerError(settings.said("no process group"))
             pg = dist.GroupMember.WORLD
         most_s = _SHARE_OF_TIMEOUT * _timeout_s(pg)
         outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
@@ -218,12 +210,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
         except RuntimeError as error:  # torch has no narrower error for a lost rank
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            what = (
-                "the first rank of the group sent no plan: it died, or plans for longer than the "
-                "group's timeout; see its own error"
-                if dist.get_rank(pg)
-                else "the plan could not be sent to all ranks: one of them died; see its own error"
-            )
+            what = settings.said("no plan came" if dist.get_rank(pg) else "plan not sent")
             message = f"{what} ({first})"
             raise ShardPlannerError(message) from (cause or error)
         if isinstance(outcome[0], ShardingPlan):
@@ -269,11 +256,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._started_s = time.perf_counter()
         self._planning_limit_s = min(self._limit_s, most_s)
         if most_s < self._limit_s:
-            logger.warning(
-                "timeout_seconds=%g leaves waiting ranks no time before their group's timeout; the "
-                "search ends after %g s",
-                *(self._limit_s, most_s),
-            )
+            _warn(settings.said("short timeout", limit_s=self._limit_s, most_s=most_s))
         try:
             chosen = get_default_sharders() if sharders is None else sharders
             return self._plan(module, settings.asked_sharders(module, chosen))
@@ -355,10 +338,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             return []
         stored = loader.plan_context_hash()
         if stored is not None and stored != current:
-            message = (
-                f"planner input mismatch: the stored plan was made for other inputs (context hash "
-                f"{stored}, now {current}); plan again, or remove plan_loader"
-            )
+            message = settings.said("other inputs", stored=stored, current=current)
             raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
         loaded = loader.load()
         space = self.get_search_space() or []
@@ -411,11 +391,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             kept = float((whole.hbm_capacities() - ledger.hbm_capacities()).min()) / kept_ratio
             dense, unseen = dense_bytes(tables, ledger), counted.reserved_bytes
             if (needed := dense + unseen - tables.reserved_bytes) > kept:
-                logger.warning(
-                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
-                    "run out of memory",
-                    *(pricing.described(own), format_bytes(kept), format_bytes(needed)),
-                )
+                told = {"kept": format_bytes(kept), "needed": format_bytes(needed)}
+                _warn(settings.said("little kept", reservation=pricing.described(own), **told))
             counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
         more: dict[str, Any] = {"key_values": model.key_values}
         more["knows_optimizer"] = model.knows_optimizer

@@ -13,8 +13,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from torch import nn
-from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner import types
 
 from costmodels.topology import Topology
 from costmodels.units import GIB
@@ -26,20 +25,14 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import Sharders
+from planner.integrations.translate.settings import WORDS, Sharders, said
 from planner.result import PlanningResult
 from planner.space.budget import default_work_s
 
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
     from torchrec.distributed.planner.provider import DefaultPlannerProvider
-    from torchrec.distributed.planner.types import (
-        PlannerConfig,
-        PlannerSessionContext,
-        PlannerVariant,
-        ShardingPlanRequest,
-        StorageReservationPolicy,
-    )
+    from torchrec.distributed.planner.types import PlannerSessionContext, ShardingPlanRequest
 except ImportError as error:
     message = (
         f"{__name__} needs torchrec 1.9, which has planner providers; installed is torchrec "
@@ -50,20 +43,11 @@ except ImportError as error:
 
 logger: Final = logging.getLogger(__name__)
 
-USED: Final = (
-    *("planner_variant", "pipeline_type", "debug", "timeout_seconds"),
-    *("storage_reservation_policy", "storage_reservation_percentage"),
-    *("dense_tensor_estimate", "parameter_multiplier"),
-)
+USED: Final = tuple(WORDS["planner_config"])
 """Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
-_PIPELINES: Final = {
-    "none": Pipeline.NONE,
-    "train_base": Pipeline.NONE,
-    "train_sparse_dist": Pipeline.SPARSE_DIST,
-    "train_prefetch_sparse_dist": Pipeline.PREFETCH_SPARSE_DIST,
-}
+_PIPELINES: Final = {name: Pipeline(kind) for name, kind in WORDS["pipelines"].items()}
 
 
 class SystemPlanner(ShardPlanner):
@@ -137,7 +121,7 @@ class ShardplanProvider(DefaultPlannerProvider):
 
     def build_topology(
         self, sku: str, request: ShardingPlanRequest, ctx: PlannerSessionContext
-    ) -> TorchrecTopology:
+    ) -> types.Topology:
         """TorchRec's topology of the system at the size of the request.
 
         Raises:
@@ -151,7 +135,7 @@ class ShardplanProvider(DefaultPlannerProvider):
 
     def build_storage_reservation(
         self, sku: str, request: ShardingPlanRequest
-    ) -> StorageReservation:
+    ) -> types.StorageReservation:
         """The reservation of the request; one that keeps nothing if the request names none.
 
         Raises:
@@ -160,7 +144,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         config = request.planner_config
         names = ("storage_reservation_percentage", *_HEURISTIC_ONLY)
         given = [request.storage_reservation, *(getattr(config, name) for name in names)]
-        unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
+        unset = config.storage_reservation_policy == types.StorageReservationPolicy.UNSET
         if unset and all(value is None for value in given):
             return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
@@ -169,8 +153,8 @@ class ShardplanProvider(DefaultPlannerProvider):
         self,
         sku: str,
         *,
-        topology: TorchrecTopology,
-        storage_reservation: StorageReservation,
+        topology: types.Topology,
+        storage_reservation: types.StorageReservation,
         ctx: PlannerSessionContext,
     ) -> SystemPlanner:
         """The planner of a system.
@@ -209,20 +193,19 @@ class ShardplanProvider(DefaultPlannerProvider):
         self._hints_for(request.planner_config)
         self.build_storage_reservation(sku, request)
 
-    def _hints_for(self, config: PlannerConfig) -> WorkloadHints:
+    def _hints_for(self, config: types.PlannerConfig) -> WorkloadHints:
         """The hints, with the pipeline of a configuration that is for this planner."""
-        if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
-            refuse(
-                f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
-                "unset, or 'oss', to plan with shardplan"
-            )
+        if config.planner_variant not in (types.PlannerVariant.UNSET, types.PlannerVariant.OSS):
+            refuse(said("another planner", variant=config.planner_variant.value))
         kind = config.pipeline_type
         if kind is not None and kind not in _PIPELINES:
             refuse(f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}")
         return replace(self._hints, pipeline=_PIPELINES.get(kind, self._hints.pipeline))
 
 
-def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:
+def requested_system(
+    sku: str, request: ShardingPlanRequest
+) -> tuple[Topology, types.HardwareConfig]:
     """Our system at the size of a request, and what the request changes in it.
 
     TorchRec counts memory per rank, and both memory and bandwidths in units of 1024 ** 3 bytes.
@@ -247,7 +230,7 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
     if intra is not None:
         domain = replace(system.domain_link, bandwidth_bytes_per_s=intra * GIB)
         system = replace(system, domain_link=domain)
-    changed = HardwareConfig(
+    changed = types.HardwareConfig(
         hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
         ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
         intra_host_bw=None if intra is None else intra * GIB / 1000,
@@ -265,7 +248,7 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
         for name in defaults.keys() - set(USED)
     }
     policy = config.storage_reservation_policy
-    if policy in (StorageReservationPolicy.FIXED_PERCENTAGE, StorageReservationPolicy.INFERENCE):
+    if policy.name in ("FIXED_PERCENTAGE", "INFERENCE"):
         why = f"storage_reservation_policy {policy.value!r} does not read it"
         unread |= dict.fromkeys(_HEURISTIC_ONLY, why)
     lines = [
@@ -278,8 +261,6 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
         lines.append("cache_config is not used: TorchRec's orchestrators keep no plans")
     most = io.load_smallest(sku).local_world_size
     if request.local_world_size > most:
-        lines.append(
-            f"local_world_size {request.local_world_size} is more than the {most} GPUs of a host "
-            f"of {sku}: all of them are taken to lie in one host"
-        )
+        told = {"ranks": request.local_world_size, "most": most, "system": sku}
+        lines.append(said("large hosts", **told))
     return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,17 @@ from costmodels.torchrec_estimates import TorchrecMachine
 from planner import io
 from planner.errors import InfeasibleError, refuse
 from planner.integrations.translate.private_names import topology_setting
+from planner.integrations.translate.settings import said
 
 _MS_PER_S: Final = 1000.0
+_RATES: Final = {
+    "hbm_mem_bw": ("hbm_bandwidth", "device", "hbm_bandwidth_bytes_per_s"),
+    "ddr_mem_bw": ("ddr_bandwidth", "host", "ddr_bandwidth_bytes_per_s"),
+    "hbm_to_ddr_mem_bw": ("device_link_bandwidth", "host", "device_link_bandwidth_bytes_per_s"),
+    "intra_host_bw": ("host_link_bandwidth", "host_link", "bandwidth_bytes_per_s"),
+    "inter_host_bw": ("network_link_bandwidth", "network_link", "bandwidth_bytes_per_s"),
+}
+"""For each of TorchRec's bandwidths: our name, and the part and field of a system that has it."""
 
 
 def topology_from_torchrec(
@@ -52,10 +61,7 @@ def topology_from_torchrec(
     on_cpu = topology.compute_device == "cpu"
     caps = ddr if on_cpu else [float(d.storage.hbm) for d in topology.devices]
     if (least := min(caps)) <= 0:
-        message = (
-            f"rank {caps.index(least)} has {least:.0f} bytes of device memory after the storage "
-            "reservation; reserve less, reduce the batch, or use devices with more memory"
-        )
+        message = said("no memory", rank=caps.index(least), least=least)
         raise InfeasibleError(message, shortfall_bytes=-least)
     hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
     sized = base_system(base, topology)
@@ -115,11 +121,7 @@ def topology_to_torchrec(
     custom = torchrec_types.CustomTopologyData(data=per_rank, world_size=topology.world_size)
     hardware = torchrec_types.HardwareConfig(
         **{f"{name}_bytes": max(values) for name, values in per_rank.items()},
-        intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
-        inter_host_bw=topology.network_link.bandwidth_bytes_per_s / _MS_PER_S,
-        hbm_mem_bw=topology.device.hbm_bandwidth_bytes_per_s / _MS_PER_S,
-        ddr_mem_bw=topology.host.ddr_bandwidth_bytes_per_s / _MS_PER_S,
-        hbm_to_ddr_mem_bw=topology.host.device_link_bandwidth_bytes_per_s / _MS_PER_S,
+        **{n: getattr(getattr(topology, p), f) / _MS_PER_S for n, (_, p, f) in _RATES.items()},
     )
     trainer = torchrec_types.TrainerConfig(
         world_size=topology.world_size,
@@ -148,32 +150,19 @@ def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
     """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
-    per_ms = {
-        "hbm_bandwidth": topology.hbm_mem_bw,
-        "ddr_bandwidth": topology.ddr_mem_bw,
-        "device_link_bandwidth": topology.hbm_to_ddr_mem_bw,
-        "host_link_bandwidth": topology.intra_host_bw,
-        "network_link_bandwidth": topology.inter_host_bw,
-    }
-    rates = {name: float(value) * _MS_PER_S for name, value in per_ms.items()}
-    hbm, ddr, device_link, intra, inter = rates.values()
-    kept = tuple(p for p in sized.provenance if not any(p.name.endswith(name) for name in rates))
-    given = tuple(
-        Provenance(name=n, value=f"{v:.4g} B/s", source=Source.USER, reference="TorchRec topology")
-        for n, v in rates.items()
+    parts: dict[str, Any] = {}
+    names = tuple(name for name, _, _ in _RATES.values())
+    known = [p for p in sized.provenance if not p.name.endswith(names)]
+    for theirs, (name, part, field) in _RATES.items():
+        rate = float(getattr(topology, theirs)) * _MS_PER_S
+        parts[part] = replace(parts.get(part, getattr(sized, part)), **{field: rate})
+        told = {"value": f"{rate:.4g} B/s", "reference": "TorchRec topology"}
+        known.append(Provenance(name=name, source=Source.USER, **told))
+    near = replace(
+        sized.domain_link, bandwidth_bytes_per_s=parts["host_link"].bandwidth_bytes_per_s
     )
-    return replace(
-        sized,
-        domain_size=sized.local_world_size,
-        device=replace(sized.device, hbm_bandwidth_bytes_per_s=hbm),
-        host=replace(
-            sized.host, ddr_bandwidth_bytes_per_s=ddr, device_link_bandwidth_bytes_per_s=device_link
-        ),
-        host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
-        domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),
-        network_link=replace(sized.network_link, bandwidth_bytes_per_s=inter),
-        provenance=(*kept, *given),
-    )
+    own = {"domain_size": sized.local_world_size, "domain_link": near, **parts}
+    return replace(sized, provenance=tuple(known), **own)
 
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
@@ -208,11 +197,9 @@ def sized_system(
         return system
     by_rank = system.speed_by_rank_ratio or system.hbm_capacity_by_rank_bytes
     if by_rank or system.ddr_capacity_by_host_bytes:
-        refuse(
-            f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
-            f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "
-            "host: give the system at this size"
-        )
+        own = {"ranks": system.world_size, "per_host": system.local_world_size}
+        own |= {"asked": ranks, "asked_per_host": per_host}
+        refuse(said("unequal system", system=system.name, **own))
     return system.resized(ranks // per_host, per_host)
 
 
@@ -227,10 +214,7 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
         InvalidInputError: there is no process group.
     """
     if not dist.is_initialized():
-        refuse(
-            "the number of ranks is not known without a process group; pass topology=, or call "
-            "init_process_group first"
-        )
+        refuse(said("number of ranks"))
     device = get_device_type()
     world = dist.get_world_size()
     local = get_local_size(world)
@@ -261,10 +245,7 @@ def pod_size_mismatch(topology: TorchrecTopology) -> list[str]:
     """
     pod_size = topology.intra_group_size // topology.local_world_size
     seen = os.environ.get(POD_SIZE_VARIABLE, "1")
-    line = (
-        f"the topology has {pod_size} hosts per pod but {POD_SIZE_VARIABLE} is {seen}; set it to "
-        f"{pod_size} on every rank before training"
-    )
+    line = said("pods", pod_size=pod_size, variable=POD_SIZE_VARIABLE, seen=seen)
     return [line] if seen != str(pod_size) else []
 
 
@@ -290,21 +271,13 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
     bandwidths = type(topology.comms_bandwidths).__name__
     world_size, group = topology.world_size, topology.intra_group_size
     kind = "ddr" if topology.compute_device == "cpu" else "hbm"
-    memories = {getattr(d.storage, kind) for d in topology.devices}
-    said = {
-        f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; our "
-        "predicted times do not change with them": changed,
-        f"of {bandwidths} only intra_host_bw and inter_host_bw are used; pass system= for links "
-        "with latencies and measured curves": (
-            bandwidths != "BasicCommsBandwidths" and not rates_from_base
-        ),
-        "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
-        "blocks all the same, where TorchRec's planner cuts them in proportion to the memories": (
-            len(memories) > 1
-        ),
-        f"{world_size} ranks do not fill hosts of {group}: planned and priced as hosts of "
-        f"{host_size(topology)}, without table_row_wise and grid_shard": world_size % group,
-        "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
-        "bandwidths": topology.compute_device == "mtia",
+    applies = {
+        "factors of a topology": changed,
+        "bandwidths": bandwidths != "BasicCommsBandwidths" and not rates_from_base,
+        "memories": len({getattr(d.storage, kind) for d in topology.devices}) > 1,
+        "hosts": world_size % group,
+        "mtia": topology.compute_device == "mtia",
     }
-    return [line for line, applies in said.items() if applies]
+    sizes = {"ranks": world_size, "group": group, "size": host_size(topology)}
+    values = {"factors": ", ".join(changed), "bandwidths": bandwidths, **sizes}
+    return [said(name, **values) for name, is_so in applies.items() if is_so]

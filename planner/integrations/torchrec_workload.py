@@ -30,18 +30,6 @@ from planner.integrations.translate.settings import WorkloadHints as WorkloadHin
 from planner.io.importers.base import Imported, assume
 from planner.problem import NO_CONSTRAINTS
 
-_UNSEEN_DENSE: Final = (
-    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
-    "it, pass hints=WorkloadHints(inputs=lambda batch: ...), the arguments of the model's forward"
-)
-
-
-_UNKNOWN_OPTIMIZERS: Final = (
-    "optimizers {} of the tables have no known cost: planned with the state of "
-    f"{reading.UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-    f"four times what {reading.UNKNOWN_AS} adds to it"
-)
-
 
 def describe_model(
     module: nn.Module,
@@ -88,13 +76,13 @@ def describe_model(
     found = with_unique_names(found)
     warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
     dense, unseen_bytes = _dense_of(module, hints, batch_size), 0.0
+    workload, unknown = workload_of(found, hints, batch_size)
     if dense is None:
         unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
-    workload, unknown = workload_of(found, hints, batch_size)
-    if unseen_bytes:
-        warnings.append(_UNSEEN_DENSE)
+        warnings += [settings.said("unseen dense")] if unseen_bytes else []
     if unknown:
-        warnings.append(_UNKNOWN_OPTIMIZERS.format(unknown))
+        told = {"names": unknown, "optimizer": reading.UNKNOWN_AS, "least": Optimizer.SGD}
+        warnings.append(settings.said("unknown optimizers", **told))
     reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense or DenseArch(), reserved_bytes=reserved_bytes),
@@ -218,19 +206,6 @@ def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
 
 # ------------------ models that a function of the user builds
 
-_ASSUMED: Final = (
-    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
-    "does not say them"
-)
-_UPDATED: Final = "; a model does not say how its dense part is updated"
-_TRACED: Final = (
-    "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-    "gradients, as vectors from tables do"
-)
-_NO_TABLES: Final = (
-    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
-    "name a function that gives its inputs with --inputs"
-)
 _PRECISIONS: Final = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -276,17 +251,17 @@ def import_module(
         pricing.refuse_key_values(described.key_values, "a workload file")
         workload = described.workload
         unsaid = f"{batch_size}; a model does not say it"
-        assumed |= {"tables": _ASSUMED, "training.batch_size_per_rank": unsaid}
+        assumed |= {"tables": settings.said("assumed"), "training.batch_size_per_rank": unsaid}
         for warning in described.warnings:
             assume(assumed, "model", warning)
     elif dense is not None:
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
     else:
-        refuse(f"{factory}: {_NO_TABLES}")
+        refuse(f"{factory}: {settings.said('no tables')}")
     if workload.dense.is_given:
-        assumed["training.dense_optimizer"] = f"{workload.dense_optimizer.value}{_UPDATED}"
+        assumed["training.dense_optimizer"] = settings.said("updated", workload=workload)
     if trace is not None:
-        assumed["dense"] = "; ".join([_TRACED, *trace.remarks])
+        assumed["dense"] = "; ".join([settings.said("traced"), *trace.remarks])
     return Imported(
         workload=workload,
         constraints=described.constraints if described else NO_CONSTRAINTS,
@@ -309,10 +284,7 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     made = _called(factory, device="meta")
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
-        refuse(
-            f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
-            "ParameterConstraints by table name"
-        )
+        refuse(settings.said("built", factory=factory, kind=type(made).__name__))
     return model, constraints
 
 

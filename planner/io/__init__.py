@@ -13,8 +13,8 @@ from planner.support import load_lazily
 if TYPE_CHECKING:
     from planner.io.constraints import constraints_json_schema as constraints_json_schema
     from planner.io.constraints import load_constraints as load_constraints
-    from planner.io.library import names as names
-    from planner.io.library import read_template as read_template
+    from planner.io.documents import names as names
+    from planner.io.documents import read_template as read_template
     from planner.io.plan.plan_file import SavedPlan as SavedPlan
     from planner.io.plan.plan_file import load_plan as load_plan
     from planner.io.plan.plan_file import plan_json_schema as plan_json_schema

@@ -14,17 +14,21 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
 from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun_of, validate
-from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
+from planner.problem import (
+    CHOICES,
+    Constraints,
+    CountLimit,
+    Level,
+    MemoryLimit,
+    TableConstraint,
+    TableGroup,
+)
 from planner.support.kinds import path_of
 
 Type = Annotated[ShardingType, Field(strict=False)]
 Kernel = Annotated[ComputeKernel, Field(strict=False)]
 Pair = Annotated[tuple[Type, Kernel], Field(strict=False)]
 Group = Annotated[list[Name], Field(min_length=1)]
-
-
-CHOICES: Final[dict[str, Any]] = {"sharding_types": ShardingType, "kernels": ComputeKernel}
-"""Keys that limit what a table may have, each with all that there is."""
 
 
 class TableConstraintSchema(Strict):
@@ -214,7 +218,7 @@ def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     else:
         level = Level.RANK if key == "device_memory" else Level.HOST
         places = entry.ranks or entry.hosts
-        yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
+        yield "memory", MemoryLimit(most_bytes=value.value, level=level, places=tuple(places))
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:

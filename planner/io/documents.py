@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import codecs
 import csv
+import difflib
+import functools
 import io
 import itertools
 import json
@@ -25,7 +27,7 @@ import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError, refuse
-from planner.io.library import configs_folder, is_file
+from planner.support.kinds import path_of
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -179,16 +181,7 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     where = f"{source}:{mark.line + 1}" if mark is not None else source
     if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
         return f"{where}: {_TOO_DEEP}"
-    hints = {
-        "unexpected end of stream": "quotes are not closed",
-        "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
-        "tab character": "indent with spaces, not tabs",
-        "expected node content": "a value is missing, or a bracket is not closed",
-        "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
-        "expected ',' or": "a bracket is not closed, or a comma is missing",
-        "expected": "check the indentation of this line and the one before",
-        "characters are not allowed": "the file holds control characters; is it a text file?",
-    }
+    hints = read_words("errors")["hints"]
     hint = next((text for key, text in hints.items() if key in problem), "see the line named")
     return f"{where}: not valid YAML: {problem}; {hint}"
 
@@ -372,6 +365,7 @@ def as_yaml(path: Path, text: str) -> Document:
     return Document(path, value, lines)
 
 
+@functools.cache
 def read_words(name: str) -> Any:
     """What other programs call their keys and values: a file of ``configs/imports``."""
     return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value
@@ -567,3 +561,65 @@ def _override(document: Document, key: str, text: str) -> None:
     except (AttributeError, LookupError, TypeError, ValueError):
         refuse(f"{where}: the file has no such key; give a path such as training.pipeline")
     document.origins[keys] = where
+
+
+# ------------------------------------------------------------------ shipped files
+#
+# Found by name, in a wheel or in a checkout.
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PLACES = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
+
+
+def configs_folder() -> Path:
+    """The folder of shipped files.
+
+    Raises:
+        InvalidInputError: the installation has no such folder.
+    """
+    found = next((place for place in _PLACES if (place / "systems").is_dir()), None)
+    if found is None:
+        refuse("the shipped configs folder is missing; install the package again")
+    return found
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Names of shipped files of a kind: ``systems`` or ``workloads``."""
+    return tuple(sorted(p.stem for p in (configs_folder() / kind).glob("*.yaml")))
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def locate(source: str | Path, kind: str) -> Path:
+    """The file that a name or a path means.
+
+    A name without folder and ending means a shipped file, unless the working directory has a file
+    of this name.
+
+    Raises:
+        InvalidInputError: there is no such file; the message lists similar names.
+    """
+    path = path_of(source, kind[:-1])
+    if is_file(path) or path.suffix or len(path.parts) > 1:
+        return path
+    known = names(kind)
+    if str(source) not in known:
+        near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        other = "workloads" if kind == "systems" else "systems"
+        if str(source) in names(other):
+            hint = f"it is the name of a shipped {other[:-1]}; "
+        listed = ", ".join(known)
+        refuse(f"{source}: no such file and no shipped {kind[:-1]}; {hint}known: {listed}")
+    return configs_folder() / kind / f"{source}.yaml"
+
+
+def read_template(name: str = "workload") -> str:
+    """A shipped template; that of a workload is what ``shardplan import tables`` writes."""
+    return (configs_folder() / "templates" / f"{name}.yaml").read_text(encoding="utf-8")

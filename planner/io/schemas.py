@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, Field
@@ -31,7 +31,7 @@ from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import FILE_KINDS, Document, Keys, refuse_other_kind, show
+from planner.io.documents import FILE_KINDS, Document, Keys, read_words, refuse_other_kind, show
 
 _SOURCED: Final = re.compile(
     r"\s*(?P<value>[^()]+?)\s*"
@@ -59,7 +59,6 @@ def quantity(
     high: float = 1e30,
     *,
     is_whole: bool = False,
-    is_sourced: bool = True,
 ) -> Any:
     """The type of a number that is written as text with its unit and its source.
 
@@ -72,14 +71,10 @@ def quantity(
         low: least allowed value in SI units.
         high: largest allowed value in SI units.
         is_whole: whether the number has to be whole.
-        is_sourced: whether a source may follow, so that the value is a :class:`Sourced`; else it is
-            a float.
     """
 
-    def read(written: object) -> Sourced | float:
-        if not is_sourced and dimension is not None:
-            return parse_quantity(written, dimension)
-        if dimension is None and isinstance(written, int | float):
+    def read(written: object) -> Sourced:
+        if isinstance(written, int | float):
             written = str(written)
         short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
         match = _SOURCED.fullmatch(str(written)) if short else None
@@ -101,15 +96,11 @@ def quantity(
         return Sourced(value, text, Source(kind), match["reference"] or "")
 
     units = "|".join(map(re.escape, DIMENSIONS[dimension])) if dimension else ""
-    end, note = ("(\\(|$)", " (datasheet, where it is from)") if is_sourced else ("$", "")
-    pattern = f"{_DIGITS}\\s*({units})\\s*{end}" if units else f"{_DIGITS}\\s*{end}"
-    told = {"type": "string", "pattern": pattern, "examples": [f"{example}{note}"]}
+    unit = f"({units})\\s*" if units else ""
+    sourced = f"{example} (datasheet, where it is from)"
+    told = {"type": "string", "pattern": f"{_DIGITS}\\s*{unit}(\\(|$)", "examples": [sourced]}
     schema = told if units else {"anyOf": [told, {"type": "number"}]}
-    kind: Any = Sourced if is_sourced else float
-    return Annotated[kind, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
-
-
-_MOST_SAMPLES: Final = 10**8
+    return Annotated[Sourced, pydantic.PlainValidator(read), pydantic.WithJsonSchema(schema)]
 
 
 def _digits(number: dict[str, Any]) -> pydantic.WithJsonSchema:
@@ -126,25 +117,16 @@ Positive = Annotated[int, Field(ge=1, le=2**53), _digits({"type": "integer", "mi
 Count = Annotated[int, Field(ge=0, le=2**53), _digits({"type": "integer", "minimum": 0})]
 
 
-def _or_a_part(value: Any, whole: pydantic.ValidatorFunctionWrapHandler) -> Any:
-    """A decimal fraction as it is; anything else has to be a whole number."""
-    is_part = isinstance(value, float) and 0 < value <= _MOST_SAMPLES and not value.is_integer()
-    return value if is_part else whole(value)
-
-
 Samples = Annotated[
-    int,
-    Field(ge=1, le=_MOST_SAMPLES),
-    pydantic.WrapValidator(_or_a_part),
-    _digits({"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES}),
+    float, Field(gt=0, le=10**8), _digits({"type": "number", "exclusiveMinimum": 0})
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes: Any = quantity("bytes", "6 GiB", is_sourced=False)
-Duration: Any = quantity("s", "2 ms", is_sourced=False)
+Bytes: Any = quantity("bytes", "6 GiB")
+Duration: Any = quantity("s", "2 ms")
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -154,28 +136,6 @@ _LONGEST_RULE: Final = 400
 _MOST_PROBLEMS: Final = 100
 _ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 """The entry of a field in a docstring."""
-
-_RULES: Final = {
-    "int_type": "must be a whole number, without quotes, point or exponent",
-    "int_parsing": "must be a whole number",
-    "float_type": "must be a number, without quotes",
-    "bool_type": "must be true or false",
-    "string_type": "must be text; put quotes around it",
-    "list_type": "must be a list, such as [a, b]",
-    "dict_type": "must hold keys and values",
-    "model_type": "must hold keys and values",
-    "model_attributes_type": "must hold keys and values",
-    "finite_number": "must be finite",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "too_short": "must have at least {min_length} entries, got {actual_length}",
-    "too_long": "must have at most {max_length} entries, got {actual_length}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_pattern_mismatch": "must match {pattern}",
-}
 
 
 def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -208,16 +168,17 @@ class Strict(Loose):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return the object itself: schemas never change, so that all entries share one default."""
-        del memo
-        return self
-
 
 def row_schema(title: str = "Row", /, **keys: Any) -> type[Loose]:
     """The schema of values that need these keys, unless they come with a default."""
     kinds: dict[str, Any] = {k: v if isinstance(v, tuple) else (v, ...) for k, v in keys.items()}
     return pydantic.create_model(title, __base__=Loose, **kinds)
+
+
+def at(paths: str, default: Any = None) -> Any:
+    """A field that is at one of some paths of keys, such as ``batch.B``."""
+    keys = [pydantic.AliasPath(*path.split(".")) for path in paths.split()]
+    return Field(default=default, validation_alias=pydantic.AliasChoices(*keys))
 
 
 def validate(schema: type[M], document: Document) -> M:
@@ -338,8 +299,8 @@ def _rule(schema: type[BaseModel], key: str, value: object, item: Any) -> str:
         listed = context.get("expected", context.get("expected_tags"))
         known = [word.strip("'") for word in listed.replace(" or ", ", ").split(", ")]
         return f"must be one of {', '.join(known)}; {nearest(str(value), known)}".strip("; ")
-    if kind in _RULES:
-        return _RULES[kind].format(**context)
+    if written := read_words("errors")["rules"].get(kind):
+        return str(written.format(**context))
     told = str(item["msg"]).removeprefix("Value error, ")
     return told.replace("could not convert string to float:", "must be a number, got")
 

@@ -1,37 +1,271 @@
 """From a problem to the options of its tables: every option that can be part of the best plan.
 
-Sharding types that another one stands for are left out; see :mod:`planner.options.cuts`. In large
+Sharding types that another one stands for are left out. In large
 problems kernels that keep weights in host memory are left out too: for all tables if device memory
 is far from full, and otherwise for the smallest ones. No table is looked up faster from host
 memory, so these kernels help only where device memory is short. A bound that ignores memory then
 holds for them as well, unless other tables are listed with such kernels; see
 :attr:`Listing.bounds_hold_beyond`.
+
+Also the ways to cut a table, without kernels and places.
+
+Some sharding types can give the same shards: a whole table on one rank is ``table_wise``,
+``column_wise`` with one piece, and ``table_column_wise`` with one piece. Each of these names has
+collectives of its own, and two collectives never take less time than one with the bytes of both.
+If every table may have the most general name of such a group, only that name is listed
+(:func:`names_to_list`). Bounds hold for the other names as well, because they price the group by a
+subadditive model, and without the slow-down of compute beside communication, which more names can
+make smaller. Otherwise every name is listed for every table that may have it.
+
+Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
+and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint
+(:mod:`planner.options.torchrec_rules`). A table that may use only some of the ranks is cut into
+as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from costmodels import sharding
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import (
-    SPREAD,
-    ComputeKernel,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    option_of,
-)
+from costmodels.shard_work.cells import OptionWork
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
-from planner.errors import refuse_any
-from planner.options.cuts import ListingProgress, Names, names_to_list, priced, table_cuts
-from planner.options.memory import TableOptions, crowded
-from planner.options.table_limits import HOST_KERNELS, TableLimits, table_limits
-from planner.problem import PlanningProblem
+from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
+from costmodels.workload import Pooling, Workload
+from planner.errors import StoppedError, refuse, refuse_any
+from planner.options import torchrec_rules as runtime
+from planner.options.table_limits import (
+    HOST_KERNELS,
+    TableLimits,
+    TableOptions,
+    crowded,
+    table_limits,
+)
+from planner.problem import PlanningProblem, TableConstraint
+
+PLAIN_NAMES: Final = {
+    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
+    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
+}
+"""For each general type its plain name, which it has in a plan if it splits no columns."""
+
+
+Names = Mapping[ShardingType, ShardingType]
+"""From each type that is not listed to the type that is listed in its place."""
+
+
+def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
+    """Choose which of several sharding types that give the same shards are listed.
+
+    A type stands for another one if it leaves every table the kernels that the other leaves it.
+
+    Args:
+        limits: what constraints leave to every table.
+        alike: groups of types that cost the same for the same shards, the most general one first.
+    """
+    stands_for: dict[ShardingType, ShardingType] = {}
+    for general, *others in alike:
+        users = [limit for limit in limits if any(t in limit.kernels for t in (general, *others))]
+        if general in stands_for or not all(general in limit.kernels for limit in users):
+            continue
+        for other in others:
+            pairs = ((x.kernels.get(other, ()), x.kernels.get(general, ())) for x in users)
+            if all(set(theirs) <= set(own) for theirs, own in pairs):
+                stands_for.setdefault(other, general)
+    return stands_for
+
+
+def column_splits(dim: int, min_width: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Column widths of 1 to ``most`` equal pieces: multiples of 4, at least ``min_width`` wide."""
+    yield (dim,)
+    for count in range(2, min(most, dim // runtime.COLUMN_MULTIPLE) + 1):
+        width, rest = divmod(dim, count)
+        if width < min_width:
+            return
+        if not rest and width % runtime.COLUMN_MULTIPLE == 0:
+            yield (width,) * count
+
+
+def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
+    """TorchRec's cut of ``dim`` columns: the narrowest equal pieces that its rule allows.
+
+    Multiples of 4 that divide the columns and are no narrower than 128, or than ``min_width``.
+    """
+    least = max(min_width, MIN_COLUMN_WIDTH)
+    widths = range(least + -least % runtime.COLUMN_MULTIPLE, dim, runtime.COLUMN_MULTIPLE)
+    width = next((w for w in widths if dim % w == 0), dim)
+    return (width,) * (dim // width)
+
+
+# ------------------ work
+#
+# The work of all options, counted for many tables in one call.
+
+ListingProgress = Callable[[int, int], None]
+"""Called with how many of how many tables are done."""
+
+_AT_ONCE: Final = 4096
+"""How many options are counted in one call; more would take gigabytes if all ranks differ."""
+
+
+def priced(
+    pipeline: CostPipeline,
+    options: Sequence[Sequence[ShardingOption]],
+    *,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[tuple[OptionWork, ...]]:
+    """Count the work of every option of every table.
+
+    Args:
+        pipeline: counts the work.
+        options: the options of each table.
+        progress: called after each part with the number of tables done and of all tables.
+        should_stop: called before each part; True ends the counting.
+
+    Raises:
+        StoppedError: ``should_stop`` was True.
+    """
+    works: list[tuple[OptionWork, ...]] = []
+    part: list[ShardingOption] = []
+    for number, table in enumerate(options, start=1):
+        part += table
+        if len(part) < _AT_ONCE and number < len(options):
+            continue
+        if should_stop is not None and should_stop():
+            msg = f"stopped while options of tables were listed, {len(works):,} of {len(options):,}"
+            raise StoppedError(msg)
+        found, part = iter(pipeline.options_work(part)), []
+        works += [tuple(next(found) for _ in own) for own in options[len(works) : number]]
+        if progress is not None:
+            progress(number, len(options))
+    return works
+
+
+# ------------------ global batch
+#
+# From the samples of a step over all ranks to those of one micro-batch of one rank.
+
+
+def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
+    """Samples of one micro-batch of one rank, if a step has ``samples`` over all ranks.
+
+    Raises:
+        InvalidInputError: ranks and micro-batches cannot share the samples evenly.
+    """
+    parts, count = num_ranks * workload.gradient_accumulation, workload.gradient_accumulation
+    shared = samples * workload.tensor_parallel
+    if shared < parts or shared % parts:
+        micro = f" times {count} micro-batches (gradient_accumulation)" if count > 1 else ""
+        ranks = f"{num_ranks} ranks"
+        if workload.tensor_parallel > 1:
+            ranks += f" over {workload.tensor_parallel} (tensor_parallel)"
+        refuse(f"--global-batch-size {samples} is not a multiple of {ranks}{micro}")
+    return samples / parts
+
+
+# ------------------ narrowing
+#
+# Narrower rules, under which TorchRec runs every plan and computes what the module computes.
+#
+# They exclude two kinds of plans of :mod:`planner.options.torchrec_rules`: those that cut some of
+# the mean-pooled tables of a module by rows and others not, and those that cut unpooled tables of a
+# module into column pieces of several widths. Rules are one :class:`TableConstraint` for each
+# table, in the workload's order.
+
+Rules = tuple[TableConstraint, ...]
+
+
+def rules_of(problem: PlanningProblem) -> Rules:
+    """What the constraints of a problem leave each table: sharding types, kernels and widths.
+
+    Raises:
+        InvalidInputError: in the cases of :func:`planner.options.table_limits.table_limits`.
+    """
+    return tuple(
+        TableConstraint(
+            pattern=glob.escape(limit.table.name),
+            sharding_types=tuple(limit.kernels),
+            pairs=tuple((t, kernel) for t, kernels in limit.kernels.items() for kernel in kernels),
+            min_column_width=limit.min_column_width,
+        )
+        for limit in table_limits(problem)
+    )
+
+
+def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> TableConstraint | None:
+    """The rule of a table without some sharding types; None if no type is left."""
+    gone = set(dropped)
+    left = tuple(t for t in rule.sharding_types if t not in gone)
+    pairs = tuple(pair for pair in rule.pairs if pair[0] in left)
+    return replace(rule, sharding_types=left, pairs=pairs) if left else None
+
+
+def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
+    """Rules that treat the mean-pooled tables of a module alike.
+
+    With ``by_rows``, all tables of such a module are cut by rows; otherwise none of them is. A
+    module whose rules do not allow this gets the other of the two, and a module whose rules allow
+    neither keeps its rules.
+    """
+    found = dict(zip((t.name for t in workload.tables), rules, strict=True))
+    for tables in runtime.tables_by_module(workload).values():
+        if all(t.pooling is not Pooling.MEAN for t in tables):
+            continue
+        gone = {t.name: runtime.SUMS_ROWS if t.pooling is Pooling.MEAN else () for t in tables}
+        whole = {name: without_types(found[name], types) for name, types in gone.items()}
+        rows = {name: without_types(found[name], runtime.NOT_DIVIDED) for name in gone}
+        if runtime.rows_change(tables):
+            rows = dict.fromkeys(gone)
+        for way in (rows, whole) if by_rows else (whole, rows):
+            left = {name: rule for name, rule in way.items() if rule is not None}
+            if len(left) == len(way):
+                found |= left
+                break
+    return tuple(found.values())
+
+
+def pieces_of_one_width(
+    workload: Workload, rules: Rules, plan: Plan, widths: Mapping[str, int]
+) -> Rules:
+    """Rules under which the column pieces of the unpooled tables of some modules are alike.
+
+    Tables may have pieces of this width or wider ones. They lose ``column_wise`` if their columns
+    are no multiple of the width, or if the plan has all columns in one piece of another width.
+
+    If no columns are to be cut, they do without ``column_wise`` too, because a whole table in the
+    exchange of pieces is a piece as well.
+
+    Args:
+        workload: the tables, with the module of each.
+        rules: the rules to narrow. A table whose rule allows ``column_wise`` alone keeps it.
+        plan: the plan that was found under these rules.
+        widths: from the path of each module to the columns of one piece; 0 if none is to be cut.
+    """
+    placements = {p.table: p for p in plan.placements}
+    found = []
+    for table, rule in zip(workload.tables, rules, strict=True):
+        width = widths.get(table.module) if table.pooling is Pooling.NONE else None
+        placed, columns = placements[table.name], table.embedding_dim
+        is_one_piece = placed.sharding_type is ShardingType.COLUMN_WISE and len(placed.shards) == 1
+        if width and not columns % width and not (is_one_piece and columns != width):
+            rule = replace(rule, min_column_width=max(rule.min_column_width or 1, width))
+        elif width is not None:
+            rule = without_types(rule, (ShardingType.COLUMN_WISE,)) or rule
+            rule = rule if width else replace(rule, min_column_width=columns)
+        found.append(rule)
+    return tuple(found)
+
+
+# ------------------ the listing
 
 _EVERY: Final = 1000
 """Every kernel is listed, whatever memory there is, if tables have at most this many options in
@@ -46,9 +280,6 @@ _WHOLE_RATIO: Final = 0.35
 _MANY: Final = 100_000
 """With more options than this, kernels in host memory are listed only for tables whose columns are
 not cut, and only with one cache size."""
-
-_COUNTED: Final = 200
-"""The options of about this many tables are counted, to estimate how many there are in all."""
 
 _ONE_FACTOR: Final = 0.2
 """The cache load factor that is listed if there is to be only one: TorchRec's default."""
@@ -75,8 +306,6 @@ class Listing:
         is_crowded: whether device memory is scarce; the tables left out are then the smallest.
         has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
             with one cache size.
-        is_pruned: whether options were dropped because no plan with them is better than a plan that
-            is already known.
     """
 
     tables: tuple[TableOptions, ...]
@@ -84,7 +313,6 @@ class Listing:
     left_out_tables: tuple[str, ...] = ()
     is_crowded: bool = False
     has_uncut_alone: bool = False
-    is_pruned: bool = False
 
     @property
     def bounds_hold_beyond(self) -> bool:
@@ -120,7 +348,7 @@ def enumerate_options(
         pipeline: counts the work of the options.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
-        progress: as in :func:`planner.options.cuts.priced`.
+        progress: as in :func:`planner.options.enumeration.priced`.
         should_stop: as there.
 
     Raises:
@@ -129,113 +357,22 @@ def enumerate_options(
     """
     limits = table_limits(problem)
     names = {} if every_name else names_to_list(limits, pipeline.alike_types)
-    count = _all_options(problem, limits, names)
-    wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
-    sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
-    if (
-        every_kernel
-        or count - len(limits) <= _EVERY
-        or not pipeline.lookup.prefers_device(problem.topology)
-    ):
-        menus = [wide] * len(limits)
-    elif is_crowded := crowded(problem, limits, sizes, pipeline.device_limits):
-        menus = _menus_by_size(sizes, pipeline, wide)
-    else:
-        fitting = _WHOLE_RATIO * float(pipeline.device_limits.min())
-        menus = [HostMenu.NONE if size <= fitting else wide for size in sizes]
-    found = _priced_options(
-        problem, pipeline, names, limits, menus, progress=progress, should_stop=should_stop
-    )
-    _require_options(problem, limits, names, found)
-    lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
-    return Listing(
-        tables=found,
-        names=names,
-        left_out_tables=tuple(x.table.name for x in lacking),
-        is_crowded=is_crowded,
-        has_uncut_alone=HostMenu.UNCUT in menus,
-    )
-
-
-def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names: Names) -> float:
-    """About how many options there are with every kernel, estimated from some of the tables."""
-    some = limits[:: max(len(limits) // _COUNTED, 1)]
-    count = 0
-    for limit in some:
-        kinds = {t: len(list(kernel_choices(limit, t))) for t in limit.kernels}
-        count += sum(kinds[cut[0]] for cut in table_cuts(problem, limit, names))
-    return count * len(limits) / max(len(some), 1)
-
-
-def _menus_by_size(
-    sizes: Sequence[float], pipeline: CostPipeline, wide: HostMenu
-) -> list[HostMenu]:
-    """The menu of each table if device memory is scarce: none for tables too small to matter.
-
-    These are the smallest tables, as many as together free next to no device memory. A bound that
-    shall hold for their kernels in host memory too allows that much more memory than there is. On a
-    thousand ranks :data:`_SMALL_RATIO` is more than one device holds, so that each of these tables
-    has to fit into a device by itself as well.
-    """
-    limits, order = np.maximum(pipeline.device_limits, 0.0), np.argsort(sizes, kind="stable")
-    together = np.cumsum(np.asarray(sizes)[order])
-    few = order[together <= _SMALL_RATIO * float(limits.sum())]
-    small = {int(t) for t in few if sizes[t] <= _WHOLE_RATIO * float(limits.min())}
-    return [HostMenu.NONE if t in small else wide for t in range(len(sizes))]
-
-
-def _lacks_host_kernels(limit: TableLimits, menu: HostMenu) -> bool:
-    """Whether the menu leaves out a kernel in host memory that some sharding type may have."""
-    optional = (kernels for kind, kernels in limit.kernels.items() if not limit.needs_host(kind))
-    return menu is HostMenu.NONE and any(k in HOST_KERNELS for own in optional for k in own)
-
-
-def _require_options(
-    problem: PlanningProblem,
-    limits: Sequence[TableLimits],
-    names: Names,
-    found: tuple[TableOptions, ...],
-) -> None:
-    """Refuse rules on groups and counts that leave a table without any option."""
-    problems = []
-    for limit, options in zip(limits, found, strict=True):
-        if not options.options:
-            every = _cut_options(problem, limit, names, HostMenu.EVERY)
-            tried = {str(o.sharding_type): limit.obstacle(o) for o in every}
-            rule = " and ".join(dict.fromkeys(filter(None, tried.values())))
-            problems.append(
-                f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
-                f"to it ({', '.join(tried)}); allow table_wise for it, or drop it from the rule"
-            )
-    refuse_any(problems)
-
-
-# ------------------------------------------------------------------ cuts
-
-
-def _priced_options(
-    problem: PlanningProblem,
-    pipeline: CostPipeline,
-    names: Names,
-    limits: Sequence[TableLimits],
-    menus: Sequence[HostMenu],
-    **callbacks: Any,
-) -> tuple[TableOptions, ...]:
-    """Options of each table with their work; ``callbacks`` are those of :func:`priced`."""
-    known: dict[tuple[object, ...], list[ShardingOption]] = {}
-    options = []
-    for limit, menu in zip(limits, menus, strict=True):
-        key = (  # tables with equal columns and limits share one list
-            *(limit.table.embedding_dim, limit.min_column_width, tuple(limit.kernels.items())),
-            *(limit.cache_load_factors, limit.names_load_factors, menu),
-        )
-        if key not in known:
-            known[key] = list(_cut_options(problem, limit, names, menu))
-        own = [replace(option, table=limit.table.name) for option in known[key]]
-        own = [option for option in own if limit.obstacle(option) is None]
+    every = _every_option(problem, limits, names)
+    menus, is_crowded = [HostMenu.EVERY] * len(limits), False
+    if not every_kernel:
+        menus, is_crowded = _menus(problem, pipeline, limits, sum(map(len, every)))
+    options, left_out, problems = [], [], []
+    for limit, menu, alike in zip(limits, menus, every, strict=True):
+        kept = [option for option in alike if _is_listed(option, limit, menu)]
+        if menu is HostMenu.NONE and len(kept) < len(alike):
+            left_out.append(limit.table.name)
+        named = [replace(option, table=limit.table.name) for option in kept]
+        own = [option for option in named if limit.obstacle(option) is None]
         options.append((*own, *_given(problem, names, limit, own)))
-    works = priced(pipeline, options, **callbacks)
-    return tuple(
+        problems += [] if options[-1] else [_nothing_left(limit, alike)]
+    refuse_any(problems)
+    works = priced(pipeline, options, progress=progress, should_stop=should_stop)
+    tables = tuple(
         TableOptions(
             table=limit.table.name,
             options=listed,
@@ -245,6 +382,92 @@ def _priced_options(
             hosts=limit.hosts,
         )
         for limit, listed, work in zip(limits, options, works, strict=True)
+    )
+    return Listing(
+        tables=tables,
+        names=names,
+        left_out_tables=tuple(left_out),
+        is_crowded=is_crowded,
+        has_uncut_alone=HostMenu.UNCUT in menus,
+    )
+
+
+def _every_option(
+    problem: PlanningProblem, limits: Sequence[TableLimits], names: Names
+) -> list[list[ShardingOption]]:
+    """The options of each table with every kernel; tables with equal columns and limits share them.
+
+    Sharding types are those under which cuts are listed; the module says which cuts are left out.
+    """
+    topology = problem.topology
+    most_pieces = {
+        ShardingType.COLUMN_WISE: topology.world_size,
+        ShardingType.TABLE_COLUMN_WISE: topology.local_world_size,
+        ShardingType.GRID_SHARD: topology.num_hosts,
+    }
+    known: dict[tuple[object, ...], list[ShardingOption]] = {}
+    found = []
+    for limit in limits:
+        dim, factors = limit.table.embedding_dim, limit.cache_load_factors
+        key = dim, limit.min_column_width, tuple(limit.kernels.items()), factors
+        if key not in known:
+            known[key] = [
+                ShardingOption(
+                    table=limit.table.name,
+                    sharding_type=kind,
+                    kernel=kernel,
+                    column_widths=widths,
+                    cache_load_factor_ratio=factor,
+                )
+                for kind in ShardingType
+                if kind in limit.kernels and kind not in names
+                for widths in column_splits(dim, limit.min_column_width, most_pieces.get(kind, 1))
+                for kernel in limit.kernels[kind]
+                for factor in (factors if kernel is ComputeKernel.FUSED_UVM_CACHING else (None,))
+            ]
+        found.append(known[key])
+    return found
+
+
+def _is_listed(option: ShardingOption, limit: TableLimits, menu: HostMenu) -> bool:
+    """Whether the kernel of an option is needed, or on the menu of its table."""
+    factor = option.cache_load_factor_ratio
+    is_usual = limit.names_load_factors or factor in (None, _ONE_FACTOR)
+    is_uncut = menu is HostMenu.UNCUT and len(option.column_widths) == 1 and is_usual
+    is_on_menu = is_uncut or menu is HostMenu.EVERY or limit.needs_host(option.sharding_type)
+    return is_on_menu or option.kernel not in HOST_KERNELS
+
+
+def _menus(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits], count: int
+) -> tuple[list[HostMenu], bool]:
+    """The menu of each table, for so many options in all, and whether device memory is scarce.
+
+    If it is, tables too small to matter have none: the smallest tables, as many as together free
+    next to no device memory. A bound that shall hold for their kernels in host memory too allows
+    that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more than one
+    device holds, so that each of these tables has to fit into a device by itself as well.
+    """
+    wide = HostMenu.UNCUT if count > _MANY else HostMenu.EVERY
+    if count - len(limits) <= _EVERY or not pipeline.lookup.prefers_device(problem.topology):
+        return [wide] * len(limits), False
+    sizes = np.array([problem.workload.trained_bytes(limit.table) for limit in limits])
+    is_crowded = crowded(problem, limits, sizes.tolist(), pipeline.device_limits)
+    room = np.maximum(pipeline.device_limits, 0.0)
+    has_none = sizes <= _WHOLE_RATIO * float(room.min())
+    if is_crowded:
+        order = np.argsort(sizes, kind="stable")
+        has_none[order[np.cumsum(sizes[order]) > _SMALL_RATIO * float(room.sum())]] = False
+    return [HostMenu.NONE if none else wide for none in has_none], is_crowded
+
+
+def _nothing_left(limit: TableLimits, tried: Sequence[ShardingOption]) -> str:
+    """Which rules on groups and counts leave a table without any option."""
+    reasons = {str(o.sharding_type): limit.obstacle(o) for o in tried}
+    rule = " and ".join(dict.fromkeys(filter(None, reasons.values())))
+    return (
+        f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left to it "
+        f"({', '.join(reasons)}); allow table_wise for it, or drop it from the rule"
     )
 
 
@@ -260,13 +483,14 @@ def _given(
         return
     topology, placement = problem.topology, problem.move_limit.start.placement(limit.table.name)
     sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
-    given = option_of(placement, limit.table, **sizes)
+    given = sharding.option_of(placement, limit.table, **sizes)
     if given is None:
         return
     found: list[ShardingOption] = []
     for kind in _same_shards(given.sharding_type, topology):
         general = names.get(kind, kind)
-        splits = SPREAD[general] is not Spread.UNIFORM or len(given.column_widths) == 1
+        is_whole = len(given.column_widths) == 1
+        splits = is_whole or sharding.SPREAD[general] is not sharding.Spread.UNIFORM
         option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
         if allowed and option not in (*listed, *found):
@@ -280,11 +504,9 @@ def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
     On hosts of one rank, a piece of a grid is not cut by rows. On a single host, the pieces of
     ``table_column_wise`` may be on all ranks.
     """
-    grid = topology.local_world_size == 1
-    near = topology.num_hosts == 1
     same = {ShardingType.COLUMN_WISE}
-    same |= {ShardingType.GRID_SHARD} if grid else set()
-    same |= {ShardingType.TABLE_COLUMN_WISE} if near else set()
+    same.update([ShardingType.GRID_SHARD] * (topology.local_world_size == 1))
+    same.update([ShardingType.TABLE_COLUMN_WISE] * (topology.num_hosts == 1))
     return [kind, *sorted(same - {kind})] if kind in same else [kind]
 
 
@@ -295,34 +517,3 @@ def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
     wide = len(widths) == 1 or min(widths) >= limit.min_column_width
     cached = factor is None or not limit.names_load_factors or factor in limit.cache_load_factors
     return kernel and wide and cached
-
-
-def _cut_options(
-    problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
-) -> Iterator[ShardingOption]:
-    """The options of a table, with those kernels in host memory that it needs or its menu has."""
-    kinds = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
-    for sharding_type, widths in table_cuts(problem, limit, names):
-        for kernel, factor in kinds[sharding_type]:
-            is_usual = limit.names_load_factors or factor in (None, _ONE_FACTOR)
-            is_uncut = menu is HostMenu.UNCUT and len(widths) == 1 and is_usual
-            is_listed = menu is HostMenu.EVERY or is_uncut or limit.needs_host(sharding_type)
-            if is_listed or kernel not in HOST_KERNELS:
-                yield ShardingOption(
-                    table=limit.table.name,
-                    sharding_type=sharding_type,
-                    kernel=kernel,
-                    column_widths=widths,
-                    cache_load_factor_ratio=factor,
-                )
-
-
-def kernel_choices(
-    limit: TableLimits, sharding_type: ShardingType
-) -> Iterator[tuple[ComputeKernel, float | None]]:
-    """The kernels that a table may have with a sharding type, with their cache load factors."""
-    for kernel in limit.kernels[sharding_type]:
-        if kernel is ComputeKernel.FUSED_UVM_CACHING:
-            yield from ((kernel, factor) for factor in limit.cache_load_factors)
-        else:
-            yield kernel, None

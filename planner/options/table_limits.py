@@ -1,19 +1,20 @@
-"""What constraints leave to each table: its options, and the ranks that its shards may use."""
+"""What constraints and memory leave to each table: its options, and the places of its shards."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, IntArray
-from costmodels.memory import ledger
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.memory import dense_parts, ledger
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
     SPREAD,
     ComputeKernel,
@@ -25,15 +26,10 @@ from costmodels.sharding import (
 )
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
-from costmodels.workload import Table
-from planner.errors import refuse_any
-from planner.options.torchrec_rules import (
-    COLUMN_MULTIPLE,
-    column_multiple,
-    legal_types_and_kernels,
-    unsummed_words,
-)
-from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
+from costmodels.workload import Interaction, Table, Workload
+from planner.errors import InfeasibleError, InvalidInputError, refuse, refuse_any
+from planner.options import torchrec_rules as runtime
+from planner.problem import Constraints, Level, PlanningProblem, TableGroup
 from planner.rules.placement_rules import PlacementRules, count_words, memory_words
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
@@ -83,9 +79,10 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
     problems = constraint_problems(problem.constraints, names, problem.topology)
     rules, limits = PlacementRules.of(problem), []
     for index, table in enumerate(problem.workload.tables):
-        limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
-        limits.append(limit)
-        problems += filter(None, [wrong])
+        try:
+            limits.append(_limit(problem, table, partial(rules.obstacle, index)))
+        except InvalidInputError as error:
+            problems += error.problems
     if rules and not problems:
         allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
         for row, limit in zip(allowed, limits, strict=True):
@@ -97,23 +94,31 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
 
 def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
     """Whether TorchRec has kernels in host memory for any of the tables on these ranks."""
-    menus = (legal_types_and_kernels(table, topology.compute_device) for table in tables)
+    menus = (runtime.legal_types_and_kernels(table, topology.compute_device) for table in tables)
     return any(k in HOST_KERNELS for menu in menus for kernels in menu.values() for k in kernels)
 
 
 def _limit(
     problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
-) -> tuple[TableLimits, str]:
-    """The limits of a table, and why they leave it no option; empty if they leave some."""
+) -> TableLimits:
+    """The limits of a table.
+
+    Raises:
+        InvalidInputError: they leave it no option; the message says why.
+    """
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
-    multiple = column_multiple(problem.workload)
-    legal = legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
+    multiple = runtime.column_multiple(problem.workload)
+    legal = runtime.legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
     named = [set(r.cache_load_factors) for r in rules if r.cache_load_factors]
     factors = tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
-    lacks_factor = not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left
-    kernels_left -= {ComputeKernel.FUSED_UVM_CACHING} if lacks_factor else set()
+    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
+        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        refuse(
+            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
+            "name one in all of them"
+        )
     types_left = set(constraints.sharding_types)
     types_left.intersection_update(*(r.sharding_types for r in rules if r.sharding_types))
     ranks, hosts = _places(
@@ -130,44 +135,34 @@ def _limit(
         left = [k for k in choices if k in usable and all(r.allows_pair(kind, k) for r in rules)]
         if left:
             kernels[kind] = tuple(left)
-    limit = TableLimits(
+    if not kernels or not ranks:
+        patterns = ", ".join(repr(r.pattern) for r in rules)
+        refuse(_no_option(table, patterns, tuple(legal), len(ranks)))
+    return TableLimits(
         table=table,
         kernels=kernels,
-        min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
+        min_column_width=max([runtime.COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
         names_load_factors=bool(named),
         obstacle=obstacle,
     )
-    if lacks_factor:
-        patterns = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
-        return limit, (
-            f"table {table.name!r}: {patterns} name cache_load_factors that have none in common; "
-            "name one in all of them"
-        )
-    return limit, "" if kernels and ranks else _no_option(table, rules, tuple(legal), len(ranks))
 
 
-def _no_option(
-    table: Table,
-    rules: tuple[TableConstraint, ...],
-    legal: tuple[ShardingType, ...],
-    num_ranks: int,
-) -> str:
+def _no_option(table: Table, named: str, legal: Sequence[str], num_ranks: int) -> str:
     """Why a table has no option: its constraints, or TorchRec alone where it knows no type."""
     if not legal:
         return (
             f"table {table.name!r}: TorchRec cannot train unpooled tables of {table.embedding_dim} "
-            f"columns on CPU cores, where they need a multiple of {COLUMN_MULTIPLE}; change "
-            "embedding_dim"
+            f"columns on CPU cores, where they need a multiple of {runtime.COLUMN_MULTIPLE}; "
+            "change embedding_dim"
         )
-    named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
     reasons = [
-        f"table {table.name!r}: {named} leave it no option",
+        f"table {table.name!r}: {named or 'the general constraints'} leave it no option",
         f"TorchRec knows {', '.join(legal)} for it, ranks left: {num_ranks}",
         "allow more sharding types, kernels or ranks",
-        unsummed_words(table),
+        runtime.unsummed_words(table),
     ]
     return "; ".join(filter(None, reasons))
 
@@ -383,3 +378,209 @@ def _reasons(
     cached = placement.cache_load_factor_ratio
     if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
         yield f"keeps {cached:g} of its rows in the cache"
+
+
+# ------------------ memory
+#
+# Which options fit, and whether device memory is scarce.
+
+_CROWDED_RATIO: Final = 0.7
+"""If tables take more than this share of device memory, kernels in host memory are listed; if they
+take less, tables fit without such kernels."""
+
+_ROUNDING: Final = 1.0 + 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableOptions:
+    """Options of one table with their work, and the ranks and hosts that its shards may use.
+
+    ``kernels`` are those that constraints leave to each sharding type. ``works[i]`` is the work of
+    ``options[i]``, as in :class:`costmodels.shard_work.cells.OptionWork`.
+    """
+
+    table: str
+    options: tuple[ShardingOption, ...]
+    works: tuple[OptionWork, ...]
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+
+
+def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]:
+    """Device and host bytes per unit of each work column; memory is linear in work.
+
+    Returns:
+        Two arrays ``[features]``: a work row ``y`` takes ``device @ y`` and ``host @ y`` bytes.
+    """
+    size = pipeline.num_features
+    device, host = np.zeros((2, size))
+    probe = np.zeros((pipeline.topology.world_size, size))
+    for column in range(size):
+        probe[0, column] = 1.0
+        device[column] = pipeline.device_bytes(probe)[0]
+        host[column] = pipeline.host_bytes(probe)[0]
+        probe[0, column] = 0.0
+    return device, host
+
+
+def crowded(
+    problem: PlanningProblem,
+    limits: Sequence[TableLimits],
+    table_bytes: Sequence[float],
+    device_limits: FloatArray,
+) -> bool:
+    """Whether device memory is so scarce that tables may not get their fastest option.
+
+    It is if tables take more than :data:`_CROWDED_RATIO` of all ranks together, of the ranks that
+    constraints leave to them, or of the rank or host that a rule keeps them on.
+
+    Args:
+        problem: has the rules that keep tables together.
+        limits: what constraints leave to each table.
+        table_bytes: bytes that each table takes at least.
+        device_limits: ``[W]`` bytes that devices have for tables.
+    """
+    if device_limits.min() <= 0 or surely_crowded(table_bytes, device_limits):
+        return True
+    local = problem.topology.local_world_size
+    bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
+    for limit, size in zip(limits, table_bytes, strict=True):
+        bytes_on[limit.ranks] += size
+    places = {ranks: frozenset(ranks) for ranks in bytes_on}
+    for ranks, every in places.items():
+        inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
+        if inside > _CROWDED_RATIO * float(device_limits[list(ranks)].sum()):
+            return True
+    for group in problem.constraints.together:
+        pairs = zip(limits, table_bytes, strict=True)
+        together = sum(size for limit, size in pairs if group.matches(limit.table.name))
+        ranks_each = 1 if group.level is Level.RANK else local
+        if together > _CROWDED_RATIO * float(device_limits.min()) * ranks_each:
+            return True
+    return False
+
+
+def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:
+    """Whether tables take more than :data:`_CROWDED_RATIO` of all device memory.
+
+    Args:
+        table_bytes: bytes that each table takes at least.
+        device_limits: ``[W]`` bytes that devices have for tables.
+    """
+    return sum(table_bytes) > _CROWDED_RATIO * float(np.maximum(device_limits, 0.0).sum())
+
+
+def drop_unfit(
+    tables: Sequence[TableOptions], pipeline: CostPipeline, device: FloatArray, host: FloatArray
+) -> tuple[TableOptions, ...]:
+    """The tables without the options that do not fit even on empty devices and hosts.
+
+    Args:
+        tables: all options of each table.
+        pipeline: knows the limits of memory.
+        device: ``[F]`` device bytes per unit of work, from :func:`memory_coefficients`.
+        host: ``[F]`` host bytes per unit of work.
+    """
+    kept: list[TableOptions] = []
+    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
+    for table in tables:
+        # All fit if the smallest device holds the largest shard, and the smallest host the largest
+        # one of each of its ranks.
+        rows = np.concatenate([np.zeros((1, len(device))), *(w.rows for w in table.works)])
+        together = (rows @ host).max() * pipeline.topology.local_world_size
+        if (rows @ device).max() > limit or together > host_limit:
+            pairs = [
+                (option, work)
+                for option, work in zip(table.options, table.works, strict=True)
+                if not any(lacking_bytes(option, work @ device, work @ host, table, pipeline))
+            ]
+            options, works = tuple(o for o, _ in pairs), tuple(w for _, w in pairs)
+            table = replace(table, options=options, works=works)
+        kept.append(table)
+    return tuple(kept)
+
+
+def lacking_bytes(
+    option: ShardingOption,
+    device: FloatArray,
+    host: FloatArray,
+    table: TableOptions,
+    pipeline: CostPipeline,
+) -> tuple[float, float]:
+    """Device bytes per rank, and host bytes per host, that an option lacks on empty ranks.
+
+    Args:
+        option: the option.
+        device: device bytes of its shards: ``[W]`` of uniform options, ``[pieces]`` of pieces on
+            ranks, ``[pieces, L]`` of pieces on hosts of L ranks.
+        host: host bytes of its shards, in the same shape.
+        table: knows which places the table may have.
+        pipeline: knows the limits.
+    """
+    limits, host_limits = pipeline.device_limits * _ROUNDING, pipeline.host_limits * _ROUNDING
+    local, ranks, hosts = pipeline.topology.local_world_size, list(table.ranks), list(table.hosts)
+    if option.is_uniform:
+        per_host = host.reshape(-1, local).sum(axis=-1)
+        lacks = (device - limits).max(), (per_host - host_limits).max()
+    elif option.spread is Spread.RANKS:
+        beside = host_limits[np.array(ranks) // local].max()
+        lacks = device.max() - limits[ranks].max(), host.max() - beside
+    else:
+        on_device = (device[:, None, :] - limits.reshape(-1, local)[hosts]).max(axis=-1)
+        on_host = host.sum(axis=-1).max() - host_limits[hosts].max()
+        lacks = on_device.min(axis=-1).max(), on_host
+    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
+
+
+# ------------------ besides tables
+#
+# Problems that no plan can solve are refused before options are listed.
+
+_MANY_VECTORS: Final = 256
+"""If a dot interaction has at least this many vectors, the error names it as a likely cause."""
+
+
+def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+    """Refuse a problem whose ranks have no room for what they need besides tables.
+
+    Args:
+        problem: tables, topology and constraints.
+        pipeline: knows the limits of memory.
+
+    Raises:
+        InfeasibleError: the message has the bytes, and what to change.
+    """
+    workload, topology, limits = problem.workload, problem.topology, pipeline.device_limits
+    # Without tables every rank has to hold the dense part; with them one rank is enough.
+    has_tables = bool(workload.tables)
+    missing = -float(limits.max() if has_tables else limits.min())
+    if missing <= 0:
+        return
+    which, most = ("largest", np.max) if has_tables else ("smallest", np.min)
+    parts = dense_parts(workload, topology) | {"memory reserve": workload.reserved_bytes}
+    needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
+    msg = (
+        f"nothing fits: the dense part and the reserve alone exceed "
+        f"{'every' if has_tables else 'a'} device by {format_bytes(missing)}"
+        f"{' before any table is placed' if has_tables else ''}"
+    )
+    if type(pipeline).device_bytes is CostPipeline.device_bytes:
+        has = format_bytes(float(most(topology.hbm_capacities())))
+        msg += f": {', '.join(needs)}, and the {which} device has {has}"
+    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_dense_advice(workload))
+
+
+def _dense_advice(workload: Workload) -> tuple[str, ...]:
+    lines = []
+    vectors = sum(len(t.features) for t in workload.tables)
+    if workload.dense.interaction is Interaction.DOT and vectors >= _MANY_VECTORS:
+        pairs = vectors * (vectors - 1) // 2
+        lines.append(
+            f"a dot interaction of {vectors:,} vectors hands {pairs:,} products to the top MLP: "
+            "use interaction cat or dcn, or fewer features"
+        )
+    lines += filter(None, (layer.remark for layer in workload.dense.layers))
+    lines.append("reduce the memory reserve, the batch size or the layers of the dense part")
+    lines.append("use devices with more memory")
+    return tuple(lines)

@@ -17,28 +17,16 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    place,
-    row_block_columns,
-)
-from costmodels.torchrec_estimates import (
-    CACHE_LOAD_FACTOR,
-    TorchrecMachine,
-    TorchrecTable,
-    shard_perf,
-    shard_storage,
-)
+from costmodels import sharding
+from costmodels import torchrec_estimates as estimates
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.workload import Table
 from planner.errors import StoppedError
-from planner.options.cuts import torchrec_widths
+from planner.options.enumeration import torchrec_widths
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
 from planner.problem import PlanningProblem
 
@@ -53,9 +41,6 @@ DEFAULT_TYPES: Final = (
     ShardingType.TABLE_ROW_WISE,
 )
 """Sharding types in the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
-
-
-_Item = TypeVar("_Item")
 
 
 class DefaultShard(NamedTuple):
@@ -75,47 +60,20 @@ class DefaultOption:
     Attributes:
         table: index of the table.
         option: the option.
-        runs: each of the different shards, with the number of neighbours that are equal to it. A
-            table that is cut by rows over 1024 ranks has at most three runs.
-        num_shards: number of all shards.
-        size: device bytes of the largest shard and of all shards, then the same of host bytes.
-        total_s: seconds of all shards together.
-        largest_s: seconds of the slowest shard.
+        shards: every shard, in TorchRec's order.
+        most: the most seconds, device bytes and host bytes of a shard.
+        total: the same of all shards together.
     """
 
     table: int
     option: ShardingOption
-    runs: tuple[tuple[DefaultShard, int], ...]
-    num_shards: int = field(init=False)
-    size: tuple[float, float, float, float] = field(init=False)
-    total_s: float = field(init=False)
-    largest_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Compute what walks compare: the number of shards, their bytes and their seconds."""
-        shards, counts = zip(*self.runs, strict=True)
-        columns = tuple(zip(*shards, strict=True))
-        most = DefaultShard(*map(max, columns))
-        total = DefaultShard(
-            *(sum(_repeated(zip(column, counts, strict=True))) for column in columns)
-        )
-        object.__setattr__(self, "num_shards", sum(counts))
-        object.__setattr__(self, "size", (most.hbm, total.hbm, most.ddr, total.ddr))
-        object.__setattr__(self, "total_s", total.seconds)
-        object.__setattr__(self, "largest_s", most.seconds)
-
-    def shards(self) -> Iterator[DefaultShard]:
-        """Every shard, in TorchRec's order."""
-        return _repeated(self.runs)
-
-
-def _repeated(runs: Iterable[tuple[_Item, int]]) -> Iterator[_Item]:
-    """Each item, repeated as often as its number says."""
-    return itertools.chain.from_iterable(itertools.starmap(itertools.repeat, runs))
+    shards: tuple[DefaultShard, ...]
+    most: DefaultShard
+    total: DefaultShard
 
 
 def default_options(
-    problem: PlanningProblem, machine: TorchrecMachine, stop: Callable[[], None]
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, stop: Callable[[], None]
 ) -> list[list[DefaultOption]]:
     """The options of each table, in the order of TorchRec's enumerator.
 
@@ -132,7 +90,7 @@ def default_options(
 
 
 def _options(
-    problem: PlanningProblem, machine: TorchrecMachine, index: int, table: Table
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int, table: Table
 ) -> Iterator[DefaultOption]:
     constraints, topology = problem.constraints, problem.topology
     rules = constraints.for_table(table.name)
@@ -142,38 +100,34 @@ def _options(
         ShardingType.ROW_WISE: topology.world_size,
         ShardingType.TABLE_ROW_WISE: topology.local_world_size,
     }
-    read = TorchrecTable.of(table, problem.workload)
+    read = estimates.TorchrecTable.of(table, problem.workload)
     named = (r.sharding_types for r in rules if r.sharding_types)
     types = set(legal).intersection(constraints.sharding_types, *named)
     kernels = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
     for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        blocks = _row_runs(table.num_embeddings, parts.get(kind, 1))
+        blocks = sharding.row_block_columns(table.num_embeddings, parts.get(kind, 1))[1].tolist()
         if kind is ShardingType.DATA_PARALLEL:
-            blocks = ((table.num_embeddings, topology.world_size),)
+            blocks = [table.num_embeddings] * topology.world_size
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
-            perf = shard_perf(read, machine, kind, kernel, num_cols=widths[0])
-            runs = []
-            for rows, count in blocks:
-                sizes = {"num_rows": rows, "num_cols": widths[0]}
-                held = shard_storage(read, machine, kind, kernel, **sizes)
-                runs.append((DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes), count))
+            shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
+            seconds, held = shard.perf().total_s, {}
+            for rows in set(blocks):
+                kept = shard.storage(rows)
+                held[rows] = DefaultShard(seconds, kept.hbm_bytes, kept.ddr_bytes)
+            shards = tuple(held[rows] for rows in blocks) * len(widths)
+            columns = tuple(zip(*shards, strict=True))
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
             option = ShardingOption(
                 table=table.name,
                 sharding_type=kind,
                 kernel=kernel,
                 column_widths=widths,
-                cache_load_factor_ratio=CACHE_LOAD_FACTOR if cached else None,
+                cache_load_factor_ratio=estimates.CACHE_LOAD_FACTOR if cached else None,
             )
-            yield DefaultOption(table=index, option=option, runs=tuple(runs) * len(widths))
-
-
-def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """(rows, number of neighbouring parts with as many) for a table cut into ``parts`` by rows."""
-    _, rows = row_block_columns(num_embeddings, parts)
-    return tuple((size, len(list(equal))) for size, equal in itertools.groupby(rows.tolist()))
+            most, total = (DefaultShard(*map(of, columns)) for of in (max, sum))
+            yield DefaultOption(table=index, option=option, shards=shards, most=most, total=total)
 
 
 # ------------------ the plan
@@ -251,7 +205,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
     together, or the mean over ranks, or one of its shards alone, takes too long.
     """
     workload, topology = problem.workload, problem.topology
-    machine = TorchrecMachine.of(topology)
+    machine = estimates.TorchrecMachine.of(topology)
     limits = machine.device_limits_bytes(workload)
     options = default_options(problem, machine, stop)
     if min(limits) < 0 or not all(options):
@@ -264,9 +218,9 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
             break
         most_s = rating_s * (1 + _ROUNDING)
         is_slow = total_s / machine.world_size > most_s
-        if is_slow or device_bytes > most_bytes or max(o.largest_s for o in chosen) > most_s:
+        if is_slow or device_bytes > most_bytes or max(o.most.seconds for o in chosen) > most_s:
             continue
-        placed += sum(o.num_shards for o in chosen)
+        placed += sum(len(o.shards) for o in chosen)
         placing = _Placing(machine, limits)
         try:
             places = placing.place(chosen)
@@ -276,7 +230,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
             rating_s, best = max(placing.seconds), (list(chosen), places)
     sizes = {"world_size": topology.world_size, "local_world_size": topology.local_world_size}
     placements = tuple(
-        place(option.option, workload.tables[option.table].num_embeddings, where, **sizes)
+        sharding.place(option.option, workload.tables[option.table].num_embeddings, where, **sizes)
         for option, where in zip(*best, strict=True)
     )
     plan = Plan(placements=placements) if placements else None
@@ -284,11 +238,11 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
 
 
 def _proposals(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
-    by_depth = [sorted(o, key=lambda x: x.largest_s) for o in options]
+    by_depth = [sorted(o, key=lambda x: x.most.seconds) for o in options]
     if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
         yield from map(_summed, itertools.product(*by_depth))
     yield from _greedy(by_depth)
-    yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in options])
+    yield from _greedy([sorted(o, key=lambda x: x.total.seconds) for o in options])
     for kind in DEFAULT_TYPES:
         alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
         if all(alike):
@@ -297,7 +251,7 @@ def _proposals(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal
 
 def _summed(options: Iterable[DefaultOption]) -> _Proposal:
     chosen = list(options)
-    return chosen, sum(o.total_s for o in chosen), sum(o.size[1] for o in chosen)
+    return chosen, sum(o.total.seconds for o in chosen), sum(o.total.hbm for o in chosen)
 
 
 def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
@@ -310,7 +264,8 @@ def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
 
     def entry(table: int) -> list[tuple[tuple[float, ...], int]]:
         """The table with its size, if it can take another option."""
-        size = chosen[table].size
+        most, total = chosen[table].most, chosen[table].total
+        size = most.hbm, total.hbm, most.ddr, total.ddr
         movable = at[table] + 1 < len(options[table]) and any(size)
         return [(tuple(-s for s in size), table)] if movable else []
 
@@ -321,8 +276,8 @@ def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
         _, table = heapq.heappop(heap)
         before, at[table] = chosen[table], at[table] + 1
         chosen[table] = after = options[table][at[table]]
-        total_s += after.total_s - before.total_s
-        device_bytes += after.size[1] - before.size[1]
+        total_s += after.total.seconds - before.total.seconds
+        device_bytes += after.total.hbm - before.total.hbm
         for again in entry(table):
             heapq.heappush(heap, again)
         yield chosen, total_s, device_bytes
@@ -334,7 +289,7 @@ class _Placing:
     Tables that load all ranks come first, and then the others in order of decreasing memory.
     """
 
-    def __init__(self, machine: TorchrecMachine, limits: Sequence[float]) -> None:
+    def __init__(self, machine: estimates.TorchrecMachine, limits: Sequence[float]) -> None:
         self._local = machine.group_size
         self._room = list(limits)
         self._host_room = list(machine.ddr_limits_bytes)
@@ -349,7 +304,7 @@ class _Placing:
             _NoRoomError: a shard fits on no rank.
         """
         places: list[tuple[int, ...]] = [()] * len(proposal)
-        by_memory = sorted(proposal, key=lambda o: (o.size[1], o.size[3]), reverse=True)
+        by_memory = sorted(proposal, key=lambda o: (o.total.hbm, o.total.ddr), reverse=True)
         for option in filter(lambda o: o.option.is_uniform, proposal):
             self._uniform(option, 0)
         for option in filter(lambda o: not o.option.is_uniform, by_memory):
@@ -371,7 +326,7 @@ class _Placing:
 
     def _uniform(self, option: DefaultOption, first: int) -> None:
         self._heap = []
-        for rank, shard in enumerate(option.shards(), first):
+        for rank, shard in enumerate(option.shards, first):
             if not self._fits(shard, rank):
                 raise _NoRoomError
             self._take(shard, rank)
@@ -385,7 +340,7 @@ class _Placing:
             heap = [(self.seconds[r], r % self._local, r) for r in ranks]
             heapq.heapify(heap)
         places = []
-        for shard in option.shards():
+        for shard in option.shards:
             passed = []
             while heap and not self._fits(shard, heap[0][2]):
                 passed.append(heapq.heappop(heap))
@@ -408,7 +363,7 @@ class _Placing:
             first = host * self._local
             ranks = range(first, first + self._local)
             room, host_room = (sum(r[first : ranks.stop]) for r in (self._room, self._host_room))
-            if option.size[1] > room or option.size[3] > host_room:
+            if option.total.hbm > room or option.total.ddr > host_room:
                 continue
             kept = self._room[:], self._host_room[:], self.seconds[:]
             try:

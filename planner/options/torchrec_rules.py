@@ -17,19 +17,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from costmodels import sharding
 from costmodels.errors import InvalidValueError
-from costmodels.sharding import (
-    BY_ROWS,
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    ShardingType,
-    Shards,
-    Spread,
-    TablePlacement,
-    check_plan,
-    option_of,
-)
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
@@ -39,7 +29,7 @@ from planner.support.text import counted
 COLUMN_MULTIPLE: Final = 4
 """The columns of a fused shard are a multiple of this (FBGEMM, ``construct_split_state``)."""
 
-SUMS_ROWS: Final = BY_ROWS
+SUMS_ROWS: Final = sharding.BY_ROWS
 """Types whose partial sums of pooled vectors are added up by a reduce-scatter. FBGEMM's codecs that
 scale rows (int8, fp8 with rows, mx4) cannot be added up, and TorchRec fails with them
 (``comm_ops.py`` gives them no context there)."""
@@ -118,7 +108,7 @@ def layout_problems(
     """
     _fused_kernels(device)
     try:
-        check_plan(plan, workload, topology.world_size)
+        sharding.check_plan(plan, workload, topology.world_size)
     except InvalidValueError as error:
         return [str(error)]
     world, group, problems = topology.world_size, _group_size(plan, topology), []
@@ -160,14 +150,13 @@ def _group_size(plan: Plan, topology: Topology) -> int:
     It is the domain if the plan is cut for domains, which TorchRec runs when the environment
     variable ``TORCHREC_RESOLVED_POD_SIZE`` is set. All tables of a plan use the same one.
     """
-    for placement in plan.placements:
-        first = [s for s in placement.shards if s.col_offset == 0]
-        if (
-            SPREAD[placement.sharding_type] is Spread.HOSTS
-            and len(first) == topology.domain_size <= topology.world_size
-        ):
-            return topology.domain_size
-    return topology.local_world_size
+    first = (
+        len([s for s in placement.shards if s.col_offset == 0])
+        for placement in plan.placements
+        if sharding.SPREAD[placement.sharding_type] is sharding.Spread.HOSTS
+    )
+    is_domain = topology.domain_size <= topology.world_size and topology.domain_size in first
+    return topology.domain_size if is_domain else topology.local_world_size
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
@@ -219,13 +208,13 @@ says, and joins the pieces of a rank (``TableBatchedEmbeddingSlice``)."""
 
 def _is_laid_out(placement: TablePlacement, table: Table, world: int, group: int) -> bool:
     """Whether shards that tile a table lie as TorchRec's runtime has them for their type."""
-    option = option_of(placement, table, world_size=world, local_world_size=group)
+    option = sharding.option_of(placement, table, world_size=world, local_world_size=group)
     if option is None or (placement.sharding_type in _ALONE and len(option.column_widths) > 1):
         return False
     return option.may_be_at(option.places_of(placement.ranks, group), group)
 
 
-def _shards_words(shards: Shards) -> str:
+def _shards_words(shards: sharding.Shards) -> str:
     """How many shards there are, with the first three of them."""
     first = ", ".join(
         f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols} on rank {s.rank}"
@@ -239,46 +228,45 @@ _NAMED: Final = 5
 
 def odd_tables(workload: Workload) -> tuple[Table, ...]:
     """The tables that can only be copied because of their columns."""
-    multiple = column_multiple(workload)
-    return tuple(t for t in workload.tables if t.embedding_dim % multiple)
+    return tuple(t for t in workload.tables if t.embedding_dim % column_multiple(workload))
 
 
 def widened(workload: Workload) -> Workload:
     """The workload with the columns of such tables rounded up to the next multiple."""
-    wide = (replace(t, embedding_dim=_next(t, workload)) for t in workload.tables)
-    return replace(workload, tables=tuple(wide))
+    multiple = column_multiple(workload)
+    wide = (-(-t.embedding_dim // multiple) * multiple for t in workload.tables)
+    pairs = zip(workload.tables, wide, strict=True)
+    return replace(workload, tables=tuple(replace(t, embedding_dim=dim) for t, dim in pairs))
 
 
 def width_remarks(workload: Workload) -> tuple[str, ...]:
     """What FBGEMM's rule does to the tables, with their names and the next widths; often empty."""
-    odd = odd_tables(workload)
+    odd, wide = odd_tables(workload), widened(workload)
     if not odd:
         return ()
-    pairs = {t.embedding_dim: _next(t, workload) for t in odd}
     named = _listed(f"{t.name!r} ({t.embedding_dim})" for t in odd)
-    more_bytes = sum(t.weight_bytes * (_next(t, workload) / t.embedding_dim - 1) for t in odd)
-    next_widths = _listed(f"{wide} for {width}" for width, wide in sorted(pairs.items()))
+    pairs = {t.embedding_dim: wide.table(t.name).embedding_dim for t in odd}
+    next_widths = _listed(f"{dim} for {width}" for width, dim in sorted(pairs.items()))
+    more_bytes = format_bytes(wide.weight_bytes - workload.weight_bytes)
     have = "has" if len(odd) == 1 else "have"
     return (
         f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
         f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
         f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
-        f"would allow every sharding type, for {format_bytes(more_bytes)} more weights; HugeCTR "
+        f"would allow every sharding type, for {more_bytes} more weights; HugeCTR "
         "(training.pipeline: hugectr) has no such rule",
     )
 
 
 def priced_remark(workload: Workload, time_s: float, widened_s: float) -> str:
     """What the step takes with the widened tables, beside the time of the plan."""
-    sizes = _listed(f"{_next(t, workload)} for {t.name!r}" for t in odd_tables(workload))
+    wide = widened(workload)
+    sizes = (f"{wide.table(t.name).embedding_dim} for {t.name!r}" for t in odd_tables(workload))
     return (
-        f"with embedding_dim {sizes}, a short search finds a step of {format_time(widened_s)} "
-        f"instead of {format_time(time_s)}; the bound of this plan holds for the widths as they are"
+        f"with embedding_dim {_listed(sizes)}, a short search finds a step of "
+        f"{format_time(widened_s)} instead of {format_time(time_s)}; the bound of this plan holds "
+        "for the widths as they are"
     )
-
-
-def _next(table: Table, workload: Workload) -> int:
-    return table.embedding_dim + -table.embedding_dim % column_multiple(workload)
 
 
 def _listed(parts: Iterable[str]) -> str:
@@ -390,25 +378,6 @@ def tables_by_module(workload: Workload) -> dict[str, list[Table]]:
     return found
 
 
-def checkpoint_problem(plan: Plan) -> str:
-    """Which tables could not be loaded from a checkpoint; empty if all could.
-
-    Args:
-        plan: any plan.
-    """
-    found = [
-        p.table
-        for p in plan.placements
-        if p.sharding_type is not ShardingType.DATA_PARALLEL and len(set(p.cells.num_cols)) > 1
-    ]
-    if not found:
-        return ""
-    return (
-        f"{len(found)} tables are cut into columns of unequal widths ({_listed(found)}): "
-        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
-    )
-
-
 def width_problems(plan: Plan, workload: Workload) -> dict[str, str]:
     """From the path of each module whose pieces have several widths to a line about it.
 
@@ -458,10 +427,19 @@ def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
     """
     if workload.pipeline is Pipeline.HUGECTR:
         return ()
+    unequal = [
+        p.table
+        for p in plan.placements
+        if p.sharding_type is not ShardingType.DATA_PARALLEL and len(set(p.cells.num_cols)) > 1
+    ]
+    unloaded = (
+        f"{len(unequal)} tables are cut into columns of unequal widths ({_listed(unequal)}): "
+        "TorchRec trains them, but fails when it loads a checkpoint; cut them into equal widths"
+    )
     fails = [f"training will fail: {line}" for line in width_problems(plan, workload).values()]
     others = [
         f"under this plan TorchRec computes another model: {problem}; cut all tables of the module "
         "by rows (row_wise, table_row_wise) or no mean-pooled one"
         for problem in pooling_problems(plan, workload)
     ]
-    return (*fails, *others, *filter(None, [checkpoint_problem(plan)]))
+    return (*fails, *others, *([unloaded] if unequal else ()))

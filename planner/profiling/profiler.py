@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
-from planner.profiling.statistics import (
-    ByFeature,
-    Indices,
-    ProfileOptions,
-    open_indices,
-    table_stats,
-)
-from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
-from planner.profiling.stats import StatsSource as SourceStats
+from planner.profiling import readers as formats
+from planner.profiling import statistics
+from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_names, stats_text
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
-BLOCK_SAMPLES: Final = CHUNK_SAMPLES
+BLOCK_SAMPLES: Final = formats.CHUNK_SAMPLES
 """Most samples of a block where samples are spread over the data."""
 _LEAST_BLOCKS: Final = 8
 """So many blocks there are, in all files together, however few samples are asked for."""
 
 
+Readers = Sequence[formats.AbstractReader]
+_File = tuple[Path, formats.AbstractReader]
+"""A file and the reader of its format."""
 Progress = Callable[[str, float, float], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -37,9 +33,9 @@ Progress = Callable[[str, float, float], None]
 def profile_files(
     paths: Sequence[Path],
     output: Path,
-    options: ProfileOptions,
+    options: statistics.ProfileOptions,
     *,
-    readers: Sequence[AbstractReader] = READERS,
+    readers: Readers = formats.READERS,
     progress: Progress = lambda *_: None,
 ) -> Stats:
     """Read raw indices and write their statistics; a profile that fails leaves nothing.
@@ -65,20 +61,19 @@ def profile_files(
     hashed = any(s.reader.ids_are_hashes for s in sources) and not options.max_ind_range
     place = next(parent for parent in output.absolute().parents if parent.exists())
     tables: dict[str, TableStats] = {}
-    with open_indices(features, place, options.memory_bytes, options.jobs) as indices:
-        _read(sources, options, features, indices, progress)
+    with statistics.open_indices(features, place, options.memory_bytes, options.jobs) as indices:
+        for done in _read(sources, options.first_samples, options.sample_rows, indices):
+            progress(*done)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
-            tables[table] = table_stats(indices, table, group, options, hashed=hashed)
+            tables[table] = statistics.table_stats(indices, table, group, options, hashed=hashed)
         progress("summing up", len(tables), len(tables))
-    source = SourceStats(
+    source = StatsSource(
         formats=sorted({s.reader.name for s in sources}),
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
         num_samples=indices.num_samples,
-        first_samples=options.first_samples,
-        sample_rows=options.sample_rows,
-        max_ind_range=options.max_ind_range,
+        **{n: getattr(options, n) for n in ("first_samples", "sample_rows", "max_ind_range")},
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(others),
     )
@@ -100,44 +95,39 @@ def check_output(output: Path) -> None:
 
 
 def _read(
-    sources: Sequence[DataSource],
-    options: ProfileOptions,
-    features: Sequence[str],
-    indices: Indices,
-    tell: Progress,
-) -> None:
-    """Read the chosen samples of all files; progress is counted in samples, by estimates."""
-    first, spread = options.first_samples, options.sample_rows
-    blocks = [(s, SampleBlock()) for s in sources] if spread is None else _spread(sources, spread)
+    sources: Sequence[DataSource], first: int | None, spread: int | None, into: statistics.Indices
+) -> Iterator[tuple[str, float, float]]:
+    """Read the chosen samples of all files; yields progress in samples, by estimates."""
+    whole = [(source, slice(0, None), math.inf) for source in sources]
+    blocks = whole if spread is None else _spread(sources, spread)
     total = spread or first or sum(source.num_samples for source in sources)
-    tell("reading", 0, total)
-    for source, block in blocks:
-        if first is not None:
-            block = replace(block, limit=first - indices.num_samples)
-            if not block.limit:
-                break
-        for chunk in source.reader.read(source.path, block, features):
+    yield "reading", 0, total
+    for source, block, most in blocks:
+        left = most if first is None else first - into.num_samples
+        chunks = iter(source.reader.read(source.path, block, list(into.highest)))
+        while left and (chunk := next(chunks, None)):
+            chunk = formats.first_samples(chunk, left)
+            left -= chunk.num_samples
             if chunk.num_samples:
-                indices.add(chunk)
-            tell("reading", min(indices.num_samples, total), total)
-    tell("reading", total, total)
+                into.add(chunk)
+            yield "reading", min(into.num_samples, total), total
+    yield "reading", total, total
 
 
 # ------------------------------------------------------------------ files and their samples
 
 
-@dataclass(frozen=True, slots=True)
-class DataSource:
+class DataSource(NamedTuple):
     """One file, the reader of its format, the names of its features, and its number of samples."""
 
     path: Path
-    reader: AbstractReader
+    reader: formats.AbstractReader
     names: tuple[str, ...]
     num_samples: int
 
 
 def find_sources(
-    paths: Sequence[Path], readers: Sequence[AbstractReader], name: str = "auto"
+    paths: Sequence[Path], readers: Readers, name: str = "auto"
 ) -> tuple[DataSource, ...]:
     """Files with their readers; of a folder, its files of known formats, in natural order.
 
@@ -148,7 +138,7 @@ def find_sources(
     """
     readers = [reader for reader in readers if name in ("auto", reader.name)]
     problems: list[str] = []
-    found: list[tuple[Path, AbstractReader]] = []
+    found: list[_File] = []
     for path in paths:
         try:
             found += _in_folder(path, readers) if path.is_dir() else [_known(path, readers)]
@@ -163,12 +153,12 @@ def find_sources(
     return tuple(full)
 
 
-def _reader_of(path: Path, readers: Sequence[AbstractReader]) -> AbstractReader | None:
-    head = read_head(path)
+def _reader_of(path: Path, readers: Readers) -> formats.AbstractReader | None:
+    head = formats.read_head(path)
     return next((reader for reader in readers if reader.matches(path, head)), None)
 
 
-def _known(path: Path, readers: Sequence[AbstractReader]) -> tuple[Path, AbstractReader]:
+def _known(path: Path, readers: Readers) -> _File:
     if not path.exists():
         refuse(f"{path}: no such file")
     reader = _reader_of(path, readers)
@@ -178,9 +168,7 @@ def _known(path: Path, readers: Sequence[AbstractReader]) -> tuple[Path, Abstrac
     return path, reader or readers[0]
 
 
-def _in_folder(
-    folder: Path, readers: Sequence[AbstractReader]
-) -> list[tuple[Path, AbstractReader]]:
+def _in_folder(folder: Path, readers: Readers) -> list[_File]:
     """Files of a folder that a reader knows, without those whose name says that they are others."""
     found = []
     for path in sorted(folder.iterdir(), key=_natural):
@@ -229,36 +217,39 @@ def _check_same_features(sources: Sequence[DataSource]) -> None:
 
 def unspread_remark(sources: Sequence[DataSource], count: int) -> str | None:
     """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
-    cut = {source.path for source, block in _spread(sources, count) if block.limit}
+    cut = {source.path for source, _, most in _spread(sources, count) if most < math.inf}
     packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
     if not packed:
         return None
     return f"{some_names(packed)}: can only be read from the start; --sample-rows took the first"
 
 
-def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, SampleBlock]]:
-    """Blocks at even distances; each file gives samples in proportion to its size."""
+def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, slice, float]]:
+    """Blocks at even distances, and how many samples of each are read at most.
+
+    Each file gives samples in proportion to its size.
+    """
     total = sum(source.num_samples for source in sources)
-    found = []
+    found: list[tuple[DataSource, slice, float]] = []
     for source in sources:
         size = source.num_samples
         share = -(-count * size // total)
         if share >= size:
-            found.append((source, SampleBlock()))
+            found.append((source, slice(0, None), math.inf))
             continue
         blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
         blocks = blocks if source.reader.can_seek(source.path) else 1
         edges = [size * i // blocks for i in range(blocks + 1)]
         taken = [share * i // blocks for i in range(blocks + 1)]
         for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
-            found.append((source, SampleBlock(start, stop, after - before)))
+            found.append((source, slice(start, stop), after - before))
     return found
 
 
 def build_table_map(
     names: Sequence[str],
     wanted: Sequence[str],
-    by_feature: ByFeature | None,
+    by_feature: statistics.ByFeature | None,
     *,
     left_out: Sequence[str] = (),
 ) -> dict[str, tuple[str, ...]]:
@@ -267,7 +258,7 @@ def build_table_map(
     Raises:
         InvalidInputError: the data do not have some feature.
     """
-    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    shown = some_names(names, 12)
     if left_out:
         shown += f", and without indices {', '.join(left_out[:12])}"
     mapping = by_feature.tables if by_feature else {}

@@ -45,35 +45,20 @@ class Chunk:
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class SampleBlock:
-    """Samples ``start .. stop - 1`` of a file, by its reader's count, and of these the first.
-
-    Attributes:
-        start: the first sample.
-        stop: the sample after the last one; None for all that follow.
-        limit: so many samples are read at most; None for all.
-    """
-
-    start: int = 0
-    stop: int | None = None
-    limit: int | None = None
-
-    def end(self, num_samples: int) -> int:
-        """The sample after the last one, in a file of so many samples."""
-        stop = num_samples if self.stop is None else min(self.stop, num_samples)
-        return stop if self.limit is None else min(stop, self.start + self.limit)
-
-
 class AbstractReader(ABC):
     """A reader of one format of raw indices."""
 
     name: ClassVar[str]
+    magic: ClassVar[bytes] = b""
     ids_are_hashes: ClassVar[bool] = False
 
-    @abstractmethod
     def matches(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format; ``head`` are its first bytes, decompressed."""
+        """Whether a file is of this format; ``head`` are its first bytes, decompressed.
+
+        Unless a reader looks closer, the file begins with the magic bytes of the format.
+        """
+        del path
+        return head.startswith(self.magic)
 
     @abstractmethod
     def feature_names(self, path: Path) -> tuple[str, ...]:
@@ -98,8 +83,8 @@ class AbstractReader(ABC):
         """Number of samples of the file; an estimate if counting would mean reading all of it."""
 
     @abstractmethod
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
-        """The samples of a block, in order, with these features.
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
+        """The samples of a block, by the reader's count, in order, with these features.
 
         Raises:
             InvalidInputError: the data break a rule; the message has the file, the place and the
@@ -107,21 +92,19 @@ class AbstractReader(ABC):
         """
 
 
-def steps(
-    block: SampleBlock, num_samples: int, size: int = CHUNK_SAMPLES
-) -> Iterator[tuple[int, int]]:
+def steps(block: slice, num_samples: int, size: int = CHUNK_SAMPLES) -> Iterator[tuple[int, int]]:
     """``start, stop`` of the chunks of a block in a file of so many samples."""
-    end = block.end(num_samples)
-    for start in range(block.start, end, size):
+    begin, end, _ = block.indices(num_samples)
+    for start in range(begin, end, size):
         yield start, min(start + size, end)
 
 
-def first_samples(chunk: Chunk, count: int) -> Chunk:
+def first_samples(chunk: Chunk, count: float) -> Chunk:
     """The first ``count`` samples of a chunk."""
     if chunk.num_samples <= count:
         return chunk
-    features = {name: column.slice(0, count) for name, column in chunk.features.items()}
-    return Chunk(count, features, chunk.where)
+    features = {name: column.slice(0, int(count)) for name, column in chunk.features.items()}
+    return Chunk(int(count), features, chunk.where)
 
 
 def arrow(name: str = "pyarrow") -> Any:
@@ -253,25 +236,21 @@ class CriteoTsvReader(AbstractReader):
         packing = 1 if self.can_seek(path) else 3
         return max(1, path.stat().st_size * packing * lines // (head.rfind(b"\n") + 1 or len(head)))
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
-        """So many lines, from the first one that starts where the block does by the estimate."""
-        size, samples, left = path.stat().st_size, self.num_samples(path), block.limit
-        begin = size * block.start // samples
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
+        """The lines from the first one that starts where the block does by the estimate."""
+        size, samples, done = path.stat().st_size, self.num_samples(path), block.start or 0
         end = size if block.stop is None else min(size * block.stop // samples, size)
-        start, stop, done = _line_start(path, begin), _line_start(path, end), block.start
+        start, stop = _line_start(path, size * done // samples), _line_start(path, end)
         with reading(f"{path}: cannot be read"), arrow().OSFile(str(path)) as file:
             if not self.can_seek(path):
                 batches = _batches(arrow().CompressedInputStream(file, "gzip"), path, names)
             else:
                 batches = _batches(file.get_stream(start, stop - start), path, names)
             for batch in batches if start < stop else ():
-                part = batch if left is None else batch.slice(0, left)
                 where = f"{path}: near sample {done}"
-                features = {n: self._ids(part.column(n), f"{where}, {n}") for n in names}
-                yield Chunk(part.num_rows, features, where)
-                left, done = None if left is None else left - part.num_rows, done + part.num_rows
-                if left == 0:
-                    return
+                features = {n: self._ids(batch.column(n), f"{where}, {n}") for n in names}
+                yield Chunk(batch.num_rows, features, where)
+                done += batch.num_rows
 
     def _ids(self, texts: Any, where: str) -> Any:
         """The numbers that hexadecimal texts of up to 8 digits stand for."""
@@ -328,11 +307,7 @@ class NpyReader(AbstractReader):
     """
 
     name: ClassVar[str] = "npy"
-
-    def matches(self, path: Path, head: bytes) -> bool:
-        """Whether the file starts with the magic bytes of the format."""
-        del path
-        return head.startswith(b"\x93NUMPY")
+    magic: ClassVar[bytes] = b"\x93NUMPY"
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """One name for each column."""
@@ -345,7 +320,7 @@ class NpyReader(AbstractReader):
         """Rows of the array."""
         return int(_open_npy(path).shape[0])
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the memory-mapped file."""
         array = _open_npy(path)
         table = array.reshape(len(array), -1)
@@ -427,7 +402,7 @@ class NpzReader(AbstractReader):
         """Rows of every array."""
         return next(iter(_members(path).values())).shape[0]
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """The same samples of all arrays, chunk by chunk."""
         members = {name: member for name, member in _members(path).items() if name in names}
         row_bytes = sum(member.row_bytes for member in members.values())
@@ -437,7 +412,7 @@ class NpzReader(AbstractReader):
             files = {n: stack.enter_context(archive.open(m.file)) for n, m in members.items()}
             for name, file in files.items():
                 _header(file)
-                file.seek(block.start * members[name].row_bytes, 1)
+                file.seek((block.start or 0) * members[name].row_bytes, 1)
             for start, stop in steps(block, self.num_samples(path), size):
                 where = f"{path}: samples {start}..{stop - 1}"
                 columns = {
@@ -501,11 +476,7 @@ class ParquetReader(AbstractReader):
     """
 
     name: ClassVar[str] = "parquet"
-
-    def matches(self, path: Path, head: bytes) -> bool:
-        """Whether the file starts with the magic bytes of the format."""
-        del path
-        return head.startswith(b"PAR1")
+    magic: ClassVar[bytes] = b"PAR1"
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """The names of the columns that have indices."""
@@ -525,17 +496,17 @@ class ParquetReader(AbstractReader):
         """The number of rows; Spark writes a file without any for each empty partition."""
         return int(_open_parquet(path).metadata.num_rows)
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the row groups that overlap the block."""
         file = _open_parquet(path)
-        end = block.end(file.metadata.num_rows)
+        start, end, _ = block.indices(file.metadata.num_rows)
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = list(accumulate(sizes))
-        groups = [i for i, e in enumerate(ends) if e > block.start and e - sizes[i] < end]
+        groups = [i for i, e in enumerate(ends) if e > start and e - sizes[i] < end]
         position = ends[groups[0]] - sizes[groups[0]] if groups else 0
         with reading(f"{path}: damaged"):
             for batch in file.iter_batches(CHUNK_SAMPLES, row_groups=groups, columns=list(names)):
-                low = max(block.start - position, 0)
+                low = max(start - position, 0)
                 high = min(end - position, batch.num_rows)
                 position += batch.num_rows
                 if low < high:

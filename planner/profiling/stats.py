@@ -265,7 +265,7 @@ class Stats(_Part):
         """
         key = self.key(name, features)
         if key is None:
-            shown = ", ".join(list(self.tables)[:12]) + (" ..." if len(self.tables) > 12 else "")
+            shown = some_names(list(self.tables), 12)
             refuse(f"no statistics of table {name!r}; there are {shown}: see profile --table-map")
         return self.tables[key]
 
@@ -274,10 +274,9 @@ def left_out_remark(source: StatsSource) -> str | None:
     """A remark on columns that have no indices; None if there are none."""
     if not source.left_out:
         return None
-    shown = ", ".join(map(printable, source.left_out[:_SHOWN_TABLES]))
-    more = ", ..." if len(source.left_out) > _SHOWN_TABLES else ""
+    shown = some_names(source.left_out, _SHOWN_TABLES)
     return (
-        f"{len(source.left_out)} columns are left out ({shown}{more}): features are integers or "
+        f"{len(source.left_out)} columns are left out ({shown}): features are integers or "
         "lists of them; ids with missing values have to be written as nullable integers"
     )
 
@@ -351,9 +350,6 @@ def _render(value: Any, indent: str) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-_SHOWN = 5
-
-
 def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, tuple[str, ...]]:
     """Give every measured table its measured index law and pooling factors.
 
@@ -421,9 +417,9 @@ def _measured(table: Table, found: TableStats) -> Table:
     return replace(table, features=features, distribution=law, next_batch_ratio=shared)
 
 
-def some_names(names: Sequence[str]) -> str:
+def some_names(names: Sequence[str], most: int = 5) -> str:
     """The first names of a list, for messages; "nothing" for an empty one."""
     if not names:
         return "nothing"
-    shown = ", ".join(printable(name) for name in names[:_SHOWN])
-    return f"{shown}, ..." if len(names) > _SHOWN else shown
+    shown = ", ".join(map(printable, names[:most]))
+    return f"{shown}, ..." if len(names) > most else shown

@@ -14,6 +14,12 @@ from planner.support import files as support
 from planner.trace.kineto import traces
 
 
+def first_facts(result: PlanningResult) -> list[tuple[str, str]]:
+    """The lines of the summary as the first screen of a terminal shows them, with their labels."""
+    (summary,) = build_sections(result, ("summary",))
+    return [(fact.label, "; ".join(fact.first.parts)) for fact in summary.facts]
+
+
 def page(result: PlanningResult) -> str:
     """The text of ``report.html``."""
     (summary,) = build_sections(result, ("summary",))

@@ -12,28 +12,20 @@ A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
 
-from costmodels import units
+from costmodels import sharding, units
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    place,
-)
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology, members, ranks_on_first_host
 from costmodels.workload import Table, Workload
+from planner.errors import InfeasibleError
 from planner.problem import (
+    CHOICES,
     Constraints,
     CountLimit,
     Level,
@@ -60,7 +52,7 @@ def cell_bytes(table: Table, workload: Workload) -> float:
     return workload.trained_row_bytes(table) / table.embedding_dim
 
 
-def rectangles(shards: Sequence[Shard]) -> IntArray:
+def rectangles(shards: Sequence[sharding.Shard]) -> IntArray:
     """``[N, 4]`` of each shard: first row, row after the last, first column, column after it."""
     cells = [
         (s.row_offset, s.row_offset + s.num_rows, s.col_offset, s.col_offset + s.num_cols)
@@ -77,7 +69,10 @@ def overlaps(a: IntArray, b: IntArray) -> FloatArray:
 
 
 def received_bytes(
-    before: TablePlacement, after: TablePlacement, table: Table, workload: Workload
+    before: sharding.TablePlacement,
+    after: sharding.TablePlacement,
+    table: Table,
+    workload: Workload,
 ) -> float:
     """Bytes of weights and optimizer state that all ranks receive when one table is placed anew.
 
@@ -106,11 +101,11 @@ class MoveBudget:
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [_held(limit.start, t.name) for t in workload.tables]
-        self._known: dict[ShardingOption, FloatArray] = {}
+        self._held = [limit.start.placement(t.name).shards for t in workload.tables]
+        self._known: dict[sharding.ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
-    def piece_bytes(self, option: ShardingOption) -> FloatArray:
+    def piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         """Bytes that ranks receive for each piece of an option on each place.
 
         ``[pieces, W]`` for spread ranks, ``[pieces, H]`` for hosts, and ``[1]`` for uniform.
@@ -119,7 +114,7 @@ class MoveBudget:
             self._known[option] = self._piece_bytes(option)
         return self._known[option]
 
-    def table_bytes(self, option: ShardingOption, places: tuple[int, ...]) -> float:
+    def table_bytes(self, option: sharding.ShardingOption, places: tuple[int, ...]) -> float:
         """Bytes that all ranks together receive for one placed table."""
         received = self.piece_bytes(option)
         if option.is_uniform:
@@ -131,35 +126,32 @@ class MoveBudget:
         few = (moved_bytes > MOVED_BYTES).sum(axis=-1) <= self.max_tables
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
-    def _piece_bytes(self, option: ShardingOption) -> FloatArray:
+    def _piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         table = self._table_of[option.table]
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
         where = (0,) * option.num_pieces
-        shards = place(option, rows, where, world_size=world, local_world_size=local).shards
+        shards = sharding.place(
+            option, rows, where, world_size=world, local_world_size=local
+        ).shards
         missing = self._missing(table, shards)
         if option.is_uniform:
             ranks = np.array([s.rank for s in shards])
             return np.asarray(missing[np.arange(len(shards)), ranks].sum(keepdims=True))
-        if option.spread is Spread.RANKS:
+        if option.spread is sharding.Spread.RANKS:
             return missing
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
         return np.asarray(np.einsum("pihi->ph", blocks))
 
-    def _missing(self, table: int, shards: Sequence[Shard]) -> FloatArray:
+    def _missing(self, table: int, shards: Sequence[sharding.Shard]) -> FloatArray:
         """``[shards, W]`` bytes that each rank would receive to hold each shard."""
         new = rectangles(shards)
         cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
-        old, ranks = self._held[table]
-        np.subtract.at(missing.T, ranks, overlaps(new, old).T)
+        held = self._held[table]
+        ranks = np.array([s.rank for s in held], dtype=np.int64)
+        np.subtract.at(missing.T, ranks, overlaps(new, rectangles(held)).T)
         return missing * self._cell[table]
-
-
-def _held(plan: Plan, table: str) -> tuple[IntArray, IntArray]:
-    """(rectangles ``[N, 4]``, ranks ``[N]``) of a table's shards in a plan."""
-    shards = plan.placement(table).shards
-    return rectangles(shards), np.array([s.rank for s in shards], dtype=np.int64)
 
 
 # ------------------ words
@@ -174,19 +166,18 @@ _USUAL_COLUMNS = 4
 
 def general_words(constraints: Constraints) -> dict[str, str]:
     """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
-    found = {}
-    if set(constraints.sharding_types) != set(ShardingType):
-        found["sharding_types"] = f"all tables: {_of(constraints.sharding_types, ShardingType)}"
-    if set(constraints.kernels) != set(ComputeKernel):
-        found["kernels"] = f"all tables: {_of(constraints.kernels, ComputeKernel)}"
-    return found
+    return {
+        key: f"all tables: {_of(chosen, kinds)}"
+        for key, kinds in CHOICES.items()
+        if {*(chosen := getattr(constraints, key))} != {*kinds}
+    }
 
 
 def table_words(rule: TableConstraint) -> str:
     """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
     told = (
-        rule.sharding_types and _of(rule.sharding_types, ShardingType),
-        rule.kernels and _of(rule.kernels, ComputeKernel),
+        rule.sharding_types and _of(rule.sharding_types, sharding.ShardingType),
+        rule.kernels and _of(rule.kernels, sharding.ComputeKernel),
         ", ".join(f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs),
         rule.ranks and f"ranks {_listed(rule.ranks)}",
         rule.hosts and f"hosts {_listed(rule.hosts)}",
@@ -264,10 +255,10 @@ def _listed(places: Sequence[int]) -> str:
 #
 # A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
 
-Placed = tuple[ShardingOption, tuple[int, ...]]
+Placed = tuple[sharding.ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""
 
-Relocation = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
+Relocation = Sequence[tuple[int, sharding.ShardingOption, tuple[int, ...]]]
 """Tables with their new options and places."""
 
 
@@ -347,13 +338,17 @@ class PlacementRules:
             groups.append(np.logical_or.reduce([union.members, *met]))
         return [g for g in groups if g.sum() > 1]
 
-    def table_counts(self, spread: Spread, places: Sequence[int]) -> IntArray:
+    def table_counts(self, spread: sharding.Spread, places: Sequence[int]) -> IntArray:
         """``[W]`` how many shards of one placed table each rank has."""
-        if spread is Spread.UNIFORM:
+        if spread is sharding.Spread.UNIFORM:
             return np.ones(self.world_size, dtype=np.int64)
-        step = self.local_world_size if spread is Spread.HOSTS else 1
+        step = self.local_world_size if spread is sharding.Spread.HOSTS else 1
         pieces = np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size // step)
         return np.repeat(pieces, step)
+
+    def num_places(self, level: Level) -> int:
+        """The number of ranks, or of hosts."""
+        return self.world_size if level is Level.RANK else self.num_hosts
 
     def at(self, level: Level, counts: IntArray) -> IntArray:
         """Counts ``[..., W]`` as they are for ranks; for hosts summed over their ranks."""
@@ -365,15 +360,15 @@ class PlacementRules:
         """``[...]`` shards or tables beyond the rules, summed over places; from ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
         for rule in self.every:
-            total = total + self._excess_of(rule, counts)
+            total = total + self.excess_of(rule, counts)
         return total
 
     def broken(self, counts: IntArray) -> tuple[str, ...]:
         """The rules, in words, that a plan with counts ``[T, W]`` breaks."""
-        over = (rule.text for rule in self.every if self._excess_of(rule, counts).item() > 0)
+        over = (rule.text for rule in self.every if self.excess_of(rule, counts).item() > 0)
         return tuple(over)
 
-    def possible(self, table: int, option: ShardingOption) -> bool:
+    def possible(self, table: int, option: sharding.ShardingOption) -> bool:
         """Whether an option of a table can be part of a plan that keeps the rules.
 
         It is False as well where a rule would put several column pieces on one rank, because the
@@ -381,25 +376,17 @@ class PlacementRules:
         """
         return self.obstacle(table, option) is None
 
-    def obstacle(self, table: int, option: ShardingOption) -> str | None:
+    def obstacle(self, table: int, option: sharding.ShardingOption) -> str | None:
         """A rule, in words, that an option breaks on all places; None if there is no such rule."""
-        pieces, local = option.num_pieces, self.local_world_size
         for cap in self.caps:
             if not cap.members[table]:
                 continue
-            places = self.world_size if cap.level is Level.RANK else self.num_hosts
-            if option.is_uniform:
-                alone = cap.distinct or cap.level is Level.RANK
-                needs = 1 if alone else local
-                crowded = cap.distinct and cap.most == 1 and cap.members.sum() > 1
-                if crowded or needs > cap.most:
-                    return cap.text
-            elif not cap.distinct:
-                blocks = option.spread is Spread.HOSTS
-                each = local if blocks and cap.level is Level.HOST else 1
-                where = self.num_hosts if blocks else places
-                if pieces > where * (cap.most // each):
-                    return cap.text
+            in_blocks = option.spread is sharding.Spread.HOSTS and cap.level is Level.HOST
+            block = self.local_world_size if in_blocks and not cap.distinct else 1
+            room = self.num_places(cap.level) * (cap.most - cap.most % block)
+            is_alone = cap.distinct and cap.most == 1 and cap.members.sum() > 1
+            if taken(cap, option, self) > room or (is_alone and option.is_uniform):
+                return cap.text
         for union in self.unions:
             if union.members[table] and not self._fits_union(union.level, option):
                 return union.text
@@ -410,7 +397,7 @@ class PlacementRules:
         """The caps, then the unions."""
         return [*self.caps, *self.unions]
 
-    def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
+    def excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
         """``[...]`` shards, tables or places beyond one rule, from counts ``[..., T, W]``."""
         inside = self.at(rule.level, counts[..., rule.members, :])
         if isinstance(rule, Cap):
@@ -419,12 +406,12 @@ class PlacementRules:
         used = inside.sum(axis=-2) > 0
         return np.asarray(np.maximum(used.sum(axis=-1) - 1, 0))
 
-    def _fits_union(self, level: Level, option: ShardingOption) -> bool:
+    def _fits_union(self, level: Level, option: sharding.ShardingOption) -> bool:
         if level is Level.HOST:
             return not option.is_uniform or self.num_hosts == 1
         if option.is_uniform:
             return self.world_size == 1
-        one_rank = option.spread is Spread.RANKS or self.local_world_size == 1
+        one_rank = option.spread is sharding.Spread.RANKS or self.local_world_size == 1
         return one_rank and not (option.num_pieces > 1 and option.keeps_pieces_apart)
 
 
@@ -474,15 +461,12 @@ class Usage:
     @property
     def kept(self) -> bool:
         """Whether every rule holds."""
-        budget = self.rules.budget
-        for cap, load in zip(self.rules.caps, self._loads, strict=True):
-            if (load > cap.most).any():
-                return False
-        for union in self.rules.unions:
-            held = self.counts[union.members].sum(axis=0)
-            if (self.rules.at(union.level, held) > 0).sum() > 1:
-                return False
-        return budget is None or bool(budget.keeps(self.moved))
+        rules, caps = self.rules, zip(self.rules.caps, self._loads, strict=True)
+        if any((load > cap.most).any() for cap, load in caps):
+            return False
+        if any(rules.excess_of(union, self.counts) for union in rules.unions):
+            return False
+        return rules.budget is None or bool(rules.budget.keeps(self.moved))
 
     def allows(self, move: Relocation) -> bool:
         """Whether every rule would hold after a move; the usage itself stays as it is."""
@@ -494,7 +478,7 @@ class Usage:
             self.put(table, item)
         return kept
 
-    def free_for(self, table: int, spread: Spread, taken: Sequence[int] = ()) -> BoolArray:
+    def free_for(self, table: int, spread: sharding.Spread, taken: Sequence[int] = ()) -> BoolArray:
         """``[W]`` ranks (or hosts) that may take one more piece; the limit on moves is ignored.
 
         A piece on a host is a shard on each of its ranks.
@@ -506,7 +490,9 @@ class Usage:
         """
         before = self.counts[table].copy()
         self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
-        free = self._free_hosts(table) if spread is Spread.HOSTS else self._free_ranks(table)
+        free = (
+            self._free_hosts(table) if spread is sharding.Spread.HOSTS else self._free_ranks(table)
+        )
         self.hold(table, before)
         return free
 
@@ -549,7 +535,7 @@ def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:
 
 
 def unmet_rules(
-    rules: PlacementRules, options: Sequence[Sequence[ShardingOption]]
+    rules: PlacementRules, options: Sequence[Sequence[sharding.ShardingOption]]
 ) -> tuple[str, ...]:
     """One line for each limit that tables exceed even with their smallest options.
 
@@ -561,7 +547,7 @@ def unmet_rules(
     for cap in rules.caps:
         members = (own for own, is_member in zip(options, cap.members, strict=True) if is_member)
         least = sum(min(taken(cap, option, rules) for option in own) for own in members)
-        places = rules.world_size if cap.level is Level.RANK else rules.num_hosts
+        places = rules.num_places(cap.level)
         if least > cap.most * places:
             what = "tables" if cap.distinct else "shards"
             lines.append(
@@ -577,12 +563,101 @@ def rule_names(rules: PlacementRules) -> tuple[str, ...]:
     return (*(cap.text for cap in rules.caps), *(union.text for union in rules.unions), *moves)
 
 
-def taken(cap: Cap, option: ShardingOption, rules: PlacementRules) -> int:
+def taken(cap: Cap, option: sharding.ShardingOption, rules: PlacementRules) -> int:
     """How much an option uses of a cap at least: places if tables count, otherwise shards."""
-    local = rules.local_world_size
     if option.is_uniform:
-        return rules.num_hosts if cap.distinct and cap.level is Level.HOST else rules.world_size
-    block = local if option.spread is Spread.HOSTS else 1
+        return rules.num_places(cap.level) if cap.distinct else rules.world_size
+    block = rules.local_world_size if option.spread is sharding.Spread.HOSTS else 1
     if cap.distinct:
         return block if cap.level is Level.RANK else 1
     return option.num_pieces * block
+
+
+# ------------------ groups
+#
+# The constraints of one group of ranks that share a copy of the tables.
+
+
+def group_constraints(
+    constraints: Constraints, group: Topology, *, between_hosts: bool | None = None
+) -> Constraints:
+    """The constraints as the plan of one group has to keep them, so that every group keeps them.
+
+    A shard on one place of the plan has a copy on the rank of that place in every group. A table
+    may therefore be on a place only if it may be on all of these ranks, and the memory of a place
+    is limited as that of the most limited of them. Where several groups share a host, its memory
+    and its number of shards are shared out equally.
+
+    Args:
+        constraints: rules on ranks and hosts of the whole job.
+        group: a system that :func:`group_topology` has made, or that of the whole job.
+        between_hosts: as in :func:`members`; None finds out from the number of ranks on a host.
+
+    Raises:
+        InfeasibleError: a table may be on no place, because some copy would break its rule.
+    """
+    whole = group.whole
+    if whole is None or whole.world_size == group.world_size:
+        return constraints
+    layouts = (False, True) if between_hosts is None else (between_hosts,)
+    found = (members(whole, group.world_size, between_hosts=b) for b in layouts)
+    groups = next(g for g in found if ranks_on_first_host(g, whole) == group.local_world_size)
+    hosts = groups[:, :: group.local_world_size] // whole.local_world_size
+    places = {Level.RANK: groups, Level.HOST: hosts}
+    sharing = whole.local_world_size // group.local_world_size
+    return replace(
+        constraints,
+        tables=tuple(_table_rule(rule, places) for rule in constraints.tables),
+        counts=tuple(_count_rule(rule, sharing) for rule in constraints.counts),
+        memory=tuple(_memory_rule(rule, places, sharing) for rule in constraints.memory),
+    )
+
+
+def group_problem(
+    problem: PlanningProblem, group_size: int, *, between_hosts: bool = False
+) -> PlanningProblem | None:
+    """The problem of one group: its system and its constraints; None as in :func:`group_topology`.
+
+    Raises:
+        InfeasibleError: as in :func:`group_constraints`.
+    """
+    group = group_topology(problem.topology, group_size, between_hosts=between_hosts)
+    if group is None:
+        return None
+    rules = group_constraints(problem.constraints, group, between_hosts=between_hosts)
+    return replace(problem, topology=group, constraints=rules)
+
+
+def _table_rule(rule: TableConstraint, places: Mapping[Level, IntArray]) -> TableConstraint:
+    """The rule with the places at which the ranks and hosts of all groups are allowed ones."""
+    kept = {Level.RANK: rule.ranks, Level.HOST: rule.hosts}
+    for level, allowed in kept.items():
+        if not allowed:
+            continue
+        copies = places[level]
+        kept[level] = tuple(np.flatnonzero(np.isin(copies, allowed).all(axis=0)).tolist())
+        if not kept[level]:
+            message = (
+                f"constraint {table_words(rule)}: each of {len(copies)} groups of "
+                f"{places[Level.RANK].shape[1]} ranks has a copy of every table, and no place has "
+                f"all of its copies on these {level.value}s; allow those of all copies"
+            )
+            raise InfeasibleError(message, shortfall_bytes=0.0)
+    return replace(rule, ranks=kept[Level.RANK], hosts=kept[Level.HOST])
+
+
+def _count_rule(rule: CountLimit, sharing: int) -> CountLimit:
+    """The rule for one of the groups that share a host; they have the same tables there."""
+    if rule.level is Level.RANK or not rule.counts_shards or sharing == 1:
+        return rule
+    if rule.most < sharing:
+        message = f"constraint max_shards_per_host {rule.most}: {sharing} groups share every host"
+        raise InfeasibleError(message, shortfall_bytes=0.0)
+    return replace(rule, most=rule.most // sharing)
+
+
+def _memory_rule(rule: MemoryLimit, places: Mapping[Level, IntArray], sharing: int) -> MemoryLimit:
+    """The rule at every place that has a copy on one of the rule's ranks or hosts."""
+    limited = np.flatnonzero(np.isin(places[rule.level], rule.places).any(axis=0)).tolist()
+    shared = sharing if rule.level is Level.HOST else 1
+    return replace(rule, most_bytes=rule.most_bytes / shared, places=tuple(limited) or rule.places)

@@ -14,8 +14,7 @@ from costmodels.topology import batch_ratios
 from costmodels.units import format_bytes, format_time
 from planner.errors import InfeasibleError, NoPlanFoundError, refuse, refuse_any
 from planner.models import pipeline_of
-from planner.options.memory import refuse_hopeless
-from planner.options.table_limits import constraint_problems
+from planner.options.table_limits import constraint_problems, refuse_hopeless
 from planner.options.torchrec_default import torchrec_default
 from planner.options.torchrec_rules import odd_tables, runtime_warnings, width_remarks
 from planner.problem import PlanningProblem

@@ -12,9 +12,8 @@ from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
-from planner.options.cuts import ListingProgress
-from planner.options.enumeration import enumerate_options
-from planner.options.memory import refuse_hopeless
+from planner.options.enumeration import ListingProgress, enumerate_options
+from planner.options.table_limits import refuse_hopeless
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 from planner.replan import reshard
@@ -22,7 +21,7 @@ from planner.result import Candidate, PlanningResult, ScenarioTime
 from planner.scenarios import RobustObjective, ScenarioPipeline, ScenarioRule, check_scenarios
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, JudgedWork, MakePipeline
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
 
 # ------------------ prepare
 #
@@ -60,8 +59,6 @@ def search_space(
     """
     pipeline = search_pipeline(problem, make_pipeline)
     refuse_hopeless(problem, pipeline)
-    if isinstance(pipeline, TorchrecPipeline):
-        return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
         problem,
         pipeline,
@@ -123,8 +120,6 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that "
             "no constraint names: too many options"
         )
-    if listing.is_pruned:
-        lines.append("left out: options that no better plan than a first one has, as is proven")
     return tuple(lines)
 
 

@@ -21,7 +21,7 @@ from planner.errors import (
     StoppedError,
     refuse,
 )
-from planner.options import cuts
+from planner.options import enumeration
 from planner.options.torchrec_rules import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
@@ -41,7 +41,6 @@ from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.kinds import require_kind
-from planner.support.processes import collector_paused
 from planner.support.status import Status
 
 _DEFAULT: Final = "auto"
@@ -107,7 +106,7 @@ class SolvingRun:
         TorchRec cannot run some plans, and under others it computes something else than the model
         does. This depends on several tables of a module together, and the search does not know of
         it. If the plan of the search is such a plan, the problem is searched again under narrower
-        rules (:mod:`planner.options.cuts`), and the best plan of these searches is the answer. The
+        rules (:mod:`planner.options.enumeration`), and the best plan of these searches is the answer. The
         bound of the first search holds for it as well, because all these plans are also plans of
         the first search. If no search finds a plan that runs, the first result is returned with its
         warnings. Otherwise runners-up that TorchRec does not run correctly are left out.
@@ -135,7 +134,7 @@ class SolvingRun:
         Rules that are narrowed less are searched first. Each search begins near the plan found
         under the wider rules. They end with the time limit.
         """
-        constraints, given = self.problem.constraints, cuts.rules_of(self.problem)
+        constraints, given = self.problem.constraints, enumeration.rules_of(self.problem)
         seen, waiting = {given}, deque([(first, given)])
         while waiting:
             found, rules = waiting.popleft()
@@ -213,16 +212,15 @@ class SolvingRun:
                 seconds = time.perf_counter() - started
                 self.progress(SearchProgress(seconds=seconds, phase=phase))
 
-        with collector_paused():
-            space = search_space(
-                self.problem,
-                self.make_pipeline,
-                every_kernel=every_kernel,
-                progress=tell,
-                should_stop=self.should_stop,
-            )
-            if space.listing.has_every_kernel:
-                require_feasible(space)
+        space = search_space(
+            self.problem,
+            self.make_pipeline,
+            every_kernel=every_kernel,
+            progress=tell,
+            should_stop=self.should_stop,
+        )
+        if space.listing.has_every_kernel:
+            require_feasible(space)
         if not every_kernel and not all(t.options for t in space.tables):
             return self.listed(every_kernel=True)
         return space
@@ -266,7 +264,7 @@ def _with_runners_up_that_run(result: PlanningResult) -> PlanningResult:
     return result if kept == result.runners_up else replace(result, runners_up=kept)
 
 
-def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
+def _narrower(found: PlanningResult, rules: enumeration.Rules) -> Iterator[enumeration.Rules]:
     """Rules that leave out what TorchRec does not run correctly in the plan found under ``rules``.
 
     If means are pooled wrongly, either no mean is cut by rows, or all tables of their modules are.
@@ -276,10 +274,9 @@ def _narrower(found: PlanningResult, rules: cuts.Rules) -> Iterator[cuts.Rules]:
     workload = found.problem.workload
     if pooling_problems(found.plan, workload):
         for by_rows in (False, True):
-            yield cuts.pooled_alike(workload, rules, by_rows=by_rows)
+            yield enumeration.pooled_alike(workload, rules, by_rows=by_rows)
     elif modules := width_problems(found.plan, workload):
-        yield cuts.uncut_columns(workload, rules, modules)
         widths = piece_widths(found.plan, workload)
-        for i in range(_WIDTHS):
-            each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
-            yield cuts.pieces_of_one_width(workload, rules, found.plan, each)
+        each = [{m: widths[m][min(i, len(widths[m]) - 1)] for m in modules} for i in range(_WIDTHS)]
+        for chosen in (dict.fromkeys(modules, 0), *each):
+            yield enumeration.pieces_of_one_width(workload, rules, found.plan, chosen)

@@ -31,9 +31,8 @@ from costmodels.sharding import (
     place,
 )
 from planner.errors import refuse
-from planner.options.cuts import PLAIN_NAMES
-from planner.options.enumeration import Listing
-from planner.options.memory import drop_unfit, memory_coefficients
+from planner.options.enumeration import PLAIN_NAMES, Listing
+from planner.options.table_limits import drop_unfit, memory_coefficients
 from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
@@ -111,7 +110,6 @@ class SearchSpace:
         may_use_rank, may_use_host: ``[T, W]``, ``[T, H]`` places that constraints leave to a table.
         rules: rules on groups, counts and moves; false if there are none.
         listing: the options as they were listed.
-        known: a plan that was found while options were listed; a search can begin with it.
     """
 
     def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
@@ -120,7 +118,6 @@ class SearchSpace:
         self.pipeline = pipeline
         self.device, self.host = memory_coefficients(pipeline)
         self.listing = listing
-        self.known: Assignment | None = None
         self.tables = drop_unfit(listing.tables, pipeline, self.device, self.host)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size

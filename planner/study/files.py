@@ -15,7 +15,7 @@ from costmodels.workload import Pipeline
 from planner import io
 from planner.errors import refuse
 from planner.io.documents import parse_yaml
-from planner.options.cuts import rank_batch
+from planner.options.enumeration import rank_batch
 from planner.problem import PlanningProblem
 from planner.study import space as design
 from planner.study.study import Effort, Study

@@ -18,16 +18,15 @@ from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
-from costmodels.system_models import least_sync_s
+from costmodels.system_models import sync_time_s
 from costmodels.topology import PROPORTIONAL, batch_ratios, group_topology
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, refuse
 from planner.models import pipeline_of
 from planner.options.enumeration import enumerate_options
-from planner.options.memory import surely_crowded
-from planner.options.table_limits import CACHE_LOAD_FACTORS
+from planner.options.table_limits import CACHE_LOAD_FACTORS, surely_crowded
 from planner.problem import PlanningProblem, TableConstraint
-from planner.rules.group_rules import group_problem
+from planner.rules.placement_rules import group_problem
 
 Value = str | int | float | bool | None
 Load = Callable[[Mapping[str, Value]], PlanningProblem]
@@ -273,8 +272,8 @@ class Space:
         if family not in self._syncs_s:
             problem, size = self.problem(setup), self.group_size(setup)
             weights = float(problem.workload.weight_bytes)
-            least_s = least_sync_s(problem.topology, size, weights, problem.models)
-            self._syncs_s[family] = least_s
+            models = problem.models
+            self._syncs_s[family] = sync_time_s(problem.topology, size, weights, models=models)
         return self._syncs_s[family] / whole_number(setup.get(SYNC, 1))
 
 

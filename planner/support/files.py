@@ -7,13 +7,12 @@ import errno
 import gzip
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from planner.errors import reading, refuse
@@ -141,17 +140,25 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def write_texts_atomic(texts: Mapping[Path, str]) -> None:
+    """Write several files as :func:`write_all` does.
+
+    Raises:
+        InvalidInputError: one of the files cannot be written; then none of them is.
+    """
+    # Names of files that are no text are written by their numbers.
+    write_all({at: text.encode("utf-8", "backslashreplace") for at, text in texts.items()})
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
     """Write several files, each under another name beside its place, and then move all of them.
 
     A symbolic link stays, and the file that it leads to is replaced. Something that is not a file,
-    such as a pipe or ``/dev/stdout``, cannot be replaced; the text is written into it.
+    such as a pipe or ``/dev/stdout``, cannot be replaced; the bytes are written into it.
 
     Raises:
         InvalidInputError: one of the files cannot be written; then none of them is.
     """
     staged: dict[Path, Path] = {}
-    # Names of files that are no text are written by their numbers.
-    contents = {at: text.encode("utf-8", "backslashreplace") for at, text in texts.items()}
     try:
         for at, data in contents.items():
             if at.is_dir():
@@ -178,37 +185,19 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
 def write_files(
     folder: Path, files: Mapping[str, bytes], *, last: str = "", stale: Collection[str] = ()
 ) -> None:
-    """Write the files of a folder, all or none; a new folder appears with all of them at once.
+    """Write the files of a folder as :func:`write_all` does.
 
     Args:
         folder: where to write; other files in it stay.
-        files: contents by name. ``a/b`` is file b of folder a, which is replaced as a whole.
+        files: contents by name. ``a/b`` is file b of folder a, which keeps no other files.
         last: the file that is replaced after all others.
         stale: names of files that are removed where they are not among those written.
     """
-    folder = behind_links(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    where = folder if folder.exists() else folder.absolute().parent
-    staging = where / f".shardplan.{uuid4().hex}"
-    staging.mkdir()
-    try:
-        for name, data in files.items():
-            with writing(folder / name):
-                (staging / name).parent.mkdir(exist_ok=True)
-                (staging / name).write_bytes(data)
-        if not folder.exists():
-            staging.rename(folder)
-            return
-        names = dict.fromkeys(name.partition("/")[0] for name in files)
-        for name in sorted(names, key=last.__eq__):
-            if (staging / name).is_dir():
-                shutil.rmtree(folder / name, ignore_errors=True)
-            (staging / name).replace(folder / name)
-        for name in set(stale) - set(names):
-            if (folder / name).is_file():
-                (folder / name).unlink()
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    write_all({folder / name: files[name] for name in sorted(files, key=last.__eq__)})
+    for name in {*stale, *(name.partition("/")[0] for name in files)}:
+        for path in (folder / name, *(folder / name).glob("*")):
+            if path.is_file() and path.relative_to(folder).as_posix() not in files:
+                path.unlink()
 
 
 # ------------------ versions
@@ -216,7 +205,7 @@ def write_files(
 # Reads a file once per version: what was read is kept until the file changes.
 
 _Content = TypeVar("_Content")
-_Read = Callable[[Path], _Content]
+_Read = Callable[[Any], _Content]
 
 
 def once_per_version(*, num_kept: int) -> Callable[[_Read[_Content]], _Read[_Content]]:
@@ -231,14 +220,14 @@ def once_per_version(*, num_kept: int) -> Callable[[_Read[_Content]], _Read[_Con
 
     def decorate(read: _Read[_Content]) -> _Read[_Content]:
         @lru_cache(maxsize=num_kept)
-        def read_version(path: Path, *version: int) -> _Content:
+        def read_version(path: str | Path, *version: int) -> _Content:
             del version
             return read(path)
 
         @wraps(read)
-        def kept(path: Path) -> _Content:
+        def kept(path: str | Path) -> _Content:
             try:
-                stat = path.stat()
+                stat = Path(path).stat()
             except (OSError, ValueError):
                 return read(path)
             return read_version(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)

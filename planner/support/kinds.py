@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
-from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
-from costmodels.fields import shown
+from costmodels.errors import InvalidValueError
+from costmodels.fields import settle, shown
 from planner.errors import refuse
 
 LIST: Final = (list, tuple)
@@ -37,18 +36,16 @@ def require_kind(name: str, value: object, kind: Any, hint: str, *, optional: bo
     refuse(f"{name}: {shown(value)} is no {wanted.__name__}; {hint}")
 
 
-def require_amount(name: str, value: object, *, whole: bool = False) -> None:
-    """Refuse a value that is not a finite number of 0 or more (or not whole); None is allowed.
+def require_settled(owner: object) -> None:
+    """Bring the fields of a frozen dataclass to their kinds, from its ``__post_init__``.
 
     Raises:
-        InvalidInputError: it is such a value; the message names the argument and the value.
+        InvalidInputError: names the field, what it has to be, and the value.
     """
-    kind = Integral if whole else Real
-    is_number = isinstance(value, kind) and not isinstance(value, bool)
-    if value is None or (is_number and 0 <= float(value) < math.inf):  # type: ignore[arg-type]
-        return
-    wanted = "whole number" if whole else "finite number"
-    refuse(f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}")
+    try:
+        settle(owner)
+    except InvalidValueError as error:
+        refuse(str(error))
 
 
 def path_of(source: object, what: str) -> Path:

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from multiprocessing import get_context, resource_tracker, spawn
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess, current_process
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Final, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
-
-# ------------------ collector
-#
-# Pauses the garbage collector while many objects are made, none of which are in a cycle.
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """A context without garbage collection; afterwards it is as before."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
 
 # ------------------ lifeline
 #
@@ -93,12 +75,13 @@ class ProcessDiedError(Exception):
 
 
 class _Worker(NamedTuple):
-    process: BaseProcess
+    process: subprocess.Popen[bytes]
     pipe: Connection
 
     def end(self) -> None:
         self.process.kill()
-        self.process.join(_QUIT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_QUIT_S)
         self.pipe.close()
 
 
@@ -110,8 +93,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
     Args:
         workers: the largest number of processes at a time.
-        quiet: whether they compute on one thread, print nothing, and do not import the main module
-            of the caller, so that calls from scripts and notebooks work.
+        quiet: whether they compute on one thread and print nothing.
     """
 
     def __init__(self, workers: int, *, quiet: bool = False) -> None:
@@ -193,54 +175,30 @@ def _send(pipe: Connection, request: bytes) -> None:
 
 
 def _started(*, quiet: bool) -> _Worker:
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    asked = {"pipe": theirs, "parent": os.getpid(), "quiet": quiet}
-    process = context.Process(target=_work, kwargs=asked, daemon=True)
-    # Ctrl-C must not reach the process; the parent handles it. The tracker is started before,
-    # because starting it unblocks the signal.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with _STARTING, _by_itself() if quiet else contextlib.nullcontext():
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """A process in a session of its own, so that Ctrl-C does not reach it; the parent handles it.
+
+    It does not import the main module of the caller.
+    """
+    ours, theirs = Pipe()
+    called = f"work({theirs.fileno()}, {os.getpid()})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; {called}"
+    silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+        env={**os.environ, **_ONE_THREAD} if quiet else None,
+        **(silent if quiet else {}),
+    )
     theirs.close()
     return _Worker(process=process, pipe=ours)
 
 
-_STARTING: Final = threading.Lock()
-
-
-@contextmanager
-def _by_itself() -> Iterator[None]:
-    """A context for starting processes that do not import the main module of the caller.
-
-    Nor do they need the package that started this process, such as joblib.
-    """
-    prepared = spawn.get_preparation_data
-
-    def prepare(name: str) -> dict[str, Any]:
-        told = {key: value for key, value in prepared(name).items() if "main" not in key}
-        return told | {"start_method": "spawn"}
-
-    spawn.get_preparation_data = prepare
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = prepared
-
-
-def _work(*, pipe: Connection, parent: int, quiet: bool) -> None:
-    """The loop of a process: answer calls until the pool closes the pipe."""
+def work(pipe_number: int, parent: int) -> None:
+    """The loop of a process: answer calls until the pool closes the pipe of this number."""
     end_with(parent)
-    current_process().daemon = False  # so that it may start processes, which end with it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if quiet:
-        os.environ.update(_ONE_THREAD)
-        for stream in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    pipe = Connection(pipe_number)
     while True:
         try:
             request = pipe.recv_bytes()

@@ -1,22 +1,17 @@
-"""Makes rows of plain values from a planning result, and the HTML that notebooks show."""
+"""Makes rows of plain values from a planning result."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from typing import Any, Final, Literal
 
-from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan, Shard, TablePlacement
 from costmodels.workload import Workload
 
 Per = Literal["table", "shard", "rank"]
 """What each row describes."""
-
-_MOST_ROWS = 30
 
 
 def _is_held(shard: Shard) -> bool:
@@ -85,28 +80,3 @@ def rank_rows(
         }
         for time, held in zip(estimate.ranks, memory.ranks, strict=True)
     ]
-
-
-def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> str:
-    """A short list of facts, and a table of the first rows."""
-    import pandas
-
-    lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
-    frame = pandas.DataFrame(rows[:_MOST_ROWS]).map(_cell)
-    table = frame.to_html(index=False, border=0) if rows else ""
-    rest = len(rows) - _MOST_ROWS
-    more = f"<p>and {rest:,} more rows; to_dataframe() has all</p>" if rest > 0 else ""
-    return f"<dl>{lines}</dl>{table}{more}"
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, tuple):
-        shown = ", ".join(map(str, value[:8]))
-        return f"{shown}, ... ({len(value)})" if len(value) > 8 else shown
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def time_text(low_s: float, time_s: float, high_s: float) -> str:
-    """An iteration time with its interval."""
-    low, time, high = (units.format_time(s) for s in (low_s, time_s, high_s))
-    return f"{time} ({low} to {high}, 90 %)"

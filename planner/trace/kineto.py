@@ -24,6 +24,7 @@ from costmodels.iteration.timing import Simulation
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from planner.io.documents import read_words
 from planner.trace.reading import (
     DENSE_STAGES,
     OTHER,
@@ -42,20 +43,11 @@ STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 _HOST_THREAD: Final = 1
 _MICROSECONDS: Final = 1e6
 _NANOSECOND: Final = 1e-9
-_COLLECTIVE_KERNELS: Final = {
-    "reduce-scatter": ("ncclDevKernel_ReduceScatter_Sum", "reduce_scatter"),
-    "all-reduce": ("ncclDevKernel_AllReduce_Sum", "allreduce"),
-    "all-gather": ("ncclDevKernel_AllGather", "allgather"),
-    "all-to-all": ("ncclDevKernel_SendRecv", "all_to_allv"),
-}
+_COLLECTIVE_KERNELS: Final[dict[str, tuple[str, str]]] = read_words("kineto")["written"]
 
 
 def traces(
-    pipeline: CostPipeline,
-    plan: Plan,
-    *,
-    iterations: int = 1,
-    ranks: Collection[int] | None = None,
+    pipeline: CostPipeline, plan: Plan, *, iterations: int = 1, ranks: Collection[int] | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """The name and content of a gzipped file for each rank; the same plan gives the same bytes.
 
@@ -268,14 +260,10 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[Tr
     found += [stage for stage in stages if any(stage[1:])]
     if measured.host_s is not None:
         found.append((HOST, measured.host_s, host_s))
+    rank, waits = measured.rank, {"measured_wait_s": measured.told_waits_s}
+    waits["wait_s"] = predicted.told_waits_s
     return [
-        TraceRow(
-            rank=measured.rank,
-            kind=kind,
-            measured_s=measured_s,
-            predicted_s=predicted_s,
-            wait_s=predicted.told_waits_s if kind in TOTALS[2:] else 0.0,
-            measured_wait_s=measured.told_waits_s if kind in TOTALS[2:] else 0.0,
-        )
+        TraceRow(rank=rank, kind=kind, measured_s=measured_s, predicted_s=predicted_s, **told_s)
         for kind, measured_s, predicted_s in found
+        for told_s in (waits if kind in TOTALS[2:] else {},)
     ]

@@ -25,8 +25,9 @@ import numpy as np
 
 from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
+from costmodels.iteration.timing import covered
 from planner.errors import reading, refuse
+from planner.io.documents import read_words
 from planner.support.files import read_unpacked
 
 Other = TypeVar("Other", str, None)
@@ -34,15 +35,15 @@ Patterns = tuple[tuple[str, re.Pattern[str]], ...]
 """Names, each with the pattern of what it stands for; the first match wins."""
 
 
-def _patterns(*pairs: tuple[str, str]) -> Patterns:
-    return tuple((name, re.compile(pattern)) for name, pattern in pairs)
+_WORDS: Final = read_words("kineto")
 
 
-_KINDS: Final = _patterns(
-    ("lookup forward", r"^\[lookup\]"),
-    ("lookup backward", r"CppNode<.*Lookup"),
-    ("all-to-all", r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
-)
+def _patterns(*lists: str) -> Patterns:
+    found = (pair for name in lists for pair in _WORDS[name].items())
+    return tuple((name, re.compile(pattern)) for name, pattern in found)
+
+
+_KINDS: Final = _patterns("cpu_spans")
 """Kinds of spans by name, from TorchRec's marks and the nodes of autograd."""
 WAITED: Final = "waited for late ranks (us)"
 """The argument of a predicted collective that says how long the rank waits in it."""
@@ -138,75 +139,18 @@ DENSE_BACKWARD: Final = "dense backward"
 OPTIMIZER: Final = "dense optimizer"
 DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
 OTHER: Final = "other compute"
-_COLLECTIVE_NAMES: Final = _patterns(
-    ("all-to-all", r"(?i)nccl.*(sendrecv|alltoall|all_to_all)|^all-to-all$"),
-    ("reduce-scatter", r"(?i)nccl.*reduce_?scatter"),
-    ("all-gather", r"(?i)nccl.*all_?gather"),
-    ("all-reduce", r"(?i)nccl.*all_?reduce"),
-    ("other collectives", r"(?i)^(nccl|rccl)"),
-)
-COLLECTIVES: Final = tuple(name for name, _ in _COLLECTIVE_NAMES)
-STAGES: Final = (
-    COPIES,
-    DENSE_FORWARD,
-    LOOKUP_FORWARD,
-    *COLLECTIVES,
-    DENSE_BACKWARD,
-    LOOKUP_BACKWARD,
-    OPTIMIZER,
-    OTHER,
-)
+COLLECTIVES: Final = tuple(_WORDS["collectives"])
+STAGES: Final = tuple(_WORDS["stages"])
 """In the order in which they are shown."""
-
-_SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort"
-_NAMES: Final = (
-    *_COLLECTIVE_NAMES,
-    *_patterns(
-        (LOOKUP_BACKWARD, rf"(?i){_SORTED}|split_embedding.*optimizer|^lookup backward$"),
-        (LOOKUP_FORWARD, r"(?i)(split|dense|batched)_embedding|bounds_check|^lookup forward$"),
-        (COPIES, r"(?i)^mem(cpy|set)"),
-        # Steps of predicted iterations; names of real kernels have no such words.
-        (OPTIMIZER, r"^dense optimizer"),
-        (DENSE_FORWARD, r"^[^_(<:]* forward\b"),
-        (DENSE_BACKWARD, r"^[^_(<:]* backward\b"),
-    ),
-)
+_NAMES: Final = _patterns("collectives", "kernels")
 """Stages by the name of a kernel, or of a span of a CPU rank, which is a stage."""
-_EXCHANGED: Final = r"^\[\w*dist|(All2All|ReduceScatter|AllGather)\w*_"
-
-_SPANS: Final = _patterns(
-    (OPTIMIZER, r"^(Optimizer\.|## optimizer ##)"),
-    (LOOKUP_BACKWARD, r"CppNode<\w*Lookup|embedding_backward"),
-    (LOOKUP_FORWARD, r"^\[lookup\]|_embedding\w*_(lookup|forward)|bounds_check"),
-    (OTHER, rf"^## (KJT|all2all|\w+ wait\(\)|.*dist)|{_EXCHANGED}"),
-    (DENSE_BACKWARD, r"^(autograd::engine::|## backward ##)"),
-    (DENSE_FORWARD, r"^(DistributedDataParallel\.forward|## forward ##)"),
-)
-"""Stages by the name of a span of the host, from the marks of PyTorch and TorchRec; a span without
-a match has the stage of the span around it."""
-
+_SPANS: Final = _patterns("spans")
+"""Stages by the name of a span of the host; one without a match has the stage of the span around
+it."""
 _MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
 """Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
 
-_ENCODED: Final = r"ReduceByKey|RunLength|linearize_index|find_long_segments"
-_EXCHANGING: Final = "sendrecv|alltoall|all_to_all|reduce_?scatter|all_?gather|all_?reduce"
-_GROUPS: Final = _patterns(
-    ("collective", rf"(?i)^(nccl|rccl)|nccl.*({_EXCHANGING})"),
-    ("copies", r"(?i)^memcpy"),
-    ("fill", r"(?i)^memset|FillFunctor"),
-    ("bounds check", r"bounds_check"),
-    ("index backward", r"indexing_backward"),
-    ("sort and encode", rf"(?i)radix_?sort|Device(Scan|Compact|Merge)|{_ENCODED}"),
-    ("embedding kernels", r"(?i)embedding"),
-    ("multi-tensor", r"multi_tensor_apply"),
-    ("attention", r"(?i)flash_|fmha|attention|hstu"),
-    ("concatenation", r"CatArray"),
-    ("index", r"(?i)index_elementwise|_gather|scatter|index_select"),
-    ("products", r"(?i)gemm|gemv|cutlass|cublas|splitK|xmma|nvjet|scal_kernel"),
-    ("normalization", r"(?i)softmax|layer_?norm|batch_?norm"),
-    ("reductions", r"reduce_kernel"),
-    ("elementwise", r"(?i)elementwise|triton_poi"),
-)
+_GROUPS: Final = _patterns("groups")
 """Groups of kernels by name."""
 _NAMES_KEPT: Final = 4096
 """Names of kernels and spans come again in every step."""
@@ -493,8 +437,8 @@ def _waits_s(complete: Sequence[Event], marks: Sequence[tuple[float, float]]) ->
     for event in complete:
         if _WAITS.match(event.name):
             waits[_step_of(event.begin_us, marks)].append((event.begin_us, event.time_us))
-    spans = [np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks))]
-    return np.array([_covered(found[:, 0], found[:, 1]) for found in spans])
+    spans = (np.array(waits.get(step, np.zeros((0, 2)))) * 1e-6 for step in range(len(marks)))
+    return np.array([covered((found[:, 0], found.sum(axis=1))) for found in spans])
 
 
 def _times(
@@ -518,17 +462,17 @@ def _times(
     def median(kept: BoolArray, values: FloatArray) -> float:
         return float(np.median(np.bincount(step[kept], values[kept], minlength=count)))
 
-    def covered(kept: BoolArray) -> FloatArray:
+    def covered_s(kept: BoolArray) -> FloatArray:
         each = (kept & (step == i) for i in range(count))
-        return np.array([_covered(start[at], spans[at]) for at in each])
+        return np.array([covered((start[at], (start + spans)[at])) for at in each])
 
-    compute_s, both_s, busy_s = map(covered, (computing, moving | computing, step >= 0))
+    compute_s, both_s, busy_s = map(covered_s, (computing, moving | computing, step >= 0))
     return TraceTimes(
         iterations=count,
         iteration_s=max(float(np.median(lengths_s)), float(np.median(busy_s))),
         kinds_s={stage: median(stages == stage, spans) for stage in STAGES if stage in stages},
         compute_s=float(np.median(compute_s)),
-        communication_s=float(np.median(covered(moving))),
+        communication_s=float(np.median(covered_s(moving))),
         exposed_s=float(np.median(both_s - compute_s)),
         busy_s=float(np.median(busy_s)),
         host_s=None if waits_s is None else float(np.median(lengths_s - waits_s)),
@@ -546,13 +490,3 @@ def _times(
         told_waits_s=median(step >= 0, np.array([kernel.waited_s for *_, kernel in placed])),
         **told,
     )
-
-
-def _covered(start: FloatArray, spans: FloatArray) -> float:
-    """Seconds covered by intervals that may overlap."""
-    if not len(start):
-        return 0.0
-    order = np.argsort(start, kind="stable")
-    begin, end = start[order], np.maximum.accumulate((start + spans)[order])
-    before = np.concatenate([[-np.inf], end[:-1]])
-    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())

@@ -25,9 +25,8 @@ from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
-from planner.io.documents import Document
+from planner.io.documents import Document, configs_folder
 from planner.io.importers.base import placed
-from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 
 AS_SHIPPED: Final = "as shipped (fitted to all)"

@@ -28,32 +28,24 @@ from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, s
 from planner.io.system.system_file import load_system
 from planner.validation.cases import UNSEEN, Case, Prediction, grouped, within
 from planner.validation.kernels import other_lookups
-from planner.validation.published import load_cases, predict
+from planner.validation.steps import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
 all-gathers and all-reduces reach on tuned networks."""
 
-_OF_DEVICE = {
-    "A100-SXM4-40GB": "a100_40gb_sxm",
+SYSTEMS: Final = {
+    "A100-SXM4-40GB": "a100_80gb_sxm",
+    "B200-SXM": "b200_sxm",
     "B300-SXM": "b300",
     "GB200": "gb200",
     "GB300": "gb300",
+    "GH200-120GB": "h100_sxm",
+    "H100-SXM5-80GB": "h100_sxm",
     "H200-SXM-141GB": "h200_sxm",
     "MI355X": "mi355x",
 }
-"""The shipped systems of the devices in clusters that no prediction has seen."""
-SYSTEMS = {
-    "a100_40gb_abci": "a100_80gb_sxm",
-    "alcf_polaris": "a100_80gb_sxm",
-    "alcf_polaris_tcp": "a100_80gb_sxm",
-    "alcf_sophia": "a100_80gb_sxm",
-    "aws_p6_b200": "b200_sxm",
-    "gcp_a3_high": "h100_sxm",
-    "gcp_a3_mega": "h100_sxm",
-    "gh200": "h100_sxm",
-}
-"""The shipped systems of sets of curves that are named after a cluster instead of a device."""
+"""The shipped systems of the devices in clusters, and of those whose curves have another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +72,7 @@ def system_of(record: CurveRecord) -> Topology:
     known, the system has a network of no named kind with the typical share of this rate.
     """
     gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
-    system = SYSTEMS.get(record.set_name, record.set_name)
+    system = SYSTEMS.get(record.device, record.set_name)
     try:
         topology = load_system(system, gpus=gpus, gpus_per_host=per_host)
     except InvalidInputError:
@@ -175,7 +167,7 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
             continue
         curve, local = record.curve, record.curve.ranks // record.nodes
-        system = load_system(_OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=local)
+        system = load_system(SYSTEMS[record.device], gpus=curve.ranks, gpus_per_host=local)
         rate = curve.network_bytes_per_s
         link = fabric_link(curve.fabric, nic_bytes_per_s=rate, nics_per_gpu=1.0)
         topology = replace(system, network_link=link, domain_size=curve.ranks // curve.domains)

@@ -39,6 +39,7 @@ from costmodels.datatypes import DataType, FloatArray, IntArray
 from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants, kernel_time
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.estimates import Estimate, Source
+from costmodels.layers.base import Flow
 from costmodels.lookup.fbgemm import call_sigma
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.pipeline import CostPipeline
@@ -46,10 +47,9 @@ from costmodels.sustained import BURSTS, POINTWISE, Works, generation_of
 from costmodels.topology import Topology
 from costmodels.uncertainty import DENSE_FAMILIES, group_sigma, rate_sigma
 from costmodels.workload import Workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_file import load_system
-from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-from planner.predict.rows import Predicted, read_table
+from planner.predict.operations import LOOKUP_COLUMNS, Predicted, predict_lookups, read_table
 from planner.validation import cases
 from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
 
@@ -266,12 +266,12 @@ def _of_h100(h100: Topology) -> Iterator[KernelCase]:
         if not row["what"].startswith("dot"):
             continue
         dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
-        sizes, kernel = (row["B"], 27, row["dim"]), row["what"].split()[1]
+        vectors: dict[str, Any] = {"num_vectors": 27, "num_elements": 27 * row["dim"]}
+        vectors["interaction_kernel"] = row["what"].split()[1]
+        flow = Flow(batch_size=row["B"], dtype=dtype, **vectors)
         for is_backward, key in ((False, "fwd_us"), (True, "bwd_us")):
             name = f"{row['what']} {row['B']} x {row['dim']} {dtype} {key[:3]}"
-            seconds = partial(
-                interaction_s, sizes, dtype, kernel, h100.device, is_backward=is_backward
-            )
+            seconds = partial(interaction_s, flow, h100.device, is_backward=is_backward)
             yield _point(name, DOTS, h100, 1e-6 * row[key] - _EVENT_S, seconds)
 
 

@@ -1,4 +1,9 @@
-"""Steps that were measured: of transformers, on one GPU by Lin et al., with TorchRec on an H200.
+"""Steps that were measured: MLPerf's, transformers, on one GPU by Lin et al., on an H200.
+
+**Systems** (``validate published``). The cases of mlperf_dcnv2*.csv with the role ``validate``:
+nothing is fitted to them. The plan of a case is the one that its log printed, or the one of a run
+with the same arguments. Logs of later rounds print no plan: their plan is the one that the
+submissions' own planner makes for their arguments.
 
 **Transformers** (``validate published --what transformers``). Each row of
 configs/published/transformers.csv is a model, batch, sequence length, precision and system with a
@@ -57,16 +62,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodels.calibration.device import host_calls_of
+from costmodels.calibration.device import fit_rates
+from costmodels.collective.hierarchical import Hierarchical
 from costmodels.dense.base import dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate, Source
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
 from costmodels.sustained import Shares, group_of
 from costmodels.system_models import default_models
 from costmodels.topology import Topology, with_host_factor
-from costmodels.workload import Framework
-from planner.io.library import configs_folder
+from costmodels.units import GB
+from costmodels.workload import DataType, Framework, Pipeline, Workload
+from planner import io
+from planner.errors import refuse
+from planner.io.documents import configs_folder
+from planner.io.importers.base import placed
 from planner.validation import cases
 
 if TYPE_CHECKING:
@@ -115,13 +126,20 @@ def _transformer(row: dict[str, str], file: str) -> cases.StepCase:
     groups["generation"] = group.split()[0]
     if file != TRANSFORMERS:
         groups |= {"model": f"{row['model']}, {dtype}", "device": topology.name}
+    return _step(row, workload, topology, groups=groups | {"framework": row["family"]})
+
+
+def _step(
+    row: dict[str, str], workload: Workload, topology: Topology, **more: Any
+) -> cases.StepCase:
+    """The case of a row with ``measured_ms`` and ``source``; ``more`` are further fields."""
     return cases.StepCase(
         name=row["case"],
         workload=workload,
         topology=topology,
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
-        groups=groups | {"framework": row["family"]},
+        **more,
     )
 
 
@@ -175,9 +193,15 @@ def _with_shares(case: cases.StepCase, values: dict[str, float] | None) -> Estim
     return estimate(case, None if values is None else Shares(**values))
 
 
-def priced(case: cases.StepCase, shares: Shares | None) -> CostPipeline:
-    """The pipeline that prices a case; ``shares`` None for the shipped ones."""
+def priced(case: cases.StepCase, shares: Shares | None = None) -> CostPipeline:
+    """The pipeline that prices a case; ``shares`` None for the shipped ones.
+
+    HugeCTR's samples choose the hierarchical all-to-all on several hosts
+    (``samples/dlrm/train.py``).
+    """
     models = default_models(case.topology)
+    if case.workload.pipeline is Pipeline.HUGECTR and case.topology.num_hosts > 1:
+        models = replace(models, collective=Hierarchical(models.collective))
     if shares is not None:
         models = replace(models, dense=DenseRoofline(shares=shares))
     return CostPipeline(case.workload, case.topology, models)
@@ -210,16 +234,9 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
         workload = cases.published_workload(
             f"{_LIN22}/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
         )
-        case = cases.StepCase(
-            name=row["case"],
-            groups={"model": row["model"], "GPU": row["gpu"]},
-            workload=workload,
-            plan=cases.whole_tables(workload),
-            topology=cases.system(str(own if own.is_file() else row["system"]), 1, 1),
-            measured_s=float(row["measured_ms"]) * 1e-3,
-            reference=row["source"],
-        )
-        found.append(case)
+        topology = cases.system(str(own if own.is_file() else row["system"]), 1, 1)
+        groups, plan = {"model": row["model"], "GPU": row["gpu"]}, cases.whole_tables(workload)
+        found.append(_step(row, workload, topology, groups=groups, plan=plan))
     return tuple(found)
 
 
@@ -308,8 +325,9 @@ def h200_steps() -> tuple[cases.Part, ...]:
 
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
-    calls, topology = host_calls_of(cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
-    host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+    rates, topology = fit_rates({}, cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
+    calls_s = rates.eager_call_s or 0.0, rates.eager_pass_s
+    host = replace(topology.host, eager_call_s=calls_s[0], eager_pass_s=calls_s[1])
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
         for p in topology.provenance
@@ -403,3 +421,127 @@ def memory_errors(steps: DataFrame) -> DataFrame:
         most_short_ratio=("sum_ratio", lambda errors: max(0.0, -errors.min())),
         reserved_median_ratio=("reserved_ratio", "median"),
     )
+
+
+# ------------------------------------------------------------------ MLPerf's DLRM-DCNv2
+
+
+_FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
+SPREADSHEET: Final = "naive"
+"""The name of the predictions of :func:`naive_roofline_s`."""
+_REPLICATION_SLACK = 1.02
+"""Tables up to this many times the threshold in a log are taken as replicated, because logs round
+the threshold."""
+
+
+def load_cases() -> tuple[cases.StepCase, ...]:
+    """Every shipped case, in the order of files and rows.
+
+    Raises:
+        InvalidInputError: a row cannot be read.
+    """
+    rows = (row for name in _FILES for row in cases.csv_rows(name))
+    return tuple(_submission(row) for row in rows if row["role"] == "validate")
+
+
+def predict(case: cases.StepCase) -> cases.Prediction:
+    """Predict a case: price its own plan."""
+    naive = cases.within(naive_roofline_s(case.workload, case.topology))
+    time = priced(case).estimate(case.plan).time
+    return cases.Prediction(case=case, predicted={cases.UNSEEN: time, SPREADSHEET: naive})
+
+
+def systems() -> tuple[cases.Part, ...]:
+    """Every measured system."""
+    found = tuple(predict(case) for case in load_cases())
+    return (cases.Part("systems", "MLPerf DLRM-DCNv2, iteration time", found),)
+
+
+def naive_roofline_s(workload: Workload, topology: Topology) -> float:
+    """Seconds per iteration as a spreadsheet would estimate them.
+
+    All work is perfectly balanced, and nothing overlaps. It adds up: bytes of looked-up rows at 0.7
+    of the memory bandwidth; four times as long for their backward pass; three times the forward
+    FLOP of the dense part at half the peak rate; pooled embeddings and dense gradients at the rate
+    of the network link, or of the host link on one host; and 0.3 ms for all else.
+    """
+    device, link = topology.device, topology.host_link
+    if topology.num_hosts > 1:
+        link = topology.network_link
+    batch, world = workload.batch_size_per_rank, topology.world_size
+    looked_up = batch * sum(t.pooling_factor * t.row_bytes for t in workload.tables)
+    pooled = batch * sum(
+        t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
+        for t in workload.tables
+    )
+    pipeline = CostPipeline(workload, topology)
+    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
+    share = (world - 1) / world
+    reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
+    return (
+        5.0 * looked_up / (0.7 * device.hbm_bandwidth_bytes_per_s)
+        + 3.0 * flops / (0.5 * device.matrix_rate(workload.dense.dtype))
+        + (2.0 * pooled + reduced) * share / link.bandwidth_bytes_per_s
+        + 0.3e-3
+    )
+
+
+def _submission(row: dict[str, str]) -> cases.StepCase:
+    """The case of a row.
+
+    Raises:
+        InvalidInputError: the global batch does not divide over the ranks.
+    """
+    gpus = int(row["gpus"])
+    topology = cases.system(row["system"], gpus, int(row["gpus_per_host"]))
+    batch, rest = divmod(int(row["global_batch"]), gpus)
+    if rest:
+        refuse(f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks")
+    workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
+    threshold = float(row["replicate_below_gb"] or 0.0)
+    plan = plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold)
+    label = " ".join(row["case"].split("-")[1:3])
+    return _step(row, workload, topology, plan=plan, label=label)
+
+
+def plan_from_matrix(
+    tables_by_rank: list[list[int]], workload: Workload, topology: Topology, threshold_gb: float
+) -> Plan:
+    """The plan that HugeCTR's shard matrix describes.
+
+    The rows of a table on k ranks are split into k parts. A table on all ranks that is smaller than
+    the threshold is replicated. If there are several hosts and a table is split over all ranks of
+    some hosts, HugeCTR adds its vectors up inside each host before they cross the network (plans of
+    ``hier_auto``); such tables are ``table_row_wise`` here.
+
+    Args:
+        tables_by_rank: for each rank, the indices of the tables on it.
+        workload: has the tables.
+        topology: has the ranks.
+        threshold_gb: GB of weights and optimizer state below which a table is replicated.
+    """
+    ranks_of: dict[int, list[int]] = {}
+    for rank, tables in enumerate(tables_by_rank):
+        for index in tables:
+            ranks_of.setdefault(index, []).append(rank)
+    placements = []
+    for index, table in enumerate(workload.tables):
+        ranks, dim = ranks_of[index], table.embedding_dim
+        state_bytes = workload.optimizer_of(table).state_bytes_per_row(dim)
+        size_gb = table.num_embeddings * (dim * DataType.FP32.num_bytes + state_bytes) / GB
+        is_copy = size_gb <= threshold_gb * _REPLICATION_SLACK
+        is_copy &= len(ranks) == topology.world_size
+        kind = ShardingType.DATA_PARALLEL if is_copy else _row_split(ranks, topology)
+        placements.append(placed(table, kind, ranks))
+    return Plan(placements=tuple(placements))
+
+
+def _row_split(ranks: list[int], topology: Topology) -> ShardingType:
+    """The sharding type with the exchange that HugeCTR runs for rows split over these ranks."""
+    if len(ranks) == 1:
+        return ShardingType.TABLE_WISE
+    local = topology.local_world_size
+    hosts = {topology.host_of(r) for r in ranks}
+    if topology.num_hosts > 1 and local > 1 and len(ranks) == len(hosts) * local:
+        return ShardingType.TABLE_ROW_WISE
+    return ShardingType.ROW_WISE

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
-from costmodels.calibration.points import placed, small_workload, zipf_table
+from costmodels.calibration.points import KINDS, random_plan, random_table, small_workload
 from costmodels.errors import CostModelError
-from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.sharding import ComputeKernel, Plan
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner import api
@@ -18,20 +19,10 @@ from planner.errors import PlannerError
 from planner.problem import Constraints
 from planner.result import TORCHREC_BASELINE
 
-_MODEL_BYTES = 6e8
-"""All tables of a model together have less than this many bytes of weights, so that a small machine
-can hold several models."""
-_REPLICATED_BYTES = 4e6
-"""Tables with more bytes are not replicated in random plans, because the gradients of a replicated
-table are exchanged whole."""
-_TYPES = (
-    ShardingType.TABLE_WISE,
-    ShardingType.ROW_WISE,
-    ShardingType.COLUMN_WISE,
-    ShardingType.DATA_PARALLEL,
-)
-"""The sharding types that plans may have."""
-CONSTRAINTS = Constraints(sharding_types=_TYPES, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
+_TABLE_BYTES = 5e7
+"""A table has at most this many bytes of weights, so that a small machine can hold all tables of
+several models."""
+CONSTRAINTS = Constraints(sharding_types=KINDS, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
 """The constraints of searched plans."""
 _BASELINES = (TORCHREC_BASELINE, "size_lookup_greedy")
 """The baselines whose plans are run."""
@@ -40,38 +31,20 @@ MIXES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.
 all other tables are table-wise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedPlan:
-    """A plan and where it comes from.
-
-    Attributes:
-        origin: ``searched``, the name of a baseline, or ``random``.
-        plan: the plan.
-    """
-
-    origin: str
-    plan: Plan
-
-
 def random_workload(seed: int) -> Workload:
     """A random model with 6 to 12 tables of different widths, pooling factors and skews."""
     rng = np.random.default_rng([seed, 7919])
-    tables: list[Table] = []
-    room = _MODEL_BYTES
-    for i in range(int(rng.integers(6, 13))):
-        rows, dim = int(10 ** rng.uniform(2.5, 6.2)), int(rng.choice([8, 16, 32, 64, 128]))
-        while rows * dim * 4 > room / 2:
-            rows //= 2
-        room -= rows * dim * 4
-        exponent = _exponent(rng)
-        pooling = float(np.round(np.exp(rng.uniform(0.0, np.log(50.0)))))
-        scattered = bool(rng.random() < 0.6)
-        tables.append(zipf_table(i, rows, dim, pooling, exponent, scattered=scattered))
+    tables = [
+        random_table(i, rng, _TABLE_BYTES, dim=int(rng.choice([8, 16, 32, 64, 128])))
+        for i in range(int(rng.integers(6, 13)))
+    ]
     batch = int(rng.choice([1024, 2048, 4096]))
     return _with_mlps(f"random-{seed}", tables, batch, (8, 16, 32), rng)
 
 
-def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
+def choose_plans(
+    workload: Workload, topology: Topology, count: int, seed: int
+) -> list[tuple[Plan, str]]:
     """Different plans of a model: the searched plan, the plans of two baselines, and random plans.
 
     If the search fails, all plans are random.
@@ -81,62 +54,26 @@ def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) 
         topology: the system.
         count: number of plans; fewer if there are not as many different ones.
         seed: decides the search and the random plans.
+
+    Returns:
+        Plans, and where they come from: ``searched``, the name of a baseline, or ``random``.
     """
-    found: list[NamedPlan] = []
-
-    def add(origin: str, plan: Plan) -> None:
-        if len(found) < count and all(plan != other.plan for other in found):
-            found.append(NamedPlan(origin=origin, plan=plan))
-
+    origins: dict[Plan, str] = {}
     try:
         result = api.plan(workload, topology, constraints=CONSTRAINTS, time_limit_s=5.0, seed=seed)
-        add("searched", result.best.plan)
+        origins[result.best.plan] = "searched"
         for baseline in result.baselines:
             if baseline.name in _BASELINES:
-                add(baseline.name, baseline.plan)
+                origins.setdefault(baseline.plan, baseline.name)
     except (PlannerError, CostModelError):
         pass
     rng = np.random.default_rng([seed, 104729])
     for attempt in range(20 * count):
-        row, column, replicated = MIXES[attempt % len(MIXES)]
-        plan = random_plan(workload, topology.world_size, (row, column, replicated), rng)
-        add("random", plan)
-    return found
+        mix = MIXES[attempt % len(MIXES)]
+        origins.setdefault(random_plan(workload, topology.world_size, mix, rng), "random")
+    return [*origins.items()][:count]
 
 
-def random_plan(
-    workload: Workload,
-    world_size: int,
-    shares: tuple[float, float, float],
-    rng: np.random.Generator,
-) -> Plan:
-    """A plan with a random sharding type and random ranks for each table.
-
-    Args:
-        workload: the model.
-        world_size: number of ranks, all on one host.
-        shares: probabilities of row-wise, column-wise and replicated tables; the rest is
-            table-wise. Large tables are never replicated.
-        rng: random numbers.
-    """
-    others = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
-    kinds, probabilities = (*others, ShardingType.TABLE_WISE), (*shares, 1.0 - sum(shares))
-    return Plan(
-        placements=tuple(
-            placed(
-                table,
-                kinds[int(rng.choice(4, p=probabilities))],
-                rng,
-                world_size=world_size,
-                most_replicated_bytes=_REPLICATED_BYTES,
-            )
-            for table in workload.tables
-        )
-    )
-
-
-_TABLE_BYTES = 1e8
-"""A table has at most this many bytes of weights, so that a small machine can hold all tables."""
 _MOST_WORK = 5e8
 """Multiply-adds of all blocks of a forward pass are at most about this many, so that a training
 step takes well below a second."""
@@ -162,73 +99,34 @@ class Blocks:
     positions: int
 
 
-def over_fields(seed: int) -> tuple[Workload, Blocks]:
-    """A random model with attention between the pooled vectors of 4 to 12 tables."""
-    rng = np.random.default_rng([seed, 15101])
-    width, heads = _widths(rng)
-    count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
-    tables = [
-        _random_table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
-        for i in range(count)
-    ]
-    batch, blocks = _blocks(width, heads, count, batch, rng)
-    return _with_mlps(f"fields-{seed}", tables, batch, (16, 32, 64), rng), blocks
+def _with_blocks(kind: str, seed: int) -> tuple[Workload, Blocks]:
+    """A random model with attention, whose blocks and batch are such that steps do not take long.
 
-
-def over_sequences(seed: int) -> tuple[Workload, Blocks]:
-    """A random model with attention along histories, which 1 to 4 unpooled tables describe."""
-    rng = np.random.default_rng([seed, 15107])
-    width, heads = _widths(rng)
-    mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
-    tables = [
-        replace(
-            _random_table(i, width, float(mean), rng),
-            pooling=Pooling.NONE,
-            module="embedding_collection",
-        )
-        for i in range(int(rng.integers(1, 5)))
-    ]
-    positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
-    batch, blocks = _blocks(width, heads, positions, batch, rng)
-    return _with_mlps(f"sequences-{seed}", tables, batch, (16, 32, 64), rng), blocks
-
-
-def _widths(rng: np.random.Generator) -> tuple[int, int]:
-    """A random width of all tables and blocks, and a number of heads that divides it."""
-    heads = int(rng.choice([1, 2, 4]))
-    return heads * int(rng.choice([16, 24, 32])), heads
-
-
-def _random_table(number: int, width: int, length: float, rng: np.random.Generator) -> Table:
-    """A random table with so many columns, and ``length`` indices per sample in the mean."""
-    rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
-    exponent = _exponent(rng)
-    return zipf_table(number, rows, width, length, exponent, scattered=bool(rng.random() < 0.6))
-
-
-def _exponent(rng: np.random.Generator) -> float:
-    """The exponent of a random Zipf law; 0 for one law in seven."""
-    return 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
-
-
-def _blocks(
-    width: int, heads: int, positions: int, batch: int, rng: np.random.Generator
-) -> tuple[int, Blocks]:
-    """A batch size and one to four random blocks; less of both if a step would take too long.
-
-    Args:
-        width: elements of a position.
-        heads: heads of attention.
-        positions: positions per sample.
-        batch: batch size that is wanted.
-        rng: random numbers.
+    A ``transformer`` has it between the pooled vectors of 4 to 12 tables, a ``sequence`` along
+    histories, which 1 to 4 unpooled tables describe.
     """
+    along = kind == "sequence"
+    rng = np.random.default_rng([seed, 15107 if along else 15101])
+    heads = int(rng.choice([1, 2, 4]))
+    width = heads * int(rng.choice([16, 24, 32]))
+    mean = float(rng.integers(8, 65)) if along else None
+    tables = [
+        random_table(i, rng, _TABLE_BYTES, dim=width, pooling_factor=mean)
+        for i in range(int(rng.integers(*((1, 5) if along else (4, 13)))))
+    ]
+    positions = len(tables)
+    batch = int(rng.choice([64, 128, 256, 512])) * (1 if along else 4)
+    if mean is not None:
+        unpooled: dict[str, Any] = {"pooling": Pooling.NONE, "module": "embedding_collection"}
+        tables = [replace(table, **unpooled) for table in tables]
+        positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     ffn, layers = width * int(rng.choice([1, 2, 4])), int(rng.integers(1, 5))
     sample = positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
     while batch > _LEAST_BATCH and batch * sample > _MOST_WORK:
         batch //= 2
     layers = min(layers, max(1, int(_MOST_WORK / (batch * sample))))
-    return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
+    workload = _with_mlps(f"{kind}-{seed}", tables, batch, (16, 32, 64), rng)
+    return workload, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
 
 
 def _with_mlps(
@@ -240,8 +138,7 @@ def _with_mlps(
 
 
 BLOCK_TASKS: Final[dict[str, Callable[[int], tuple[Workload, Blocks]]]] = {
-    "transformer": over_fields,
-    "sequence": over_sequences,
+    kind: partial(_with_blocks, kind) for kind in ("transformer", "sequence")
 }
 """The kinds of models, by the names that ``validate torchrec --models`` knows."""
 

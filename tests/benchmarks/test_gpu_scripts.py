@@ -36,8 +36,7 @@ def test_lookups_are_rows_that_predict_reads(tmp_path: Path) -> None:
     pytest.importorskip("fbgemm_gpu")
     from benchmarks.gpu.measure import main
     from planner.io import load_system
-    from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-    from planner.predict.rows import Predicted, read_table
+    from planner.predict.operations import LOOKUP_COLUMNS, Predicted, predict_lookups, read_table
 
     main(["--out", str(tmp_path), "--device", "cpu", "--quick"])
     table = read_table(tmp_path / "lookups.csv", LOOKUP_COLUMNS)

@@ -377,5 +377,4 @@ def test_time_is_homogeneous_convex_and_monotone_in_work(
 
 
 def test_every_model_names_its_sources(model: AbstractLookupModel) -> None:
-    assert model.sources
-    assert all(isinstance(s, str) and s for s in model.sources)
+    assert "\n    Sources:\n        " in (type(model).__doc__ or "")

@@ -193,12 +193,14 @@ def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
 
 def test_host_costs_scale_with_the_call() -> None:
     layers = dense_layers(make_workload()).bottom
-    assert HostCosts.of(make_host(), HostProfile.EAGER).call_s("collective") == pytest.approx(40e-6)
+    eager = HostCosts(host=make_host(), issued_by=HostProfile.EAGER)
+    assert eager.call_s("collective") == pytest.approx(40e-6)
     for profile in HostProfile:
-        one, two = (HostCosts.of(make_host(eager_call_s=n * 5e-6), profile) for n in (1, 2))
+        hosts = (make_host(eager_call_s=n * 5e-6) for n in (1, 2))
+        one, two = (HostCosts(host=host, issued_by=profile) for host in hosts)
         assert two.backward_s(layers) == pytest.approx(2 * one.backward_s(layers))
         assert two.copies_s(make_workload()) == pytest.approx(2 * one.copies_s(make_workload()))
-    graph = HostCosts.of(make_host(), HostProfile.CUDA_GRAPH)
+    graph = HostCosts(host=make_host(), issued_by=HostProfile.CUDA_GRAPH)
     assert (
         graph.forward_s(layers)
         == graph.call_s("lookup_forward")

@@ -51,7 +51,7 @@ def test_a_sequence_like_the_tuple(one: list[Shard], two: list[Shard], part: sli
 
 
 def test_one_number_stands_for_every_shard() -> None:
-    found = Shards(rank=[0, 1, 2], row_offset=0, num_rows=[5, 5, 2], col_offset=0, num_cols=8)
+    found = Shards([0, 1, 2], 0, [5, 5, 2], 0, 8)
     written = Shards.of(tuple(found))
     assert found == written
     assert hash(found) == hash(written)

@@ -23,7 +23,7 @@ _SCHEDULE: Final = "planner.search.common.schedule"
 LOWERED: Final[tuple[tuple[str, str, float], ...]] = (
     ("planner.options.enumeration", "_EVERY", 0),
     ("planner.options.enumeration", "_SMALL_RATIO", 0.3),
-    ("planner.options.cuts", "_AT_ONCE", 3),
+    ("planner.options.enumeration", "_AT_ONCE", 3),
     (_SCHEDULE, "few_tables", 0),
     (_SCHEDULE, "program_entries", 20),
     (_SCHEDULE, "type_sets", 2),

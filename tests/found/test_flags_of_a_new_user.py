@@ -9,7 +9,7 @@ import pytest
 
 from planner.cli.run import run
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.trace.reading import times_of
 
 

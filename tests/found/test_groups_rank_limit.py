@@ -14,7 +14,7 @@ from planner import api, io
 from planner.cli.run import run
 from planner.errors import InfeasibleError
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint
-from planner.rules.group_rules import group_constraints
+from planner.rules.placement_rules import group_constraints
 from planner.settings import SearchSettings
 from tests.planner.study.spaces import space_of
 from tests.strategies import make_topology

@@ -22,7 +22,7 @@ import pytest
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.plan.plan_file import shards_csv
 from planner.trace.reading import load_trace
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
-from planner.options.memory import memory_coefficients
+from planner.options.table_limits import memory_coefficients
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 

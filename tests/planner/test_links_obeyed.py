@@ -18,7 +18,7 @@ from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io
-from planner.io.library import configs_folder, names
+from planner.io.documents import configs_folder, names
 from planner.io.system.system_file import links_measured
 from planner.models import collective_model_of_device
 from tests.networks import with_links

@@ -39,7 +39,6 @@ from costmodels.collective.base import AbstractCollectiveModel
 @dataclass(frozen=True)
 class Slow(AbstractCollectiveModel):
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("a test",)
 
     def fixed_s(self, topology, *, ranks, across_hosts):
         return self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)

@@ -12,7 +12,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from planner import estimate, load_system, load_workload, plan, save_plan
 from planner.cli.run import run
-from planner.io.library import names
+from planner.io.documents import names
 from planner.io.system.system_file import load_smallest
 from tests.strategies import make_topology
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -48,7 +48,6 @@ class Network(AbstractCollectiveModel):
     falls: bool = False
     whole_ratio: float = 1.0
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     @property
     def pays_for_others(self) -> bool:
@@ -96,7 +95,6 @@ class Reads(AbstractLookupModel):
     latency_s: float = 0.0
     shorter: bool = False
     inner: Roofline = field(default_factory=Roofline)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """As the roofline."""
@@ -180,7 +178,6 @@ def test_the_command_says_what_is_wrong(
         "from costmodels.collective.alpha_beta import AlphaBeta\n"
         "from costmodels.collective.base import AbstractCollectiveModel\n\n\n"
         "class Late(AbstractCollectiveModel):\n"
-        "    sources = ('test',)\n\n"
         "    def fixed_s(self, topology, *, ranks, across_hosts):\n"
         "        return 0.0\n\n"
         "    def all_to_all(self, send, receive, topology):\n"
@@ -191,7 +188,9 @@ def test_the_command_says_what_is_wrong(
     flags = ["--system", "h100_sxm", "--gpus", "8", "--model", f"collective={file}"]
     assert run(["plan", "small_demo", *flags, "--evaluations", "20"]) == 2
     error = capsys.readouterr().err
-    assert "cost model Late: an all-to-all with no work takes 1e-05 s, and not 0 s" in error
+    assert (
+        "cost model Late: an all-to-all with no work takes 1e-05 s, and may take only 0 s" in error
+    )
     assert "Traceback" not in error
 
 
@@ -201,7 +200,6 @@ def test_collectives_that_never_run_are_not_asked_for() -> None:
     @dataclass(frozen=True)
     class Table(AbstractCollectiveModel):
         inner: AlphaBeta = field(default_factory=AlphaBeta)
-        sources: ClassVar[tuple[str, ...]] = ("test",)
 
         def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
             return self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)

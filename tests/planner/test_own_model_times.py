@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -38,7 +38,6 @@ class Odd(AbstractCollectiveModel):
     wrong_s: float
     what: str
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Latency, or what is wrong."""
@@ -65,7 +64,6 @@ class OddLookup(AbstractLookupModel):
     wrong_s: float
     what: str
     inner: Roofline = field(default_factory=Roofline)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """As the roofline."""
@@ -86,7 +84,6 @@ class OddDense(AbstractDenseModel):
     """A roofline whose optimizer takes a time that is wrong."""
 
     wrong_s: float
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """As the roofline, but for the optimizer."""

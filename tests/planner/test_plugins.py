@@ -216,7 +216,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, text = folder / "costmodels" / "workload.py", ""
     for line in path.read_text().splitlines(keepends=True):
         text += line.replace("self.gradient_accumulation\n", "self.repeats\n")
-        if line.strip() == "tensor_parallel: int = 1":
+        if line.startswith("    tensor_parallel: Annotated["):
             text += "    repeats: int = 1\n"
     assert text.count("repeats") == 2
     path.write_text(text)

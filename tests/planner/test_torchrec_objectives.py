@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import replace
 
@@ -15,21 +14,18 @@ from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
     CACHE_LOAD_FACTOR,
     TorchrecMachine,
+    TorchrecShard,
     TorchrecTable,
-    shard_perf,
-    shard_storage,
 )
 from costmodels.units import GIB
 from costmodels.workload import Workload
 from planner import api
-from planner import torchrec_terms as torchrec_space_module
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
-from planner.options.cuts import torchrec_widths
-from planner.options.enumeration import Listing, enumerate_options
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.options.enumeration import Listing, enumerate_options, torchrec_widths
+from planner.problem import PlanningProblem
 from planner.space.evaluation import SearchSpace
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
@@ -62,14 +58,14 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
     for placement in plan.placements:
         table = TorchrecTable.of(workload.table(placement.table), workload)
         for shard in placement.shards:
-            perf = shard_perf(
+            perf = TorchrecShard(
                 table,
                 machine,
                 placement.sharding_type,
                 placement.kernel,
                 num_cols=shard.num_cols,
                 cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            )
+            ).perf()
             load[shard.rank] += perf.total_s
             kind = placement.sharding_type
             phases["forward"][shard.rank] += perf.fwd_compute_s
@@ -98,33 +94,6 @@ def test_value_is_the_sum_over_shards(name: str) -> None:
     assert found.solver.value == pytest.approx(value, rel=1e-9)
     assert found.solver.bound is not None
     assert found.solver.bound <= found.solver.value * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "num_hosts", "hbm_gib"), list(itertools.product(NAMES, (1, 2), (40.0, 0.3)))
-)
-def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int, hbm_gib: float) -> None:
-    problem = problem_of(num_hosts, hbm_gib)
-    # Everything is too many to price; two tables cut in half, with every kernel, are few enough.
-    rule = TableConstraint(pattern="*", min_column_width=32, cache_load_factors=(0.2,))
-    problem = PlanningProblem(
-        workload=replace(problem.workload, tables=problem.workload.tables[::2]),
-        topology=problem.topology,
-        constraints=Constraints(tables=(rule,)),
-    )
-    pipeline = pipeline_of(problem, name)
-    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
-    pruned = torchrec_space(problem, pipeline)
-    assert len(pruned.options) < len(whole.options)
-    assert least(pruned, name) == pytest.approx(least(whole, name), rel=1e-12)
-
-
-def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = problem_of()
-    pipeline = pipeline_of(problem, NAMES[0])
-    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
-    monkeypatch.setattr(torchrec_space_module, "_placed", lambda *_: None)
-    assert torchrec_space(problem, pipeline).options == whole.options
 
 
 def test_every_option_of_torchrec_is_listed() -> None:
@@ -171,15 +140,18 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
     for placement in found.plan.placements:
         table = TorchrecTable.of(problem.workload.table(placement.table), problem.workload)
         for shard in placement.shards:
-            used[shard.rank] += shard_storage(
-                table,
-                machine,
-                placement.sharding_type,
-                placement.kernel,
-                num_rows=shard.num_rows,
-                num_cols=shard.num_cols,
-                cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            ).hbm_bytes
+            used[shard.rank] += (
+                TorchrecShard(
+                    table,
+                    machine,
+                    placement.sharding_type,
+                    placement.kernel,
+                    num_cols=shard.num_cols,
+                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
+                )
+                .storage(shard.num_rows)
+                .hbm_bytes
+            )
     limits = machine.device_limits_bytes(problem.workload)
     assert all(used[r] <= limits[r] for r in used)
 
@@ -187,7 +159,7 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
 def test_host_memory_is_limited_rank_by_rank() -> None:
     problem = problem_of()
     pipeline = pipeline_of(problem, NAMES[0])
-    space = torchrec_space(problem, pipeline)
+    space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
     objective = objective_named(NAMES[0], space)
     share = pipeline.machine.ddr_limits_bytes[0]
     work = np.zeros((2, 2, pipeline.num_features))
@@ -217,22 +189,6 @@ def test_scenarios_are_refused() -> None:
             objective="torchrec",
             scenarios=(problem.workload,),
         )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_quick_plan_is_handed_on(name: str) -> None:
-    """The plan that ruled options out is one of the space it left, and no worse than its bound."""
-    problem = problem_of(2)
-    pipeline = pipeline_of(problem, name)
-    space = torchrec_space(problem, pipeline)
-    assert space.known is not None
-    work = space.work(space.known)
-    assert space.overflow_ratio(work) <= 0
-    value = float(objective_named(name, space).values(work))
-    found = api.solve(problem, search=replace(api.SEARCH, objective=name, with_baselines=False))
-    assert found.solver.value <= value * (1 + 1e-12)
-    assert found.solver.bound is not None
-    assert found.solver.bound <= value * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)

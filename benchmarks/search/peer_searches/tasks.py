@@ -22,7 +22,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system
 from planner.options.enumeration import enumerate_options
-from planner.options.memory import TableOptions
+from planner.options.table_limits import TableOptions
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.space.evaluation import FITTING, SearchSpace
 

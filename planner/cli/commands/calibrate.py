@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -109,7 +109,7 @@ def command(flags: _Flags) -> int:
     from planner.cli.inputs import refuse_launcher, require_torchrec
     from planner.cli.output import check_file, check_output
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.io.library import locate
+    from planner.io.documents import locate
     from planner.io.system.measured_rows import read_rows
 
     if flags.rows is not None:
@@ -158,7 +158,7 @@ def _measure(flags: _Flags, kind: str) -> int:
     rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
     world_size = flags.ranks or 1
     effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
-    effort = designs.on_a_core(effort) if kind == "cpu" else effort
+    effort = replace(effort, size_ratio=designs.CORE_SIZES) if kind == "cpu" else effort
     job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
     with status_line(f"{world_size} ranks on {kind}") as progress:
         write_rows(job, world_size=world_size, progress=progress)

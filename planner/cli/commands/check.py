@@ -90,7 +90,7 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
     """
     from costmodels import units
     from planner.io.constraints import check_constraints
-    from planner.io.library import locate
+    from planner.io.documents import locate
     from planner.options.torchrec_rules import width_remarks
     from planner.report.figures import sharding_kinds
     from planner.solving.assumed import assumptions

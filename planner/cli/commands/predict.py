@@ -17,7 +17,7 @@ from planner.cli.types import SYSTEM, Output
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
-    from planner.predict.rows import Answer, CsvRows
+    from planner.predict.operations import Answer, CsvRows
 
 
 @click.group(short_help="Predict single operations, row by row of a CSV file.")
@@ -58,7 +58,7 @@ def collective(file: Path, flags: TableFlags) -> int:
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
     from planner import io
-    from planner.predict.rows import predict_collectives
+    from planner.predict.operations import predict_collectives
 
     def sized(gpus: int, per_host: int) -> Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
@@ -86,7 +86,7 @@ def lookup(file: Path, flags: TableFlags) -> int:
     update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
     do.
     """
-    from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
+    from planner.predict.operations import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
 
     table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
     found = predict_lookups(table, io.load_smallest(flags.system))
@@ -101,7 +101,7 @@ def dense(file: Path, flags: TableFlags) -> int:
     bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
     devices.
     """
-    from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
+    from planner.predict.operations import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
 
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
@@ -114,7 +114,7 @@ def _read(
     file: Path, flags: TableFlags, columns: tuple[str, ...], optional: tuple[str, ...]
 ) -> CsvRows:
     """The rows of a file, once it is sure that the answer can be written."""
-    from planner.predict.rows import read_table
+    from planner.predict.operations import read_table
 
     check_output(flags.output, (file, Path(flags.system)))
     return read_table(file, columns, optional)
@@ -122,7 +122,7 @@ def _read(
 
 def show(table: CsvRows, found: Sequence[Answer], output: Path | None) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    from planner.predict.rows import OWN_COLUMNS, Predicted, predicted_text
+    from planner.predict.operations import OWN_COLUMNS, Predicted, predicted_text
 
     data = []
     for row, p in zip(table.rows, found, strict=True):

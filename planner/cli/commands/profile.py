@@ -74,7 +74,7 @@ class ProfileFlags(spec.Flags):
 
     def options(self) -> ProfileOptions:
         """How the data are counted."""
-        from planner.io.table_map import parse_table_map
+        from planner.io.workload.table_list import parse_table_map
         from planner.profiling.statistics import ProfileOptions
 
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}

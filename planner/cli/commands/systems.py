@@ -47,8 +47,7 @@ def command(ctx: click.Context) -> int:
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
 def show(name: str = spec.argument(type=SYSTEM)) -> int:
     """Print the file of a system: every number with its unit and its source."""
-    from planner.io.documents import read_text
-    from planner.io.library import locate
+    from planner.io.documents import locate, read_text
 
     path = locate(name, "systems")
     text = read_text(path)

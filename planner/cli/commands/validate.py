@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    "systems": "published.systems",
+    "systems": "steps.systems",
     "lookups": "kernels.lookups",
     "dense": "kernels.dense",
     "steps": "steps.h200_steps",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,64 +22,25 @@ from torch.utils.flop_counter import flop_registry
 from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 
 from costmodels.datatypes import DataType
-from costmodels.layers import joins
+from costmodels.layers import parts
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 from planner.errors import refuse
 from planner.integrations.translate.private_names import cross_layers
+from planner.integrations.translate.settings import WORDS
 
 # ------------------ what an operator is
 
-_TYPES: Final = {
-    torch.float32: DataType.FP32,
-    torch.float16: DataType.FP16,
-    torch.bfloat16: DataType.BF16,
-    torch.int8: DataType.INT8,
-    torch.uint8: DataType.INT8,
-    torch.bool: DataType.INT8,
-    torch.float8_e4m3fn: DataType.FP8,
-    torch.float8_e5m2: DataType.FP8,
-}
-_FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty_strided
-    is_same_size
-    lift_fresh new_empty new_empty_strided size stride storage_offset sym_numel sym_size sym_stride
-    view_as zero_numel _local_scalar_dense unsafe_chunk unsafe_split unsafe_split_with_sizes
-    transpose_ t_ squeeze_ unsqueeze_ as_strided_"""
-_NO_WORK: Final = frozenset(_FREE_NAMES.split())
+_NO_WORK: Final = frozenset(WORDS["free"])
 """Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
-_NAMES: Final = {
-    OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
-        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm rms_norm
-        batch_norm_with_update _weight_norm_interface""",
-    OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
-    OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
-        index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
-        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss scatter_reduce
-        index_copy masked_scatter embedding_renorm_""",
-    OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
-        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss smooth_l1_loss
-        binary_cross_entropy_with_logits binary_cross_entropy count_nonzero mv addmv dot vdot
-        _trilinear std_mean median kthvalue aminmax histc cumprod cummax cummin logcumsumexp
-        multi_margin_loss max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
-        avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
-    OperatorKind.ELEMENTWISE: """cat stack copy copy_ _to_copy fill fill_ zeros ones full full_like
-        zeros_like ones_like arange linspace native_dropout constant_pad_nd where masked_fill
-        masked_fill_ repeat bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor
-        new_zeros new_ones new_full roll flip zero_ slice_scatter select_scatter one_hot
-        repeat_interleave glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward
-        hardswish hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye
-        diag_embed rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d upsample_linear1d
-        upsample_bilinear2d im2col col2im fake_quantize_per_tensor_affine_cachemask""",
-    OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
-        multinomial randperm mode""",
-}
 SORTS: Final = ("topk", "sort", "argsort")
 """Operators that sort as many elements as they return, or a little more."""
-KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+KINDS: Final = {
+    name: OperatorKind(kind) for kind, names in WORDS["operators"].items() for name in names
+}
 
 
 def operator_name(func: Any) -> str:
@@ -118,7 +79,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
 
 def data_type(tensor: torch.Tensor) -> DataType:
     """The element type; types of eight bytes count as fp32, because only products depend on it."""
-    return _TYPES.get(tensor.dtype, DataType.FP32)
+    return DataType(WORDS["tensors"].get(str(tensor.dtype).removeprefix("torch."), DataType.FP32))
 
 
 class Call(NamedTuple):
@@ -139,16 +100,9 @@ class Call(NamedTuple):
         return (defaults | dict(positional) | self.kwargs).get(name)
 
 
-class Product(NamedTuple):
-    """An operator that is priced as a matrix product, or a fused attention.
-
-    ``operands`` are the tensors whose gradients are products again.
-    """
-
-    kind: OperatorKind
-    shape: tuple[int, ...]
-    operands: tuple[torch.Tensor, ...]
-    is_causal: bool = False
+Product = tuple[tuple[torch.Tensor, ...], dict[str, Any]]
+"""The operands of a matrix product or a fused attention, whose gradients are products again; and
+its kind, its shape, and whether it is causal."""
 
 
 def product_of(call: Call, path: str) -> Product | None:
@@ -175,7 +129,7 @@ def product_of(call: Call, path: str) -> Product | None:
         is_batched = name in ("bmm", "baddbmm")
         shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
         kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
-        return Product(kind, tuple(map(int, shape)), (left, right))
+        return (left, right), {"kind": kind, "shape": tuple(map(int, shape))}
     if name == CONVOLUTION:
         given, filters = call.args[:2]
         transposed, groups = call.given("transposed"), call.given("groups")
@@ -184,15 +138,15 @@ def product_of(call: Call, path: str) -> Product | None:
         columns = (outer, inner) if transposed else (inner, outer)
         shape = (groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns)
         kind = OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL
-        return Product(kind, shape, (given, filters))
+        return (given, filters), {"kind": kind, "shape": shape}
     if name.startswith("_scaled_dot_product_") or name in (
         "_flash_attention_forward",
         "_efficient_attention_forward",
     ):
         query, key, value = call.read[:3]
         sizes = (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1])
-        shape = (math.prod(query.shape[:-2]), *map(int, sizes))
-        return Product(OperatorKind.ATTENTION, shape, (query, key), bool(call.given("is_causal")))
+        told = {"kind": OperatorKind.ATTENTION, "is_causal": bool(call.given("is_causal"))}
+        return (query, key), {"shape": (math.prod(query.shape[:-2]), *map(int, sizes)), **told}
     return None
 
 
@@ -218,10 +172,10 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
         piece_bytes=DataType.FP32.num_bytes,
     )
     if isinstance(module, InteractionArch):
-        return joins.dot(flow)[0]
-    joined, met = joins.joined(flow)
+        return parts.dot(flow)[0]
+    joined, met = parts.joined(flow)
     layers = cross_layers(module.crossnet)
-    return None if layers is None else (*joined, *joins.cross(met, *layers))
+    return None if layers is None else (*joined, *parts.cross(met, *layers))
 
 
 # ------------------ when it runs
@@ -238,7 +192,7 @@ def is_in_own_function() -> bool:
         return False
     kinds = _below(torch.autograd.Function)
     own = {getattr(getattr(kind, "forward", None), "__code__", None) for kind in kinds}
-    return any(frame.f_code in own for frame in _frames())
+    return any(frame.f_code in own for frame, _ in walk_stack(sys._getframe()))
 
 
 def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
@@ -262,20 +216,12 @@ def is_computed_again() -> bool:
     """
     if torch.is_grad_enabled():
         return True
-    for frame in _frames():
+    for frame, _ in walk_stack(sys._getframe()):
         if frame.f_code is _ENGINE:
             return False
         if frame.f_code.co_filename == checkpoint.__file__:
             return True
     return False
-
-
-def _frames() -> Iterator[FrameType]:
-    """The frames of the callers, the nearest first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _below(kind: type) -> Iterator[type]:
@@ -511,19 +457,12 @@ class Recorder(TorchDispatchMode):
         can_have = any(x.is_floating_point() or x.is_complex() for x in made)
         has_gradient = can_have and any(self._needs(read))
         if product := product_of(call, path):
-            gradients = self._needs(product.operands)
-            if product.kind is OperatorKind.ATTENTION:
-                gradients = (has_gradient, has_gradient)
-            return Operator(
-                kind=product.kind,
-                shape=product.shape,
-                dtype=data_type(product.operands[0]),
-                left_gradient=gradients[0],
-                right_gradient=gradients[1],
-                is_cast=any(_storage(x) in self._cast for x in product.operands),
-                is_causal=product.is_causal,
-                **figures,
-            )
+            operands, told = product
+            is_fused = told["kind"] is OperatorKind.ATTENTION
+            gradients = (has_gradient,) * 2 if is_fused else self._needs(operands)
+            figures |= {"dtype": data_type(operands[0]), **told}
+            figures |= dict(zip(("left_gradient", "right_gradient"), gradients, strict=True))
+            return Operator(is_cast=any(_storage(x) in self._cast for x in operands), **figures)
         if kind is None:
             words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)

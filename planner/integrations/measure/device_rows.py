@@ -31,7 +31,6 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
 from planner.integrations.measure.calibrate import machine_name, memory_bytes
 from planner.integrations.measure.gloo_ranks import rendezvous
-from planner.integrations.measure.synthetic_indices import IndexSampler
 
 Step = Callable[[int], object]
 """Work to be timed; its argument counts the calls, so that inputs can take turns."""
@@ -367,7 +366,7 @@ def _multiplied(device: Cores, row: designs.Row, repeats: int) -> designs.Row:
 
 def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
     """Forward, and backward with the update, of one fused call."""
-    from planner.integrations.measure.microbench_lookup import fused_tables
+    from planner.integrations.measure.microbench_lookup import IndexSampler, fused_tables
 
     torch.manual_seed(point["seed"])
     is_cached = point["loc"] == "uvm_caching"
@@ -383,7 +382,16 @@ def _looked_up(device: Cores, point: designs.Row, repeats: int) -> designs.Row:
     warm_up = _CACHE_WARM_UP if is_cached else 4
     few = min(5, max(2, int(_MOST_HELD_INDICES // point["N"])))
     fresh = warm_up + 2 * repeats
-    sets = _index_sets(point, fresh if is_cached else few, device.device)
+    exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
+    law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
+    rng = np.random.default_rng(point["seed"])
+    sampler = IndexSampler(law, rng)
+    shift = np.arange(point["T"])[:, None] * 977  # each table has hot rows of its own
+    shape = point["T"], point["B"] * point["L"]
+    sets = []
+    for _ in range(fresh if is_cached else few):
+        ids = (sampler.draw(point["N"], rng).reshape(shape) + shift) % point["rows"]
+        sets.append(torch.from_numpy(ids.ravel()).to(device.device))
     offsets = torch.arange(0, point["N"] + 1, point["L"], device=device.device)
     gradient = torch.full_like(module(sets[0], offsets), _GRADIENT)
     outputs: list[torch.Tensor] = []
@@ -414,20 +422,6 @@ MEASURES: Final[dict[str, Callable[[Cores, designs.Row, int], designs.Row]]] = {
 """What measures a point, from the device, the point and how often; by what the point says it is."""
 
 
-def _index_sets(point: designs.Row, count: int, device: torch.device) -> list[torch.Tensor]:
-    """Batches of indices, table by table; each table has hot rows of its own."""
-    exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
-    law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
-    rng = np.random.default_rng(point["seed"])
-    sampler = IndexSampler(law, rng)
-    shift = np.arange(point["T"])[:, None] * 977
-    shape = point["T"], point["B"] * point["L"]
-    drawn = (
-        (sampler.draw(point["N"], rng).reshape(shape) + shift) % point["rows"] for _ in range(count)
-    )
-    return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
-
-
 def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> designs.Row:
     """The microseconds of one of several collectives that follow each other."""
     try:
@@ -451,7 +445,7 @@ def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) ->
 
 
 def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
-    found: list[Any] = [None] * case.world_size
+    found: list[Any] = [None] * len(case.sent_bytes)
     dist.all_gather_object(found, value)
     return found
 
@@ -464,7 +458,7 @@ def collective_call(
     All-to-all sends ``sent_bytes[rank]`` in equal parts to the other ranks. All-reduce works on a
     buffer of the kept bytes, other collectives on one of ``world_size`` times the kept bytes.
     """
-    world = case.world_size
+    world = len(case.sent_bytes)
     if case.operation == "all_to_all":
 
         def elements(source: int, target: int) -> int:

@@ -1,4 +1,4 @@
-"""Times FBGEMM's table-batched lookups, forward and backward, table by table."""
+"""Draws batches of indices, and times FBGEMM's table-batched lookups, table by table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from costmodels.calibration.points import LookupPoint
-from costmodels.distribution.zipf import Zipf
+from costmodels.calibration.points import LookupPoint, zipf_table
+from costmodels.datatypes import IntArray
+from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
 _REPEATS = 3
@@ -45,8 +45,9 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
     medians over some rounds, after one round to warm up.
     """
     rng = np.random.default_rng(seed)
-    first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
-    tables = [_resident(case, rng) for case in (*first, *cases)]
+    tiny = zipf_table(0, 64, cases[0].table.embedding_dim, 1.0, 0.0)
+    first = replace(cases[0], table=tiny, num_bags=8)
+    tables = [_resident(case, rng) for case in (first, *cases)]
     between = torch.zeros(_BETWEEN_BYTES // 4)
     forward, backward = times = np.zeros((2, len(tables), _REPEATS + 1))
     for i in range(_REPEATS + 1):
@@ -64,22 +65,21 @@ def measure_lookups(cases: Sequence[LookupPoint], pace: Pace, seed: int) -> list
             outputs[k].backward(gradients[k])
             backward[k, i] = time.thread_time() - start
             tables[k][0].zero_grad(set_to_none=True)
-    medians = np.median(times[..., 1:], axis=-1)[:, len(first) :].tolist()
+    medians = np.median(times[..., 1:], axis=-1)[:, 1:].tolist()
     found = zip(cases, *medians, strict=True)
     return [replace(case, forward_s=f, backward_s=b) for case, f, b in found]
 
 
 def _resident(case: LookupPoint, rng: np.random.Generator) -> tuple[Any, list[Any]]:
     """A table in memory, and batches of indices."""
-    law = Zipf(num_embeddings=case.num_embeddings, exponent=case.exponent)
-    sampler = IndexSampler(law, rng)
+    table, sampler = case.table, IndexSampler(case.table.distribution, rng)
     batches = []
     for _ in range(_NUM_BATCHES):
-        lengths = bag_lengths(case.pooling_factor, case.num_bags, rng)
+        lengths = bag_lengths(table.pooling_factor, case.num_bags, rng)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         indices = sampler.draw(int(lengths.sum()), rng)
         batches.append((torch.from_numpy(indices), torch.from_numpy(offsets)))
-    shape = (case.num_embeddings, case.embedding_dim)
+    shape = (table.num_embeddings, table.embedding_dim)
     module: Any
     if case.kernel is CpuKernel.DENSE:
         module = DenseTableBatchedEmbeddingBagsCodegen(
@@ -133,3 +133,35 @@ def fused_tables(
     if cached:
         module.reset_cache_states()
     return module
+
+
+# ------------------ batches of indices
+
+
+class IndexSampler:
+    """Draws row ids from a law, which says whether hot rows are scattered or come first."""
+
+    def __init__(self, law: AbstractIndexDistribution, rng: np.random.Generator) -> None:
+        """Prepare the inverse distribution function over bins."""
+        rows, probability = law.frequency_bins()
+        mass = np.cumsum(rows * probability)
+        self._mass = mass / mass[-1]
+        self._starts = np.concatenate([[0.0], np.cumsum(rows)])
+        self._ids = rng.permutation(law.num_embeddings) if law.scattered else None
+        self._last = law.num_embeddings - 1
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """``count`` independent ids."""
+        bins = np.searchsorted(self._mass, rng.random(count), side="right")
+        bins = np.minimum(bins, len(self._mass) - 1)
+        start, end = self._starts[bins], self._starts[bins + 1]
+        ranks = (start + rng.random(count) * (end - start)).astype(np.int64)
+        ranks = np.minimum(ranks, self._last)
+        return ranks if self._ids is None else np.asarray(self._ids[ranks], dtype=np.int64)
+
+
+def bag_lengths(pooling_factor: float, num_bags: int, rng: np.random.Generator) -> IntArray:
+    """Indices per bag: constant if the mean is a whole number below 2, otherwise Poisson."""
+    if pooling_factor == 1.0:
+        return np.ones(num_bags, dtype=np.int64)
+    return rng.poisson(pooling_factor, num_bags).astype(np.int64)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,31 +18,32 @@ import torch.distributed as dist
 import torchrec
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed import batched_embedding_kernel as kernels
+from torchrec.distributed import embeddingbag
 from torchrec.distributed import fbgemm_qcomm_codec as codec
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from costmodels.cpu.exchange import predicted_stages
+from costmodels.cpu.exchange import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.validation import Trace, virtual_time
+from costmodels.validation import ISSUE, WAIT, Event, Trace, virtual_time
 from costmodels.workload import DenseArch, Pooling, Workload
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure import gloo_ranks
+from planner.integrations.measure.microbench_lookup import IndexSampler, bag_lengths
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.stage_clock import StageClock, stage_clock
-from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
-from planner.io.system.measured_files import load_constants
+from planner.io.system.system_file import load_constants
 from planner.problem import PlanningProblem
 from planner.solving.prepare import objective_value
 from planner.validation import tasks
@@ -53,9 +56,8 @@ Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 """One rank's share of a batch: dense features, indices and labels."""
 
 
-def _marker(marks: StageClock | None) -> Callable[[str], None]:
-    """What ends a stage of a step; nothing where no clock runs."""
-    return (lambda _: None) if marks is None else marks.mark
+_NO_CLOCK: Final[Any] = SimpleNamespace(mark=lambda _: None, follow=lambda *_: None)
+"""Stands for the clock of stages where none runs."""
 
 
 class Model(nn.Module):
@@ -74,7 +76,7 @@ class Model(nn.Module):
     ) -> None:
         """Make dense weights on the CPU, and tables without memory."""
         super().__init__()
-        self._marks, self._mark = marks, _marker(marks)
+        self._clock = marks or _NO_CLOCK
         self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
         self._positions = blocks.positions if blocks is not None else 0
         self._is_sequence = workload.tables[0].pooling is Pooling.NONE
@@ -98,15 +100,14 @@ class Model(nn.Module):
     ) -> torch.Tensor:
         """The loss of a batch."""
         bottom = self.bottom(dense)
-        self._mark("dense_forward")
+        self._clock.mark("dense_forward")
         found = getattr(self, self._tables)(sparse)
         sequences = list(found.values()) if self._is_sequence else []
         vectors = [x.values() for x in sequences] or [found.values()]
-        self._mark("vectors")
-        if self._marks is not None:
-            for tensor in vectors:
-                self._marks.follow(tensor, "dense_backward")
-            self._marks.follow(bottom, "gradients")
+        self._clock.mark("vectors")
+        for tensor in vectors:
+            self._clock.follow(tensor, "dense_backward")
+        self._clock.follow(bottom, "gradients")
         met = vectors[0]
         if sequences:
             padded = [x.to_padded_dense(self._positions) for x in sequences]
@@ -115,7 +116,7 @@ class Model(nn.Module):
             met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
         logits = self.top(torch.cat([bottom, met], dim=1))
         loss: torch.Tensor = self.loss(logits.squeeze(-1), labels)
-        self._mark("dense_forward")
+        self._clock.mark("dense_forward")
         return loss
 
 
@@ -163,14 +164,14 @@ class Training:
         self, case: RunCase, world_size: int, seed: int, marks: StageClock | None = None
     ) -> None:
         """Shard the model under the plan, and initialise it."""
-        workload, self._mark = case.workload, _marker(marks)
+        workload, self._mark = case.workload, (marks or _NO_CLOCK).mark
         torch.manual_seed(seed)
         fused_params = {
             "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
             "learning_rate": _LEARNING_RATE,
             "eps": 1e-8,
         }
-        kinds: Any = (EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
+        kinds: Any = (embeddingbag.EmbeddingBagCollectionSharder, EmbeddingCollectionSharder)
         codecs = _codecs(workload)
         self.model = DistributedModelParallel(
             Model(workload, marks, case.blocks),
@@ -200,7 +201,7 @@ class Training:
 def _codecs(workload: Workload) -> dict[str, Any] | None:
     """TorchRec's codecs for the exchanges of the first table's vectors; None for fp32."""
     used = workload.tables[0].codecs.all_to_all
-    if used is None or not used.compresses:
+    if used is None or not Communication(all_to_all=used).compresses:
         return None
     config = codec.QCommsConfig(
         forward_precision=codec.CommType(used.forward.precision.value),
@@ -400,15 +401,18 @@ def validate_tasks(
     for task in range(num_tasks):
         variants = _variants(what, seed + task)
         plans = tasks.choose_plans(variants[0][1], topology, num_plans, seed + task)
-        cases = [(*variant, named) for variant in variants for named in plans]
         trained = [
-            RunCase(workload=workload, plan=named.plan, blocks=blocks)
-            for _, _, workload, blocks, named in cases
+            RunCase(workload=workload, plan=plan, blocks=blocks)
+            for _, _, workload, blocks in variants
+            for plan, _ in plans
         ]
-        runs = run_plans(trained, world_size=topology.world_size, settings=settings)
+        runs = iter(run_plans(trained, world_size=topology.world_size, settings=settings))
         yield [
-            _outcome(task, label, CostPipeline(priced, topology, models), named, run)
-            for (label, priced, _, _, named), run in zip(cases, runs, strict=True)
+            _outcome(pipeline, plan, next(runs), task=task, skew=label, origin=origin)
+            for label, pipeline in (
+                (label, CostPipeline(priced, topology, models)) for label, priced, _, _ in variants
+            )
+            for plan, origin in plans
         ]
 
 
@@ -430,11 +434,9 @@ def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks
     return [("fp32", workload, workload, None), (what, coded, coded, None)]
 
 
-def _outcome(
-    task: int, skew: str, pipeline: CostPipeline, named: tasks.NamedPlan, run: PlanRun
-) -> tasks.Outcome:
+def _outcome(pipeline: CostPipeline, plan: Plan, run: PlanRun, **names: Any) -> tasks.Outcome:
     workload, topology = pipeline.workload, pipeline.topology
-    estimate = pipeline.estimate(named.plan)
+    estimate = pipeline.estimate(plan)
     time, calibration = estimate.time, topology.calibration
     calibrated_s = load_constants(calibration).pace_s if calibration else None
     # TorchRec's kernels on CPUs run at the rate of the host's memory.
@@ -445,20 +447,18 @@ def _outcome(
     measured = asdict(run)
     del measured["virtual_s"], measured["pace_s"]
     return tasks.Outcome(
-        task=task,
-        skew=skew,
+        **names,
         num_tables=len(workload.tables),
         batch_size_per_rank=int(workload.batch_size_per_rank),
-        origin=named.origin,
         # T, R, C, D for table_wise, row_wise, column_wise, data_parallel
-        kinds="".join(p.sharding_type.value[0].upper() for p in named.plan.placements),
+        kinds="".join(p.sharding_type.value[0].upper() for p in plan.placements),
         predicted_s=time.time_s,
         low_s=time.low_s,
         high_s=time.high_s,
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         iterations_inside_ratio=sum(inside) / len(inside),
-        bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
-        torchrec_rating_s=objective_value(problem, named.plan, "torchrec"),
+        bytes_model_bytes=busiest_bytes(workload, plan, topology.world_size),
+        torchrec_rating_s=objective_value(problem, plan, "torchrec"),
         pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
         **measured,
     )
@@ -476,3 +476,182 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
             share = shard.num_rows / table.num_embeddings / copies
             ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
     return float(ranks.max())
+
+
+# ------------------ when stages end and collectives are called
+
+
+_LOGGED: Final = (
+    *("all_to_all_single", "reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all"),
+    *("_reduce_scatter_base", "_all_gather_base", "reduce_scatter", "all_gather"),
+)
+
+
+_LOOKUPS: Final[tuple[Any, ...]] = (
+    *(kernels.BatchedFusedEmbeddingBag, kernels.BatchedDenseEmbeddingBag),
+    *(kernels.BatchedFusedEmbedding, kernels.BatchedDenseEmbedding),
+)
+
+
+class StageClock:
+    """Divides an iteration into stages, and notes when collectives are called.
+
+    Stages end at marks in the model and around table-batched lookups: the time between two marks
+    belongs to the stage that the later mark names. The collectives of ``torch.distributed`` are
+    replaced by ones that note when they are called. Ranks wait for each other before each
+    collective, which does not count (:func:`planner.integrations.measure.gloo_ranks.rendezvous`).
+    """
+
+    def __init__(self) -> None:
+        """Install the clock; use :func:`stage_clock` instead, because a process has one clock."""
+        self._events: list[Event] = []
+        self._is_inside = False
+        self.begin()
+        for name in _LOGGED:
+            setattr(dist, name, self._logged(getattr(dist, name)))
+        for kind in _LOOKUPS:
+            kind.forward = self._timed(kind.forward)
+        for sharded in (embeddingbag.ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
+            sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
+
+    def begin(self) -> None:
+        """Forget everything; the iteration starts now."""
+        self._events.clear()
+        self._count = 0
+        self._spent_s, self._moved_s = (dict.fromkeys(STAGES, 0.0) for _ in range(2))
+        self._last_s = self._last_moved_s = 0.0
+        gloo_ranks.rendezvous()
+        self._network_s, self._start_s = gloo_ranks.network_seconds(), gloo_ranks.own_seconds()
+
+    def end(self) -> tuple[Trace, tuple[float, ...], tuple[float, ...]]:
+        """The iteration ends now.
+
+        Returns:
+            Its collectives; the seconds of each stage, in the order of ``STAGES``, without network
+            threads; and the seconds of network threads in each stage.
+        """
+        network_s = gloo_ranks.network_seconds() - self._network_s
+        trace = Trace(events=tuple(self._events), end_s=self._now(), network_s=network_s)
+        return trace, tuple(self._spent_s.values()), tuple(self._moved_s.values())
+
+    def _now(self) -> float:
+        """Processor seconds since the start, without waits for other ranks and network threads."""
+        return gloo_ranks.own_seconds() - self._start_s
+
+    def mark(self, stage: str) -> None:
+        """The stage ends now."""
+        now, moved = self._now(), gloo_ranks.network_seconds() - self._network_s
+        self._spent_s[stage] += now - self._last_s
+        self._moved_s[stage] += moved - self._last_moved_s
+        self._last_s, self._last_moved_s = now, moved
+
+    def follow(self, tensor: torch.Tensor, stage: str) -> None:
+        """The stage ends when the gradient of ``tensor`` has been computed."""
+        tensor.register_hook(lambda _: self.mark(stage))
+
+    def follow_gradients(self, model: nn.Module) -> None:
+        """Note the all-reduces of a model's gradients too."""
+        for module in model.modules():
+            if isinstance(module, DistributedDataParallel):
+                module.register_comm_hook(self, _mean_over_ranks)
+
+    def note(self, kind: str, number: int) -> None:
+        """An event at the present time."""
+        self._events.append(Event(kind=kind, number=number, time_s=self._now()))
+
+    def issue(self) -> int:
+        """Note the next collective, and wait for the other ranks; returns its number."""
+        number = self._count
+        self._count += 1
+        self.note(ISSUE, number)
+        before = gloo_ranks.own_seconds()
+        gloo_ranks.rendezvous()
+        self._start_s += gloo_ranks.own_seconds() - before
+        return number
+
+    def _logged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            if self._is_inside:
+                return function(*arguments, **options)
+            number, waits = self.issue(), not options.get("async_op")
+            if waits:
+                self.note(WAIT, number)
+            self._is_inside = True
+            try:
+                work = function(*arguments, **options)
+            finally:
+                self._is_inside = False
+            return work if waits else _LoggedWork(work, number, self)
+
+        return called
+
+    def _after_indices(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute_and_output_dist(*arguments: Any, **options: Any) -> Any:
+            self.mark("indices")
+            return function(*arguments, **options)
+
+        return compute_and_output_dist
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*arguments: Any, **options: Any) -> Any:
+            self.mark("vectors")
+            output = function(*arguments, **options)
+            self.mark("lookup_forward")
+            node = _lookup_node(output.grad_fn)
+            if node is not None:
+                node.register_prehook(lambda _: self.mark("gradients"))
+                node.register_hook(lambda _, __: self.mark("lookup_backward"))
+            return output
+
+        return forward
+
+
+def _mean_over_ranks(clock: StageClock, bucket: Any) -> Any:
+    """The averaging of gradients that DistributedDataParallel does by default."""
+    gradient = bucket.buffer()
+    gradient.div_(dist.get_world_size())
+    clock.note(WAIT, clock.issue())
+    future = dist.all_reduce(gradient, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+# DistributedDataParallel reads these as types, not as text, when the hook is registered.
+_mean_over_ranks.__annotations__ = {
+    "bucket": dist.GradBucket,
+    "return": torch.futures.Future[torch.Tensor],
+}
+
+
+class _LoggedWork(dist.Work):
+    """A logged collective; TorchRec checks for its base class before it waits."""
+
+    def __init__(self, work: Any, number: int, clock: StageClock) -> None:
+        super().__init__()
+        self._work = work
+        self._number = number
+        self._clock = clock
+
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        """Wait; clocks are joined at the start of the wait, and work after it counts again."""
+        self._clock.note(WAIT, self._number)
+        return self._work.wait(*arguments, **options) if self._work is not None else None
+
+    def is_completed(self) -> bool:
+        """Whether the collective is completed."""
+        return bool(self._work.is_completed())
+
+
+@cache
+def stage_clock() -> StageClock:
+    """The one clock of this process."""
+    return StageClock()
+
+
+def _lookup_node(node: Any) -> Any:
+    """The backward node of the lookup below casts and views."""
+    for _ in range(8):
+        if node is None or "embedding" in node.name().lower() or "lookup" in node.name().lower():
+            return node
+        following = node.next_functions
+        node = following[0][0] if following else None
+    return None

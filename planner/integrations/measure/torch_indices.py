@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError, refuse
-from planner.profiling.readers import (
-    AbstractReader,
-    Chunk,
-    SampleBlock,
-    bags,
-    check_indices,
-    first_samples,
-    read_all,
-)
+from planner.profiling import readers
 from planner.support.files import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
@@ -38,7 +30,7 @@ _SHAPES: Final = (
 
 @final
 @dataclass(frozen=True, slots=True)
-class TorchReader(AbstractReader):
+class TorchReader(readers.AbstractReader):
     """Reads files of ``torch.save``, plain or gzip, each as a whole.
 
     It accepts the files of facebookresearch/dlrm_datasets, ``(indices, offsets, lengths)`` with
@@ -67,19 +59,15 @@ class TorchReader(AbstractReader):
         """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
-    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
-        """The samples, batch by batch."""
-        left = block.end(self.num_samples(path))
+    def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[readers.Chunk]:
+        """All samples, batch by batch."""
+        del block
         for chunk in _load(path):
-            part = first_samples(chunk, left)
-            left -= part.num_samples
-            yield replace(part, features={name: part.features[name] for name in names})
-            if not left:
-                return
+            yield replace(chunk, features={name: chunk.features[name] for name in names})
 
 
 @once_per_version(num_kept=2)
-def _load(path: Path) -> tuple[Chunk, ...]:
+def _load(path: Path) -> tuple[readers.Chunk, ...]:
     """The batches of a file, kept because its names are needed before it is read."""
     content = _unpickle(path)
     items = content if _is_batches(content) else [content]
@@ -108,7 +96,7 @@ def _unpickle(path: Path) -> Any:
         torch = importlib.import_module("torch")
     except ImportError:
         refuse(f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'")
-    data = read_all(path)
+    data = readers.read_all(path)
     load = partial(torch.load, map_location="cpu", weights_only=True)
     try:
         try:
@@ -157,7 +145,7 @@ def _parts(item: Any, where: str) -> tuple[list[str], Any, Any, Any]:
     return [f"t_{i}" for i in range(num_tables)], first, third, second
 
 
-def _chunk(item: Any, where: str) -> Chunk:
+def _chunk(item: Any, where: str) -> readers.Chunk:
     keys, values, given, offsets = _parts(item, where)
     lengths = _lengths(given, offsets, len(keys), where)
     flat = _array(values, where).reshape(-1)
@@ -166,9 +154,11 @@ def _chunk(item: Any, where: str) -> Chunk:
     if len(set(keys)) != len(keys):
         refuse(f"{where}: a feature appears twice in {keys}")
     ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
-    features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
-    chunk = Chunk(int(lengths.shape[1]), features, where)
-    check_indices(chunk)
+    features = {
+        key: readers.bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)
+    }
+    chunk = readers.Chunk(int(lengths.shape[1]), features, where)
+    readers.check_indices(chunk)
     return chunk
 
 

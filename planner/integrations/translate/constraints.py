@@ -29,7 +29,7 @@ from planner.integrations.translate.pricing import planned_as
 from planner.integrations.translate.reading import ModelDescription, ShardableTable
 from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
-from planner.options.cuts import without_types
+from planner.options.enumeration import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 logger: Final = logging.getLogger(__name__)
@@ -37,16 +37,6 @@ logger: Final = logging.getLogger(__name__)
 Pair = tuple[ShardingType, ComputeKernel]
 Legal = dict[ShardingType, tuple[ComputeKernel, ...]]
 Given = Mapping[str, ParameterConstraints]
-
-GUARDED: Final = (ShardingType.GRID_SHARD,)
-"""Types that TorchRec's enumerator lists for a table only when its constraint names them."""
-
-GUARDED_BEHIND_PROCESSORS: Final = (
-    ShardingType.ROW_WISE,
-    ShardingType.TABLE_ROW_WISE,
-    ShardingType.GRID_SHARD,
-)
-"""The same for tables of feature-processed modules."""
 
 OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
 """For each of TorchRec's devices the one whose rules hold there."""
@@ -117,15 +107,10 @@ def _one_table(
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
-        words = torchrec_rules.unsummed_words(table)
-        refuse(
-            f"no sharding option is left: constraints ask for types {given.sharding_types} and "
-            f"kernels {given.compute_kernels}; its sharder offers "
-            f"{_listed(offered_pairs(sharder, compute_device))}; TorchRec runs "
-            f"{table.embedding_dim} columns of {table.dtype} with {table.pooling} pooling as "
-            f"{runs or 'nothing'}; widen the constraints, or change that"
-            + (f": {words}" if words else "")
-        )
+        offers = _listed(offered_pairs(sharder, compute_device))
+        told = {"given": given, "table": table, "offers": offers, "runs": runs or "nothing"}
+        words = settings.said("no option", **told), torchrec_rules.unsummed_words(table)
+        refuse(": ".join(filter(None, words)))
     ratio = _pinned_load_factor(entry, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
@@ -164,9 +149,13 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 def allowed_pairs(
     sharder: ModuleSharder[nn.Module], given: ParameterConstraints, compute_device: str
 ) -> list[tuple[str, str]]:
-    """The pairs that sharder and constraint leave; guarded types only if the latter names them."""
+    """The pairs that sharder and constraint leave.
+
+    Some types TorchRec's enumerator lists for a table only when its constraint names them; for
+    tables of feature-processed modules these are all types that cut rows.
+    """
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
-    guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
+    guarded = torchrec_rules.SUMS_ROWS if behind else (ShardingType.GRID_SHARD,)
     types = [str(t) for t in given.sharding_types or ()]
     kernels = [str(k) for k in given.compute_kernels or ()]
     return [
@@ -283,12 +272,9 @@ def search_limits(
     for given, entry in zip(constraints.tables, model.tables, strict=True):
         limit, rows = without_types(given, whole), entry.table.num_embeddings
         if limit is None:
-            problems.append(
-                f"table {given.pattern!r}: constraints and its sharder leave it "
-                f"{[str(t) for t in given.sharding_types]} alone, which need hosts that ranks "
-                f"fill, and {world_size} ranks do not fill hosts of {group}; take a multiple of "
-                "that, another local_world_size, or allow table_wise"
-            )
+            told = {"given": given, "types": [str(t) for t in given.sharding_types]}
+            told |= {"world_size": world_size, "group": group}
+            problems.append(settings.said("whole hosts", **told))
             continue
         if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
             gone = [ShardingType.COLUMN_WISE]
@@ -302,13 +288,7 @@ def search_limits(
         limits.append(left or limit)
     refuse_any(problems)
     if stuck:
-        logger.warning(
-            "training will fail on cpu: %d tables are left only types with which TorchRec fails "
-            "there, because a rank gets no rows or the module cannot be sharded so; allow other "
-            "types, such as table_wise: %s",
-            len(stuck),
-            stuck[:5],
-        )
+        logger.warning("%s: %s", settings.said("cpu types", count=len(stuck)), stuck[:_SHOWN])
     return replace(constraints, tables=tuple(limits))
 
 
@@ -340,96 +320,69 @@ def table_warnings(
     own = (f.sharder for f in found if not settings.is_of_torchrec(f.sharder.storage_usage))
     lists = (names for c in given.values() for names in (c.sharding_types, c.compute_kernels))
     named = {str(name) for names in lists for name in names or ()}
-    of_call: dict[str, Callable[[ShardableTable], object]] = {
-        "{count} tables have no index distribution (hints); uniform assumed": lambda f: (
-            not hints.default_distribution and f.parameter_name not in hints.distributions
-        ),
-        "{count} tables have codecs that scale rows of elements, which a batch of "
-        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
-        "training fails in the exchange of a rank whose rows do not come out": lambda f: (
-            reading.row_to_fill(f.table, batch_size)
-        ),
-    }
-    about: dict[str, Iterable[str]] = {
-        "constraints name tables that the model does not have": set(given) - known,
-        "hints name tables that the model does not have": set(hints.distributions) - known,
-        **{
-            words: [f.table.name for f in found if applies(f)]
-            for words, applies in (_REMARKS | of_call).items()
-        },
-        f"tables have outputs of several types, all are priced as {types[-1]}": (
-            [t.value for t in types] if hints.output_dtype is None and types[1:] else ()
-        ),
-        "qcomm_codecs_registry has codecs of element types that cannot be priced, priced as fp32": (
-            {word for f in found for word in reading.unknown_codecs(f.sharder)}
-        ),
-        "storage_usage of sharders is not read, as the search has a memory ledger of its own": (
-            {type(sharder).__name__ for sharder in own}
-        ),
-        "constraints name sharding types or kernels that do not exist": named - _NAMES,
-    }
-    priced_as: dict[str, list[str]] = {}
+    kernels: dict[tuple[str, str], list[str]] = {}
     for entry in found:
         left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, device)}
         for name in sorted(filter(settings.is_priced_as_another, left)):
-            words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
             if (nearest := str(settings.our_kernel(name))) not in left:
-                priced_as.setdefault(f"{words} {nearest}", []).append(entry.table.name)
-    about |= priced_as
-    return [line for words, names in about.items() for line in _about(names, words)]
+                kernels.setdefault((name, nearest), []).append(entry.table.name)
+    unlike, laws = hints.output_dtype is None and len(types) > 1, hints.distributions
+    about: dict[str, Iterable[str]] = {
+        "tables of constraints": set(given) - known,
+        "tables of hints": set(laws) - known,
+        **{name: [f.table.name for f in found if of(f)] for name, of in _REMARKS.items()},
+        "no distribution": [
+            f.table.name
+            for f in found
+            if not hints.default_distribution and f.parameter_name not in laws
+        ],
+        "rows of codecs": [f.table.name for f in found if reading.row_to_fill(f.table, batch_size)],
+        "output types": [t.value for t in types] if unlike else (),
+        "unknown codecs": {word for f in found for word in reading.unknown_codecs(f.sharder)},
+        "storage usage": {type(sharder).__name__ for sharder in own},
+        "unknown names": named - _NAMES,
+    }
+    values = {"batch_size": batch_size, "widest": types[-1]}
+    lines = [line for name, names in about.items() for line in _about(names, name, **values)]
+    for (kernel, nearest), tables in kernels.items():
+        lines += _about(tables, "kernel", kernel=kernel, nearest=nearest)
+    return lines
 
 
-def _about(names: Iterable[str], words: str) -> list[str]:
+def _about(names: Iterable[str], remark: str, **values: object) -> list[str]:
     """A line with the number of names and the first ones; none if there are none."""
     listed = sorted(names) if isinstance(names, set) else list(names)
-    return [f"{words.format(count=len(listed))}: {listed[:_SHOWN]}"] if listed else []
+    words = settings.said(remark, count=len(listed), **values)
+    return [f"{words}: {listed[:_SHOWN]}"] if listed else []
 
 
 _REMARKS: Final[dict[str, Callable[[ShardableTable], object]]] = {
-    "{count} tables have no pooling factor (constraints); 1 index per feature assumed": (
-        lambda f: f.limit is settings.NO_LIMIT
-    ),
-    "{count} key-value tables have no cost model of their own: priced as tables in host memory "
-    "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD bytes "
-    "not counted; no other table goes to fused_uvm_caching unless its constraint names that "
-    "kernel": lambda f: f.key_value is not None,
-    "{count} tables have cache_params without a load_factor; the search chooses it if it caches "
-    "them": lambda f: (
+    "no pooling factor": lambda f: f.limit is settings.NO_LIMIT,
+    "key value": lambda f: f.key_value is not None,
+    "no load factor": lambda f: (
         f.key_value is None
         and f.limit.cache_params
         and f.limit.cache_params.load_factor is None
         and settings.fused_setting(f.sharder, "cache_load_factor") is None
     ),
-    "cache_params.stats of {count} tables reach the plan but are not priced; say how their indices "
-    "fall with hints=WorkloadHints(distributions=...)": (
-        lambda f: f.limit.cache_params and f.limit.cache_params.stats
-    ),
-    "feature_names of constraints differ from those of the model, whose names are used": lambda f: (
+    "cache statistics": lambda f: f.limit.cache_params and f.limit.cache_params.stats,
+    "feature names": lambda f: (
         f.limit.feature_names and list(f.limit.feature_names) != [x.name for x in f.table.features]
     ),
-    "pooling_factors of constraints are not one for each feature; their sum is spread evenly": (
-        lambda f: f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit)
+    "spread": lambda f: (
+        f.limit is not settings.NO_LIMIT and reading.is_spread(f.table.features, f.limit)
     ),
-    "is_weighted is set for tables of modules without weights: priced with weights": (
-        lambda f: f.limit.is_weighted and not reading.is_weighted(f.module)
+    "weights": lambda f: f.limit.is_weighted and not reading.is_weighted(f.module),
+    "virtual table": lambda f: (
+        f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
     ),
-    "use_virtual_table is set for tables whose configuration says otherwise; they are planned as "
-    "ordinary ones": (
-        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
-    ),
-    "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all with "
-    "each row, which are not counted; keep room for them with "
     # Quantized rows already count their scales.
-    "hints=WorkloadHints(reserved_bytes=...)": lambda f: (
+    "int8": lambda f: (
         f.table.dtype is DataType.INT8 and f.parameter.dtype not in (torch.uint8, torch.int8)
     ),
-    "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot sum: "
-    "{count} tables are not cut by rows, for they would fail in training; give "
-    "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16": lambda f: torchrec_rules.unsummed_words(
-        f.table
-    ),
+    "unsummed codecs": lambda f: torchrec_rules.unsummed_words(f.table),
 }
-"""Remarks, which names of tables follow, and which tables each is about."""
+"""Remarks, and which tables each is about."""
 
 
 def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
@@ -445,9 +398,4 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
         and settings.fused_setting(f.sharder, "optimizer") is not None
         and not private.optimizer_classes(f.parameter)
     ]
-    return _about(
-        copied,
-        "{count} replicated tables train with the optimizer of the dense part, not with that of "
-        "fused_params, of which their price and memory are: pass their parameters to it, or leave "
-        "data_parallel out of their sharding_types",
-    )
+    return _about(copied, "another optimizer")

@@ -30,11 +30,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from torchrec.distributed.planner import storage_reservations
 from torchrec.distributed.planner.constants import HBM_TO_DDR_MEM_BW, KV_CACHING_RATIO, SSD_MEM_BW
-from torchrec.distributed.planner.storage_reservations import (
-    FixedPercentageStorageReservation,
-    HeuristicalStorageReservation,
-)
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 from torchrec.distributed.types import CacheParams
 
@@ -46,13 +43,13 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, TorchrecTable
 from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.reading import TableSource
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting, said
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
@@ -136,10 +133,7 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        refuse(
-            f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
-            "ShardPlanner, or leave these tables out"
-        )
+        refuse(said("key values", what=what, names=[*found][:5]))
 
 
 def planned_as(
@@ -277,7 +271,7 @@ class KeyValuePipeline(CostPipeline):
             share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
             of = TorchrecTable.of(table, workload), machine, placed.sharding_type
             for shard in placed.shards:
-                perf = shard_perf(*of, ComputeKernel.FUSED, num_cols=shard.num_cols)
+                perf = TorchrecShard(*of, ComputeKernel.FUSED, shard.num_cols).perf()
                 seconds[shard.rank] += share * perf.total_s
         return float(seconds.max())
 
@@ -331,10 +325,10 @@ def default_reservation() -> StorageReservation:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return HeuristicalStorageReservation(percentage=MARGIN_RATIO)
+        return storage_reservations.HeuristicalStorageReservation(percentage=MARGIN_RATIO)
 
 
-class LeftToOurCount(FixedPercentageStorageReservation):
+class LeftToOurCount(storage_reservations.FixedPercentageStorageReservation):
     """Keeps nothing, because our ledger counts what is not a table; for users who chose none."""
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torchrec.distributed.embedding import get_ec_index_dedup
@@ -29,7 +28,13 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from costmodels.workload import Feature, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate.settings import NO_LIMIT, data_type_of, fused_setting
+from planner.integrations.translate.settings import (
+    NO_LIMIT,
+    WORDS,
+    data_type_of,
+    fused_setting,
+    said,
+)
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
@@ -156,11 +161,8 @@ def features_of(
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
     if max(indices) > MOST_INDICES:
-        refuse(
-            f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
-            f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
-            "them smaller"
-        )
+        told = {"indices": max(indices), "batch_size": batch_size, "most": MOST_INDICES}
+        refuse(said("many indices", **told))
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
@@ -231,13 +233,7 @@ _EXCHANGES: Final = {
     "reduce_scatter": CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name,
     "sequence": CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name,
 }
-_BY_TYPE: Final = {
-    torch.float32: Precision.FP32,
-    torch.float16: Precision.FP16,
-    torch.bfloat16: Precision.BF16,
-    torch.uint8: Precision.FP8,
-    torch.int8: Precision.FP8,
-}
+_BY_TYPE: Final = {f"torch.{name}": Precision(kind) for name, kind in WORDS["codecs"].items()}
 """Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
 """
 _BY_SIZE: Final = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
@@ -261,8 +257,8 @@ def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
     """The element types of a sharder's codecs that cannot be priced."""
     registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
     both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
-    types = {c.quantized_dtype for codecs in both for c in (codecs.forward, codecs.backward)}
-    return sorted(map(str, types - set(_BY_TYPE)))
+    types = {str(c.quantized_dtype) for codecs in both for c in (codecs.forward, codecs.backward)}
+    return sorted(types - set(_BY_TYPE))
 
 
 def _codecs(both: Any) -> Codecs:
@@ -278,7 +274,7 @@ def _codec(codec: Any) -> Codec:
     if named in {p.value for p in Precision}:
         precision = Precision(named)
         return Codec(precision=precision, row_dim=max(rows, 0) if precision in _WITH_ROWS else 0)
-    return Codec(precision=_BY_TYPE.get(codec.quantized_dtype, Precision.FP32))
+    return Codec(precision=_BY_TYPE.get(str(codec.quantized_dtype), Precision.FP32))
 
 
 def row_to_fill(table: Table, batch_size: int) -> int:
@@ -295,18 +291,9 @@ def row_to_fill(table: Table, batch_size: int) -> int:
     return max((row for row in rows if row and unit % row), default=0)
 
 
-_NAMES: Final = {
-    Optimizer.SGD: "sgd",
-    Optimizer.ROWWISE_ADAGRAD: "rowwiseadagrad rowwiseweightedadagrad emainplacerowwiseadagrad",
-    Optimizer.ROWWISE_ADAM: "ensemblerowwiseadagrad partialrowwiseadam partialrowwiselamb",
-    Optimizer.ADAGRAD: "adagrad larssgd",
-    Optimizer.ADAM: "adam adamw lamb",
-    Optimizer.NONE: "none",
-}
-OPTIMIZERS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+OPTIMIZERS: Final = {n: Optimizer(kind) for kind, own in WORDS["optimizers"].items() for n in own}
 """By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
-``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
-LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
+``EmbOptimType``."""
 
 UNKNOWN_AS: Final = Optimizer.ADAGRAD
 """An unknown optimizer is planned as this one, with one state for each weight, which is what
@@ -330,10 +317,7 @@ def optimizer_name(entry: TableSource) -> str:
         return _name_of(own())
     chosen = fused_setting(entry.sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
-        refuse(
-            "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
-            f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
-        )
+        refuse(said("optimizer of a sharder", given=shown(chosen)))
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
@@ -369,10 +353,7 @@ def sources_of(
             children = reversed(list(owner.named_children()))
             stack += [(f"{path}.{name}" if path else name, child) for name, child in children]
         elif configs is None:
-            yield (
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
+            yield said("unknown module", path=path, kind=type(owner).__name__)
         else:
             for name, parameter in parameters.items():
                 limit = given.get(name, NO_LIMIT)
@@ -421,11 +402,7 @@ def bucket_problems(entry: ShardableTable, world_size: int) -> list[str]:
     parted = any(min(rank * block, rows) % size for rank in range(world_size))
     if not parted or buckets == 1 or buckets % world_size == 0 or rows % buckets:
         return []
-    return [
-        f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
-        f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
-        f"use a number of buckets that is a multiple of {world_size}"
-    ]
+    return [said("buckets", entry=entry, buckets=buckets, ranks=world_size)]
 
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0

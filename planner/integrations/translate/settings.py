@@ -15,13 +15,8 @@ from typing import Any, Final
 
 import torchrec
 from torch import nn
-from torchrec.distributed.planner.types import (
-    ParameterConstraints,
-    PlannerErrorType,
-    ShardingOption,
-)
-from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -37,6 +32,7 @@ from planner.errors import (
     refuse,
     refuse_any,
 )
+from planner.io.documents import read_words
 from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
@@ -45,7 +41,7 @@ Rules = Mapping[str, tuple[Rule, str]]
 """The rule of each value by its name, and in words what it has to be."""
 
 
-class ShardPlannerError(TorchrecPlannerError, PlannerError):
+class ShardPlannerError(torchrec_types.PlannerError, PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
 
     def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
@@ -55,7 +51,7 @@ class ShardPlannerError(TorchrecPlannerError, PlannerError):
 
 def as_planner_error(error: Exception) -> ShardPlannerError:
     """Message and reason of any error, with its class name unless it is a planner's own."""
-    if isinstance(error, TorchrecPlannerError):
+    if isinstance(error, torchrec_types.PlannerError):
         return ShardPlannerError(str(error), error.error_type)
     kinds = {
         InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
@@ -70,15 +66,16 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
 """The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
 
-_QUANTIZED: Final = ("quant", "quant_uvm", "quant_uvm_caching")
-"""Kernels of quantized modules, which are priced as those that keep weights in the same memory."""
+WORDS: Final = read_words("torchrec")
+"""What TorchRec, FBGEMM and PyTorch call types, kernels and operators."""
 
-KEY_VALUE_KERNELS: Final = (
-    "key_value",
-    "dram_virtual_table",
-    "ssd_virtual_table",
-    "dram_ssd_virtual_table",
-)
+
+def said(remark: str, **values: object) -> str:
+    """A remark on settings or on what a model does not say, with some values."""
+    return str(WORDS["remarks"][remark]).format(**values)
+
+
+KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
@@ -104,7 +101,7 @@ def our_kernel(name: str) -> ComputeKernel:
 
 def is_priced_as_another(name: str) -> bool:
     """Whether a kernel has no cost model of its own."""
-    return name not in (*KEY_VALUE_KERNELS, *_QUANTIZED, *ComputeKernel)
+    return name not in (*KEY_VALUE_KERNELS, *WORDS["quantized_kernels"], *ComputeKernel)
 
 
 def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
@@ -116,10 +113,7 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
     return next((name for name in usable if our_kernel(name) is kernel), str(kernel))
 
 
-DATA_TYPES: Final = {
-    **{t.name: t for t in DataType if t not in (DataType.TF32, DataType.FP4)},
-    **{"NFP8": DataType.FP8, "UINT8": DataType.INT8},
-}
+DATA_TYPES: Final = {name: DataType(kind) for name, kind in WORDS["data_types"].items()}
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
 _TORCHREC: Final = Path(torchrec.__file__).parent
@@ -214,7 +208,7 @@ class WorkloadHints:
 Sharders = list[ModuleSharder[nn.Module]]
 
 
-Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
+Callback = Callable[[list[torchrec_types.ShardingOption]], list[torchrec_types.ShardingOption]]
 
 
 def require_arguments(given: Mapping[str, Any]) -> None:
@@ -228,7 +222,8 @@ def require_arguments(given: Mapping[str, Any]) -> None:
         InvalidInputError: there is such an argument; the message names the first one.
     """
     if (topology := given["topology"]) is not None:
-        require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
+        hint = "Topology(world_size=8, ...) is one"
+        require_kind("topology", topology, torchrec_types.Topology, hint)
         sizes = {name: getattr(topology, name) for name in _SIZES}
         refuse_any([f"topology: {line}" for line in _wrong(sizes, _SIZES, needed=_SIZES)])
     refuse_any(_wrong(given, _RULES, needed=("hints", "memory_headroom")))
@@ -254,8 +249,8 @@ def asked_sharders(module: object, sharders: object) -> Sharders:
 
 
 def called_back(
-    options: list[ShardingOption], callbacks: Iterable[Callback], world_size: int
-) -> list[ShardingOption]:
+    options: list[torchrec_types.ShardingOption], callbacks: Iterable[Callback], world_size: int
+) -> list[torchrec_types.ShardingOption]:
     """The options after each callback in turn.
 
     Raises:
@@ -265,7 +260,8 @@ def called_back(
     what = "what a callback returns must be"
     for callback in callbacks:
         found: object = callback(options)
-        if not isinstance(found, list) or not all(isinstance(o, ShardingOption) for o in found):
+        is_option = _is(torchrec_types.ShardingOption)
+        if not isinstance(found, list) or not all(map(is_option, found)):
             refuse(f"{what} the list of ShardingOption, got {shown(found)}")
         options = found
         for option, shard in ((o, s) for o in options for s in o.shards):

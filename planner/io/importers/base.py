@@ -14,20 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import AliasChoices, AliasPath, Field
+from pydantic import Field
 
 from costmodels import sharding
 from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document
-from planner.io.plan.plan_file import (
-    ParameterSchema,
-    entries_of,
-    plan_to_json,
-    read_plan_schema,
-    shards_of,
-)
+from planner.io.documents import Document, read_words
+from planner.io.plan import plan_file
 from planner.io.schemas import collect, made
 from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
@@ -44,12 +38,6 @@ Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
 BatchSize = Annotated[int, Field(ge=1, le=10**8)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
-
-
-def at(paths: str, default: Any = None) -> Any:
-    """A field that is at one of some paths of keys."""
-    keys = [AliasPath(*path.split(".")) for path in paths.split()]
-    return Field(default=default, validation_alias=AliasChoices(*keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +167,7 @@ def imported_plan_text(imported: Imported) -> str:
         refuse(f"{imported.source} says nothing of where tables are; leave --plan out")
     local = imported.local_world_size or imported.world_size or 1
     values: dict[str, Any] = {
-        "plan": plan_to_json(imported.plan, imported.workload, local),
+        "plan": plan_file.plan_to_json(imported.plan, imported.workload, local),
         "workload": imported.workload.name,
         "world_size": imported.world_size,
         "local_world_size": local,
@@ -192,13 +180,6 @@ def imported_plan_text(imported: Imported) -> str:
 
 
 Shape = tuple[int, int]
-
-_ASSUMED: Final = {
-    "tables": "one feature per table with 1 index per sample, fp32, sum pooling, uniform indices; "
-    "a plan says none of it",
-    "training.optimizer": "a plan does not name it",
-    "dense": "none, for a plan does not hold the dense part",
-}
 
 
 def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) -> Imported:
@@ -214,10 +195,10 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
             not cover their table, or there are shapes for tables that are not in the plan.
     """
     given = dict(shapes or {})
-    schema = read_plan_schema(path)
+    schema = plan_file.read_plan_schema(path)
     problems: list[str] = []
     tables: list[Table] = []
-    for (module, _), name, entry, _ in entries_of(schema):
+    for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
         table = collect(problems, f"{path}", build)
         tables += [table] if table is not None else []
@@ -225,7 +206,8 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
     refuse_any(problems)
-    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), dict(_ASSUMED))
+    assumed = dict(read_words("torchrec_plan")["assumed"])
+    batch, read = schema.batch_size_per_rank, Reading(Document(path, None, {}), assumed)
     if batch is None:
         read.assume("training.batch_size_per_rank", f"{DEFAULT_BATCH}; a plan does not say it")
     values = {
@@ -236,7 +218,7 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     return read.imported(f"the TorchRec plan {path.name}", values, law_is_known=False)
 
 
-def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
+def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shape | None) -> Table:
     """One table; shards with holes are refused, because the shape read from them would be wrong."""
     shape, placement = given, None
     if entry.shards:
@@ -245,7 +227,7 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
             table=name,
             sharding_type=entry.sharding_type,
             kernel=sharding.ComputeKernel.DENSE if is_copy else sharding.ComputeKernel.FUSED,
-            shards=shards_of(entry),
+            shards=plan_file.shards_of(entry),
         )
         cells = placement.cells
         ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols

@@ -23,22 +23,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import Optimizer, Pooling, Table
+from costmodels.workload import Optimizer, Table
 from planner.errors import refuse
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, read_json, read_words
 from planner.io.importers import base
-from planner.io.schemas import Loose, PoolingFactor, each, present, row_schema, validate
+from planner.io.schemas import Loose, PoolingFactor, at, each, present, row_schema, validate
 
-_INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
-_DENSE: Final = "none, for the file holds lookups only"
-_OUTPUT: Final = "fp32; the file does not say it"
-_NO_OPTIMIZER: Final = "the file does not name it"
-_ASSUMED: Final = {
-    "training.optimizer": _NO_OPTIMIZER,
-    "training.output_dtype": _OUTPUT,
-    "tables": "fp32, sum pooling and hot rows scattered over the ids; the file does not say it",
-    "dense": _DENSE,
-}
+_WORDS: Final = read_words("fbgemm")
+_ASSUMED, _INDEX_BYTES = _WORDS["assumed"], _WORDS["index_bytes"]
 
 
 def _at_most_all(ratios: list[float]) -> list[float]:
@@ -101,13 +93,13 @@ class _Config(Loose):
     Es: base.Rows | list[base.Rows] | None = None
     D: base.Columns | list[base.Columns] | None = None
     Ds: base.Columns | list[base.Columns] | None = None
-    B: base.BatchSize | None = base.at("batch_params.B")
-    Bs: list[base.BatchSize] | None = base.at("batch_params.Bs")
-    batch_spread: Any = base.at("batch_params.sigma_B")
-    batch_ranks: Any = base.at("batch_params.vbe_num_ranks")
-    L: PoolingFactor | None = base.at("pooling_params.L")
-    Ls: list[PoolingFactor] | None = base.at("pooling_params.Ls")
-    pooling_spread: Any = base.at("pooling_params.sigma_L")
+    B: base.BatchSize | None = at("batch_params.B")
+    Bs: list[base.BatchSize] | None = at("batch_params.Bs")
+    batch_spread: Any = at("batch_params.sigma_B")
+    batch_ranks: Any = at("batch_params.vbe_num_ranks")
+    L: PoolingFactor | None = at("pooling_params.L")
+    Ls: list[PoolingFactor] | None = at("pooling_params.Ls")
+    pooling_spread: Any = at("pooling_params.sigma_L")
     indices_params: _Law | None = None
     indices_params_list: list[_Law] | None = None
     embedding_specs: list[Annotated[tuple[base.Rows, base.Columns], Field(strict=False)]] | None = (
@@ -137,7 +129,7 @@ def import_fbgemm(path: Path) -> base.Imported:
     laws = [config.indices_params for config in configs if config.indices_params is not None]
     widths = {_INDEX_BYTES[law.index_dtype] for law in laws if law.index_dtype in _INDEX_BYTES}
     unsaid = list(dict.fromkeys(line for config in configs for line in _unsaid(config)))
-    read = base.Reading(Document(path, None, {}), dict(_ASSUMED), unsaid)
+    read = base.Reading(Document(path, None, {}), dict(_ASSUMED["fbgemm"]), unsaid)
     if len(widths) != 1:
         read.assume("training.index_bytes", "8; the file does not say one width for all")
     num_samples = configs[0].B or (configs[0].Bs or [1])[0]
@@ -221,20 +213,7 @@ def _unsaid(config: _Config) -> list[str]:
 # ------------------------------------------------------------------ PARAM
 
 
-OPERATORS: Final = (
-    "SplitTableBatchedEmbeddingBagsCodegen",
-    "SplitTableBatchedEmbeddingBagsCodegenOp",
-)
-_ARGUMENTS: Final = {
-    "build": ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision"),
-    "input": ("batch_size", "pooling_factor"),
-}
-_POOLING: Final = (Pooling.SUM, Pooling.MEAN, Pooling.NONE)
-_UNSAID_BY_PARAM: Final = {
-    "tables": "uniform indices; the file does not say how they fall on rows",
-    "training.output_dtype": _OUTPUT,
-    "dense": _DENSE,
-}
+OPERATORS: Final[list[str]] = _WORDS["operators"]
 
 
 class _Argument(Loose):
@@ -260,7 +239,7 @@ class _Values(Loose):
     num_tables: base.TableCount
     rows: base.Rows | list[base.Rows]
     dim: base.Columns | list[base.Columns]
-    pooling: Annotated[int, Field(ge=0, lt=len(_POOLING))]
+    pooling: Annotated[int, Field(ge=0, lt=len(_WORDS["pooling"]))]
     weighted: bool
     weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
     batch_size: base.BatchSize
@@ -282,9 +261,9 @@ def import_param(path: Path) -> base.Imported:
         refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
     found = _arguments(Document(path, top[operator], {}, above=(operator,)))
     values = validate(_Values, found)
-    read = base.Reading(Document(path, None, {}), dict(_UNSAID_BY_PARAM))
+    read = base.Reading(Document(path, None, {}), dict(_ASSUMED["param"]))
     if values.optimizer is None:
-        read.assume("training.optimizer", _NO_OPTIMIZER)
+        read.assume("training.optimizer", _ASSUMED["no_optimizer"])
     shapes = [
         each(getattr(values, key), values.num_tables, found, (key,))
         for key in ("rows", "dim", "pooling_factor")
@@ -293,7 +272,7 @@ def import_param(path: Path) -> base.Imported:
         read.unsaid.append(f"operators {', '.join(others[:5])}")
     alike = {
         "dtype": values.weights_precision,
-        "pooling": _POOLING[values.pooling],
+        "pooling": _WORDS["pooling"][values.pooling],
         "is_weighted": values.weighted,
     }
     return read.imported(
@@ -315,7 +294,7 @@ def _arguments(document: Document) -> Document:
     """The value of each argument by its name; arguments without names are taken in order."""
     setup = validate(_Benchmark, document).config[0]
     found = Document(document.path, {}, {})
-    for section, names in _ARGUMENTS.items():
+    for section, names in _WORDS["arguments"].items():
         (part,) = getattr(setup, section)
         for position, argument in enumerate(part.args):
             place = ("config", 0, section, 0, "args", position)

@@ -25,7 +25,7 @@ from costmodels.workload import Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, read_json, read_words
 from planner.io.importers import base
-from planner.io.schemas import Count, Loose, PoolingFactor, each, made, present, validate
+from planner.io.schemas import Count, Loose, PoolingFactor, at, each, made, present, validate
 
 _WORDS: Final = read_words("hugectr")
 _OPTIMIZERS: Final = _WORDS["optimizers"]
@@ -109,15 +109,13 @@ class _Layer(Loose):
     top: Names = Field(default=[])
     bottom: Names = Field(default=[])
     dense: Any = None
-    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = base.at("dense.dense_dim")
-    dense_top: Names = base.at("dense.top", [])
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("dense.dense_dim")
+    dense_top: Names = at("dense.top", [])
     sparse: list[_SparseInput] | None = None
     slot_size_array: list[base.Rows] | None = None
-    outputs: Annotated[list[base.Size], BeforeValidator(_listed)] | None = base.at(_OUTPUTS)
-    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = base.at("mc_param.num_layers")
-    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = base.at(
-        "mc_param.projection_dim"
-    )
+    outputs: Annotated[list[base.Size], BeforeValidator(_listed)] | None = at(_OUTPUTS)
+    num_layers: Annotated[int, Field(ge=1, le=1000)] | None = at("mc_param.num_layers")
+    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = at("mc_param.projection_dim")
     sparse_embedding_hparam: _Hyperparameters | None = None
     optimizer: _Optimizer | None = None
 
@@ -393,10 +391,10 @@ class _Group(Loose):
     local_embedding_list: list[Count]
     global_embedding_list: list[list[int]] | None = None
     table_placement_strategy: Literal["localized", "dp"]
-    num_sharding: Annotated[int, Field(ge=1, le=base.MAX_RANKS)] = base.at(
+    num_sharding: Annotated[int, Field(ge=1, le=base.MAX_RANKS)] = at(
         "num_sharding shards_count", 1
     )
-    sharding_id: Count = base.at("sharding_id shard_id", 0)
+    sharding_id: Count = at("sharding_id shard_id", 0)
 
 
 class _Groups(Loose):

@@ -20,8 +20,7 @@ from costmodels import sharding
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
-from planner.io import documents
-from planner.io.schemas import Loose, collect, noun_of, row_schema, schema_of, shortened, validate
+from planner.io import documents, schemas
 from planner.support.files import csv_text, unguarded
 from planner.support.kinds import path_of, require_kind
 
@@ -31,11 +30,10 @@ DEFAULT_LOAD_FACTOR: Final = 0.2
 
 Count = Annotated[int, Field(ge=0)]
 Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
-Seconds = Annotated[float, Field(ge=0)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
 
 
-class ShardSchema(Loose):
+class ShardSchema(schemas.Loose):
     """One shard of one table: ``[row, column]`` where it begins and how large it is."""
 
     shard_offsets: Offsets
@@ -43,32 +41,25 @@ class ShardSchema(Loose):
     placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
 
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-# TorchRec's cache parameters, as some tools write them.
-CacheParamsSchema: Any = row_schema("CacheParamsSchema", load_factor=(Share | None, None))
+class ParameterSchema(schemas.Loose):
+    """One table. TorchRec writes no shards for replicated tables, and no load factor.
 
-
-class ParameterSchema(Loose):
-    """One table. TorchRec writes no shards for replicated tables, and no load factor."""
+    Some tools write the load factor as it stands in TorchRec's cache parameters.
+    """
 
     sharding_type: Annotated[sharding.ShardingType, Field(strict=False)]
     compute_kernel: Annotated[sharding.ComputeKernel, Field(strict=False)]
     ranks: list[Count] | None = None
     shards: list[ShardSchema] | None = None
-    cache_load_factor: Share | None = None
-    cache_params: CacheParamsSchema | None = None
-
-    @property
-    def load_factor(self) -> float | None:
-        """The cache load factor that the entry gives."""
-        params = self.cache_params
-        return self.cache_load_factor or (params.load_factor if params else None)
+    cache_load_factor: schemas.Ratio | None = schemas.at(
+        "cache_load_factor cache_params.load_factor"
+    )
 
     @property
     def cache_ratio(self) -> float | None:
         """The share of the rows that a cache on the device holds; None without a cache."""
         is_cached = self.compute_kernel is sharding.ComputeKernel.FUSED_UVM_CACHING
-        return (self.load_factor or DEFAULT_LOAD_FACTOR) if is_cached else None
+        return (self.cache_load_factor or DEFAULT_LOAD_FACTOR) if is_cached else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +75,6 @@ class SavedPlan:
         whole: ranks of the whole job and of each of its hosts, where the plan is that of one group.
         batch_size_per_rank: samples per rank.
         pipeline: the training pipeline.
-        inputs_hash: hash of everything that was asked.
-        predicted_s: iteration time in seconds.
         objective: what was minimized; with scenarios for instance ``worst iteration``.
         torchrec_defaults: whether TorchRec's default figures were used.
         num_scenarios: number of scenarios beside the workload.
@@ -101,33 +90,24 @@ class SavedPlan:
     whole: tuple[int, int] | None = None
     batch_size_per_rank: float | None = None
     pipeline: str | None = None
-    inputs_hash: str | None = None
-    predicted_s: float | None = None
     objective: str | None = None
     torchrec_defaults: bool = False
     num_scenarios: int = 0
     warnings: tuple[str, ...] = ()
 
 
-# What an iteration costs, how the search went, and all ranks of a job whose plan is for one group.
-PredictedSchema: Any = row_schema("PredictedSchema", iteration_time_s=Seconds)
-SolverSchema: Any = row_schema("SolverSchema", objective=str, torchrec_defaults=(bool, False))
-WholeSchema: Any = row_schema("WholeSchema", world_size=Size, local_world_size=Size)
-_NAMES: Final = (
-    "workload", "workload_hash", "system", "system_hash", "inputs_hash", "pipeline", "tool",
-)  # fmt: skip
-_LISTS: Final = ("curve", "scenarios", "alternatives", "baselines", "provenance")
-_FOUND: Final[dict[str, Any]] = {
-    **dict.fromkeys(_NAMES, (str | None, None)),
-    **dict.fromkeys(("usd_per_billion_samples", "checkpoint_interval_s"), (float | None, None)),
-    **dict.fromkeys(("memory", "reshard", "blocked"), (dict[str, Any] | None, None)),
-    **dict.fromkeys(_LISTS, (list[dict[str, Any]], [])),
-    **dict.fromkeys(("searched", "unfit_baselines", "warnings"), (list[str], [])),
-}
+# How the search went, and all ranks of a job whose plan is for one group.
+SolverSchema: Any = schemas.row_schema(
+    "SolverSchema", objective=str, torchrec_defaults=(bool, False)
+)
+WholeSchema: Any = schemas.row_schema("WholeSchema", world_size=Size, local_world_size=Size)
 
 
-class _PlanKeys(Loose):
-    """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
+class _PlanKeys(schemas.Loose):
+    """The whole file; only ``plan`` is needed, which is what TorchRec itself writes.
+
+    A file of ours has more keys, which nothing reads.
+    """
 
     plan: dict[str, dict[str, ParameterSchema]]
     schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
@@ -135,12 +115,13 @@ class _PlanKeys(Loose):
     local_world_size: Size | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
     whole: WholeSchema | None = None
-    predicted: PredictedSchema | None = None
     solver: SolverSchema | None = None
+    scenarios: list[dict[str, Any]] = Field(default_factory=list)
+    workload: str | None = None
 
 
-_READ: Final = ("predicted_s", "objective", "torchrec_defaults", "num_scenarios")
-PlanSchema: Any = schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ, **_FOUND)
+_READ: Final = ("objective", "torchrec_defaults", "num_scenarios", "warnings")
+PlanSchema: Any = schemas.schema_of(SavedPlan, "PlanSchema", base=_PlanKeys, without=_READ)
 
 
 def shards_of(entry: ParameterSchema) -> tuple[sharding.Shard, ...]:
@@ -266,14 +247,14 @@ def read_plan_schema(path: Path) -> PlanSchema:
     Raises:
         InvalidInputError: the file is not well formed, or not a plan.
     """
-    return validate(PlanSchema, _document(path, _read(path)))
+    return schemas.validate(PlanSchema, _document(path, _read(path)))
 
 
 def _saved(
     document: documents.Document, workload: Workload | None, topology: Topology | None
 ) -> SavedPlan:
     path = document.path
-    schema = validate(PlanSchema, document)
+    schema = schemas.validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
         refuse(
             f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
@@ -285,19 +266,18 @@ def _saved(
     for keys, name, entry, table in entries_of(schema, workload):
         where = f"{path}: {documents.dotted(('plan', *keys))}"
         build = partial(_placement, name, entry, table, world, local)
-        placements.append(collect(problems, where, build))
-        bare += entry.cache_ratio is not None and entry.load_factor is None
-    refuse_any(shortened(problems, path, _MOST_LINES))
+        placements.append(schemas.collect(problems, where, build))
+        bare += entry.cache_ratio is not None and entry.cache_load_factor is None
+    refuse_any(schemas.shortened(problems, path, _MOST_LINES))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     plan = sharding.Plan(placements=tuple(filter(None, placements)))
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
-    return noun_of(
+    return schemas.noun_of(
         SavedPlan,
         schema,
         plan=plan,
         whole=None if whole is None else (whole.world_size, whole.local_world_size),
-        predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
         num_scenarios=max(len(schema.scenarios) - 1, 0),
@@ -427,8 +407,8 @@ def _check(
             problems.append(f"{where}: {extent} in the plan, {shape} in the workload")
         else:
             alone, one = replace(workload, tables=(table,)), sharding.Plan(placements=(placement,))
-            collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
-    refuse_any(shortened(problems, path, _MOST_LINES))
+            schemas.collect(problems, str(path), partial(sharding.check_plan, one, alone, world))
+    refuse_any(schemas.shortened(problems, path, _MOST_LINES))
 
 
 def _extent_text(placement: sharding.TablePlacement) -> str:
@@ -441,6 +421,7 @@ def _extent_text(placement: sharding.TablePlacement) -> str:
 # ------------------------------------------------------------------ CSV
 
 _SHORT: Final = ("table", "rank")
+_SHORT_KINDS: Final = (sharding.ShardingType.TABLE_WISE, sharding.ShardingType.COLUMN_WISE)
 _CELLS: Final = ("row_offset", "num_rows", "col_offset", "num_cols")
 COLUMNS: Final = (
     "table", "sharding_type", "compute_kernel", "cache_load_factor", "rank", *_CELLS,
@@ -470,13 +451,12 @@ def ranks_csv(plan: sharding.Plan) -> str:
         InvalidInputError: names each table that is neither whole nor cut into equal column pieces,
             or not in device memory.
     """
-    kinds = (sharding.ShardingType.TABLE_WISE, sharding.ShardingType.COLUMN_WISE)
     problems = [
         f"table {p.table!r}: {p.sharding_type} with kernel {p.kernel} and pieces of "
         f"{sorted({s.num_cols for s in p.shards})} columns is more than columns table and rank can "
         "say; use 'export csv', or plan with table_wise, column_wise and kernel fused"
         for p in plan.placements
-        if p.sharding_type not in kinds
+        if p.sharding_type not in _SHORT_KINDS
         or p.kernel is not sharding.ComputeKernel.FUSED
         or len({s.num_cols for s in p.shards}) > 1
     ]
@@ -504,14 +484,9 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
         _add(tables, dict(zip(columns, cells, strict=True)), where)
     for entry in tables.values():
         if "sharding_type" not in entry:
-            is_whole = len(entry["ranks"]) == 1
-            kind = (
-                sharding.ShardingType.TABLE_WISE if is_whole else sharding.ShardingType.COLUMN_WISE
-            )
-            entry |= {
-                "sharding_type": kind.value,
-                "compute_kernel": sharding.ComputeKernel.FUSED.value,
-            }
+            kind = _SHORT_KINDS[len(entry["ranks"]) > 1]
+            kernel = sharding.ComputeKernel.FUSED
+            entry |= {"sharding_type": kind.value, "compute_kernel": kernel.value}
     return {"plan": {"": tables}}
 
 

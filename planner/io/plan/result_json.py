@@ -28,7 +28,7 @@ from costmodels.topology import Topology
 from costmodels.units import MIB
 from costmodels.workload import Workload
 from planner.io.plan.plan_file import SCHEMA_VERSION, plan_to_json
-from planner.io.system.measured_files import measured_hash
+from planner.io.system.system_file import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.support.files import write_text_atomic

@@ -34,8 +34,7 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, csv_rows, parse_json, read_text
-from planner.io.library import configs_folder
+from planner.io.documents import Document, configs_folder, csv_rows, parse_json, read_text
 from planner.io.schemas import row_schema, validate
 from planner.support.files import csv_text, unguarded
 
@@ -79,24 +78,16 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     curves: list[CollectiveCurve] = []
     for position, name in enumerate(topology.collective_curves):
         is_file = name.endswith(".csv")
-        found = _predicting(read_curves(Path(name))) if is_file else _shipped_set(name)
+        every = read_curves(Path(name)) if is_file else shipped_curves()
+        found = [r for r in every if is_file or r.set_name == name]
+        if not found:
+            known = ", ".join(sorted({r.set_name for r in every}))
+            refuse(f"no set {name!r}; there are {known}, or name a CSV file")
+        found = [r for r in found if r.role in PREDICTING_ROLES]
         is_own = is_file or name == topology.name
         is_own = is_own or all(r.device == topology.device.name for r in found)
         curves += [replace(r.curve, priority=position + (not is_own)) for r in found]
     return tuple(curves)
-
-
-@functools.lru_cache(maxsize=256)
-def _shipped_set(name: str) -> tuple[CurveRecord, ...]:
-    """The curves of a shipped set that predictions may use."""
-    known = {r.set_name for r in shipped_curves()}
-    if name not in known:
-        refuse(f"no set {name!r}; there are {', '.join(sorted(known))}, or name a CSV file")
-    return _predicting(r for r in shipped_curves() if r.set_name == name)
-
-
-def _predicting(records: Iterable[CurveRecord]) -> tuple[CurveRecord, ...]:
-    return tuple(r for r in records if r.role in PREDICTING_ROLES)
 
 
 @functools.lru_cache(maxsize=1)

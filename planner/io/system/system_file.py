@@ -1,11 +1,13 @@
 """System files: their keys, files that start from another one (``base: h100_sxm``), and sizes.
 
-A number is written with its unit and where it comes from.
+A number is written with its unit and where it comes from. A system can name a calibration of CPU
+ranks, which is JSON.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -14,22 +16,24 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from costmodels import units
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, STATES, fabric_link
+from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from costmodels.topology import Device, FittedFactors, Host, Link, Links, Topology, with_host_factor
 from costmodels.workload import DataType
 from planner.errors import refuse
-from planner.io import schemas
-from planner.io.documents import Document, Keys, as_yaml, override_all, read_text
-from planner.io.library import is_file, locate, names
+from planner.io import documents, schemas
 from planner.io.system.collective_curves import load_curves
-from planner.io.system.measured_files import load_constants
+from planner.support.files import once_per_version, write_text_atomic
+
+if TYPE_CHECKING:
+    from costmodels.calibration.fitting import Calibration
 
 Capacity: Any = schemas.quantity("bytes", "80 GiB", low=1.0)
 Size: Any = schemas.quantity("bytes", "32 B")
@@ -252,7 +256,7 @@ _WHOLE: Final = (("links", "network"), ("device", "flops"))
 """Keys that replace those of the base as a whole, because a network is of one kind only."""
 
 
-def read_system(path: Path) -> Document:
+def read_system(path: Path) -> documents.Document:
     """Read a system file; keys that it does not have are those of its base.
 
     A base is a shipped system or a file beside this one, and can have a base itself.
@@ -260,52 +264,52 @@ def read_system(path: Path) -> Document:
     Raises:
         InvalidInputError: a file cannot be read, or is its own base through others.
     """
-    return system_of(path, read_text(path))
+    return system_of(path, documents.read_text(path))
 
 
-def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
+def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> documents.Document:
     """The system of a file with this text, which need not be written yet; it is a base of others.
 
     Raises:
         InvalidInputError: as for :func:`read_system`.
     """
-    document = as_yaml(path, text)
+    document = documents.as_yaml(path, text)
     base = document.value.get("base")
     if base is None:
         return document
     if not isinstance(base, str):
         refuse(f"{document.where(('base',))}: must be the name or file of a system, got {base!r}")
     beside = Path(os.path.normpath(path.parent / base))
-    found = beside if is_file(beside) else locate(base, "systems")
+    found = beside if documents.is_file(beside) else documents.locate(base, "systems")
     seen = [p.resolve() for p in (*above, path)]
     if found.resolve() in seen:
         refuse(
             f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
             "stands for itself"
         )
-    below = system_of(found, read_text(found), (*above, path))
+    below = system_of(found, documents.read_text(found), (*above, path))
     values = _with_full_paths(replace(below, path=found.absolute())).value
     own = {key: value for key, value in document.value.items() if key != "base"}
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if k not in document.lines}
-    return Document(path, _merged_values(values, own, ()), document.lines, origins)
+    return documents.Document(path, _merged_values(values, own, ()), document.lines, origins)
 
 
-def _with_full_paths(document: Document) -> Document:
+def _with_full_paths(document: documents.Document) -> documents.Document:
     """The system with full paths of the files that it names, which are beside it."""
     value, folder = dict(document.value), document.path.parent
     curves, calibration = value.get("collective_curves"), value.get("calibration")
     if isinstance(curves, list):
-        is_file = [isinstance(name, str) and name.endswith(".csv") for name in curves]
         value["collective_curves"] = [
-            str(folder / name) if own else name for name, own in zip(curves, is_file, strict=True)
+            str(folder / name) if isinstance(name, str) and name.endswith(".csv") else name
+            for name in curves
         ]
     if isinstance(calibration, str):
         value["calibration"] = str(folder / calibration)
     return replace(document, value=value)
 
 
-def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
+def _merged_values(below: Any, own: Any, keys: documents.Keys) -> Any:
     if not isinstance(below, dict) or not isinstance(own, dict) or keys in _WHOLE:
         return own
     both = {k: _merged_values(below[k], v, (*keys, k)) if k in below else v for k, v in own.items()}
@@ -343,16 +347,16 @@ def load_system(
         >>> load_system("h100_sxm", gpus=16).num_hosts
         2
     """
-    path = locate(source, "systems")
+    path = documents.locate(source, "systems")
     document = read_system(path)
-    override_all(document, overrides)
+    documents.override_all(document, overrides)
     named = named_system(document, gpus, gpus_per_host)
     key = "collective_curves" if named.collective_curves else "calibration"
     return schemas.made(document.where((key,)), partial(with_measurements, named))
 
 
 def named_system(
-    document: Document, gpus: int | None = None, gpus_per_host: int | None = None
+    document: documents.Document, gpus: int | None = None, gpus_per_host: int | None = None
 ) -> Topology:
     """As :func:`load_system`; what the system names is not read."""
     schema = schemas.validate(SystemSchema, _with_full_paths(document))
@@ -398,7 +402,7 @@ def links_measured(topology: Topology) -> Links | None:
     sets, local = topology.collective_curves, topology.local_world_size
     if not sets or any(name.endswith(".csv") for name in sets):
         return None
-    shipped = names("systems")
+    shipped = documents.names("systems")
     if topology.name in shipped:
         known = _shipped(topology.name, local)
         if known.collective_curves in (sets, ()):
@@ -415,7 +419,7 @@ def links_measured(topology: Topology) -> Links | None:
 
 @functools.lru_cache(maxsize=256)
 def _shipped(name: str, local: int) -> Topology:
-    return named_system(read_system(locate(name, "systems")), local, local)
+    return named_system(read_system(documents.locate(name, "systems")), local, local)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:
@@ -430,7 +434,7 @@ def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> To
     Raises:
         InvalidInputError: the file breaks a rule.
     """
-    schema = schemas.validate(SystemSchema, read_system(locate(source, "systems")))
+    schema = schemas.validate(SystemSchema, read_system(documents.locate(source, "systems")))
     _, local = _layout(None, gpus_per_host, schema.layout.gpus_per_host)
     ranks = [rank for entry in schema.different_ranks for rank in entry.ranks]
     hosts = [host for entry in schema.different_hosts for host in entry.hosts]
@@ -501,7 +505,7 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     return total // per_host, per_host
 
 
-def _domain(document: Document, schema: SystemSchema, ranks: int, local: int) -> int:
+def _domain(document: documents.Document, schema: SystemSchema, ranks: int, local: int) -> int:
     """Ranks of a domain in whole hosts; of domains of unequal size, those of the smallest one.
 
     The slowest rank of an exchange is in the smallest domain: it sends most over the network, and
@@ -594,3 +598,51 @@ def _provenance(value: Any, name: str = "") -> Iterator[Provenance]:
     inner = dict(value) if isinstance(value, schemas.Strict | dict) else {}
     for key, item in inner.items():
         yield from _provenance(item, f"{name}.{key}".lstrip("."))
+
+
+# ------------------------------------------------------------------ calibrations of CPU ranks
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Calibration]:
+    """Made when a calibration is read: most commands read none, and it takes milliseconds."""
+    from costmodels.calibration.fitting import Calibration
+
+    return TypeAdapter(Calibration)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write the constants, the errors of the fit, and doubtful points."""
+    write_text_atomic(path, _adapter().dump_json(calibration, indent=1).decode() + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration that :func:`write_calibration` has written.
+
+    Raises:
+        InvalidInputError: there is no such file, or it is not a calibration.
+    """
+    try:
+        return _adapter().validate_json(Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = " ".join(map(str, [*first["loc"], first["msg"]]))
+        refuse(f"{path} is not a calibration: {where}; write it anew by 'shardplan calibrate'")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        refuse(f"cannot read the calibration {path}: {reason}")
+
+
+@once_per_version(num_kept=8)
+def load_constants(path: str) -> CpuConstants:
+    """The constants of a calibration; each version of a file is read only once."""
+    return read_calibration(path).constants
+
+
+def measured_hash(topology: Topology) -> str:
+    """SHA-256 over a system's calibration and own curves; empty without any."""
+    named = [topology.calibration] if topology.calibration else []
+    named += [name for name in topology.collective_curves if name.endswith(".csv")]
+    files = [path for path in map(Path, named) if documents.is_file(path)]
+    digests = [hashlib.sha256(f.read_bytes()).digest() for f in files]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if files else ""

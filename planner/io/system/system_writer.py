@@ -8,36 +8,26 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.calibration.device import (
-    LOOKUP_BLOCKS,
-    HostCalls,
-    Rates,
-    collective_curves,
-    fit_rates,
-    host_calls_of,
-)
+from costmodels.calibration import device
 from costmodels.calibration.fit_fbgemm import BlockErrors, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.datatypes import DataType
-from costmodels.errors import InvalidValueError
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import FITTED_KINDS, Device, FittedFactors, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import as_yaml, read_text, yaml_text
-from planner.io.library import configs_folder, locate, read_template
+from planner.io import documents
 from planner.io.schemas import made, validate
+from planner.io.system import system_file
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.measured_rows import MeasuredRows
-from planner.io.system.system_file import SystemSchema, named_system, read_system, system_of
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -49,17 +39,6 @@ _EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.F
 these that was measured."""
 
 
-_NUMBERS: Final = (
-    ("device", "hbm_capacity", "hbm_capacity_bytes", ".2f", ""),
-    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", ".5g",
-     "large copies and additions on "),
-    ("device", "num_multiprocessors", "num_multiprocessors", ".0f", ""),
-    ("device", "kernel_latency", "kernel_latency_s", ".3f", "one tiny kernel to the next on "),
-    ("host", "device_link_bandwidth", "host_link_bytes_per_s", ".2f", "large pinned copies on "),
-    ("links.host", "latency", "exchange_latency_s", ".2f", "smallest all-to-all on "),
-    ("links.host", "bandwidth", "exchange_bytes_per_s", ".2f", "largest all-to-all on "),
-)  # fmt: skip
-"""Section and key of a system file, the measured rate, its digits, and how it was measured."""
 _UNITS: Final = {"_per_s": (GB, " GB/s"), "_bytes": (GIB, " GiB"), "_s": (US, " us"), "": (1, "")}
 """The unit in which a rate is written, by the end of its name."""
 _SETTLED: Final = 0.5
@@ -93,16 +72,18 @@ def write_fitted_system(
         InvalidInputError: a factor is out of range, a file cannot be read, or the folder cannot be
             written; nothing is written then.
     """
-    base = locate(source, "systems")
+    base = documents.locate(source, "systems")
     _refuse_itself(path, base, "was fitted")
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     header = [
         f"Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the base."
     ]
-    values: dict[str, Any] = {"base": yaml_text(_base_name(path, base))}
+    values: dict[str, Any] = {"base": documents.yaml_text(_base_name(path, base))}
     copies: dict[Path, str] = {}
-    if topology.calibration and read_system(base).value.get("calibration") is None:
-        copies[path.with_suffix(".calibration.json")] = read_text(Path(topology.calibration))
+    if topology.calibration and system_file.read_system(base).value.get("calibration") is None:
+        copies[path.with_suffix(".calibration.json")] = documents.read_text(
+            Path(topology.calibration)
+        )
         lines, section = _other_cores(path, topology)
         header += lines
         values |= section
@@ -113,7 +94,7 @@ def write_fitted_system(
         told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
         fitted[kind] = f"{before[i] * found.ratios[i]:.6g} ({origin}, {told})"
     rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
-    fitted["spread"] = yaml_text(rows)
+    fitted["spread"] = documents.yaml_text(rows)
     blame = "the runs give a number that no system has (are the units of their times right?)"
     _, text = _checked(path, header, values, blame)
     write_texts_atomic({**copies, path: text})
@@ -122,16 +103,16 @@ def write_fitted_system(
 
 def _other_cores(path: Path, topology: Topology) -> tuple[list[str], Sections]:
     """Comments and keys of a system whose cores have the calibration of another machine."""
-    machine = _note(load_constants(topology.calibration).machine)
+    machine = _note(system_file.load_constants(topology.calibration).machine)
     latency_us = topology.device.kernel_latency_s / US
     comments = [
         f"By the calibration of another machine ({machine}), which the factors correct;",
         "rates of the base that are no memory sizes are not used.",
     ]
     return comments, {
-        "name": yaml_text(path.stem),
+        "name": documents.yaml_text(path.stem),
         "device": {"kernel_latency": f"{latency_us:.3f} us (default, {machine})"},
-        "calibration": yaml_text(path.with_suffix(".calibration.json").name),
+        "calibration": documents.yaml_text(path.with_suffix(".calibration.json").name),
     }
 
 
@@ -145,7 +126,7 @@ def _checked(
     """
     text = "\n".join([*(f"# {line}" for line in header), *_lines(values)]) + "\n"
     try:
-        return named_system(system_of(path, text)), text
+        return system_file.named_system(system_file.system_of(path, text)), text
     except InvalidInputError as error:
         refuse(f"{blame}: {error}")
 
@@ -165,13 +146,13 @@ def write_calibrated_system(
         InvalidInputError: the folder cannot be written.
     """
     beside = path.with_suffix(".calibration.json")
-    write_calibration(beside, calibration)
+    system_file.write_calibration(beside, calibration)
     constants, ranks = calibration.constants, calibration.constants.world_size
     note = f"(calibrated, {_note(constants.machine)})"
-    text = read_template("cpu_system").format(
-        name=yaml_text(path.stem),
-        machine=yaml_text(constants.machine),
-        calibration=yaml_text(beside.name),
+    text = documents.read_template("cpu_system").format(
+        name=documents.yaml_text(path.stem),
+        machine=documents.yaml_text(constants.machine),
+        calibration=documents.yaml_text(beside.name),
         note=note,
         guess="(default, not measured; the calibrated models do not use it)",
         ranks=ranks,
@@ -197,14 +178,14 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
     return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"
 
 
-def write_host_calls(path: Path, calls: HostCalls) -> None:
+def write_host_calls(path: Path, calls: device.HostCalls) -> None:
     """Replace or add ``eager_call`` and ``eager_pass`` in the block ``host`` of a system file.
 
     Raises:
         InvalidInputError: the file cannot be read, or has no such block with a key on each line.
     """
-    text = read_text(path)
-    lines, places = text.split("\n"), as_yaml(path, text).lines
+    text = documents.read_text(path)
+    lines, places = text.split("\n"), documents.as_yaml(path, text).lines
     inside = [at for keys, at in places.items() if keys[0:1] == ("host",) and len(keys) > 1]
     first = min(inside, default=0)
     if first <= places.get(("host",), 0):
@@ -260,19 +241,19 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
             f"{measured.path}:1: gpu: is missing, so these are rows of CPU cores, which a system "
             "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
         )
-    start = locate(base, "systems")
+    start = documents.locate(base, "systems")
     _refuse_itself(path, start, "the rows start from")
-    document = read_system(start)
-    schema = validate(SystemSchema, document)
+    document = system_file.read_system(start)
+    schema = validate(system_file.SystemSchema, document)
     if schema.calibration is not None:
         refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
-    topology, machine = named_system(document), _note(measured.machine())
-    rates, calls = fit_rates(measured.environment, measured.rows), _calls(measured)
+    topology, machine = system_file.named_system(document), _note(measured.machine())
+    rates = device.fit_rates(measured.environment, measured.rows)
     values: dict[str, Any] = {
-        "name": yaml_text(path.stem),
-        "base": yaml_text(_base_name(path, start)),
-        "description": yaml_text(f"{topology.device.name}, measured"),
-        **_sections(schema.device, rates, calls, machine),
+        "name": documents.yaml_text(path.stem),
+        "base": documents.yaml_text(_base_name(path, start)),
+        "description": documents.yaml_text(f"{topology.device.name}, measured"),
+        **_sections(schema.device, rates, machine),
     }
     texts: dict[Path, str] = {}
     if curves := _curves(path.stem, topology.device.name, measured):
@@ -280,7 +261,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         texts[beside] = curves
         sets = topology.collective_curves
         kept = [_way(path, Path(name)) if name.endswith(".csv") else name for name in sets]
-        values["collective_curves"] = yaml_text([beside.name, *kept])
+        values["collective_curves"] = documents.yaml_text([beside.name, *kept])
     header = (
         f"Measured by `shardplan calibrate` on {machine}.",
         "Keys that are not here are those of the base.",
@@ -288,7 +269,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     blame = f"{measured.path}: the rows give a number that no system has"
     checked = partial(_checked, path, header, blame=blame)
     (found, text), lookups = checked(values), None
-    if rows := measured.of_block(*LOOKUP_BLOCKS):
+    if rows := measured.of_block(*device.LOOKUP_BLOCKS):
         known = map(LookupRow.of, rows)
         lookups = made(str(measured.path), lambda: fit_fbgemm([*known], found))
         values["lookup"] = _lookup_section(lookups, measured)
@@ -298,7 +279,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         written=(path, *texts),
         replaced=_replaced(topology, found),
         lookup_errors=lookups.errors if lookups else {},
-        kept=_kept(rates, calls, lookups),
+        kept=_kept(rates, lookups),
         other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
     )
 
@@ -310,21 +291,16 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(rates: Rates, calls: HostCalls | None, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _kept(rates: device.Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
-    said = {
-        "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
-        "rates of matrix products": rates.products_flops or None,
-        "time of a kernel": rates.kernel_latency_s,
-        "link to the host": rates.host_link_bytes_per_s,
-        "calls of the host": calls,
-        "lookups": lookups,
-        "collectives (they need two ranks)": rates.exchange_bytes_per_s,
-    }
+    numbers = documents.read_words("rows")["numbers"]
+    said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
+    said["rates of matrix products"] = rates.products_flops or None
+    said["lookups"] = lookups
     return tuple(what for what, value in said.items() if value is None)
 
 
-def _other_card(base: Device, rates: Rates, card: str) -> str:
+def _other_card(base: Device, rates: device.Rates, card: str) -> str:
     """How a measured card differs from the base's, by the first word of its name or its size."""
     told = f"the rows are of {card!r}"
     if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
@@ -333,15 +309,6 @@ def _other_card(base: Device, rates: Rates, card: str) -> str:
     if all(counts) and counts[0] != counts[1]:
         return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
     return ""
-
-
-def _calls(measured: MeasuredRows) -> HostCalls | None:
-    """What calls take the host; None if the rows do not say it."""
-    try:
-        calls = host_calls_of(measured.rows)
-    except InvalidValueError:
-        return None
-    return replace(calls, machine=_note(f"host of {measured.machine()}"))
 
 
 def _note(text: str) -> str:
@@ -358,15 +325,15 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: Any, rates: Rates, calls: HostCalls | None, machine: str) -> Sections:
+def _sections(base: Any, rates: device.Rates, machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
-    for section, key, field, form, how in _NUMBERS:
-        size, unit = next(unit for end, unit in _UNITS.items() if field.endswith(end))
-        if value := getattr(rates, field):
-            found[section][key] = f"{value / size:{form}}{unit} (measured, {how}{machine})"
+    for row in documents.read_words("rows")["numbers"]:
+        size, unit = next(unit for end, unit in _UNITS.items() if row["rate"].endswith(end))
+        if value := getattr(rates, row["rate"]):
+            text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
+            found[row["section"]][row["key"]] = text
     found["device"] |= _products(base, rates, machine)
-    found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
     links = {"host": found.pop("links.host")}
     return {**found, "links": links}
 
@@ -382,7 +349,7 @@ def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
 
 def _base_name(path: Path, base: Path) -> str:
     """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
-    is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
+    is_shipped = base.resolve().is_relative_to(documents.configs_folder().resolve())
     return base.stem if is_shipped else _way(path, base)
 
 
@@ -391,7 +358,7 @@ def _way(path: Path, file: Path) -> str:
     return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: Any, rates: Rates, note: str) -> Sections:
+def _products(base: Any, rates: device.Rates, note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
@@ -414,12 +381,12 @@ def _products(base: Any, rates: Rates, note: str) -> Sections:
     return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
 
 
-def _curves(name: str, device: str, measured: MeasuredRows) -> str:
+def _curves(name: str, card: str, measured: MeasuredRows) -> str:
     """The measured curves of collectives as CSV; empty without any."""
     told = {"role": "calibrate", "library": "NCCL", "harness": "shardplan calibrate"}
     version, source = measured.environment.get("nccl", ""), measured.machine()
-    curves = collective_curves(
+    curves = device.collective_curves(
         measured.rows, version=version, source=f"own measurement on {source}"
     )
-    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=device, **told) for c in curves]
+    records = [CurveRecord(set_name=name, nodes=1, curve=c, device=card, **told) for c in curves]
     return curves_text(records) if records else ""

@@ -11,6 +11,7 @@ given has a comment that asks for it.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from typing import Any, Final
 from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
+from planner.io import documents
 from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
 
@@ -34,7 +35,7 @@ _MARKS: Final = frozenset("{}[]<>")
 _MOST_DEPTH: Final = 50
 
 
-def read_any_list(path: Path, *, dim: int | None = None) -> Document:
+def read_any_list(path: Path, *, dim: int | None = None) -> documents.Document:
     """The tables of a CSV list or of a feature file, whatever the file is called.
 
     Args:
@@ -45,12 +46,12 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
         InvalidInputError: the file is damaged, names no tables, or lacks a dimension and ``dim`` is
             None.
     """
-    text = read_text(path)
+    text = documents.read_text(path)
     value: Any
     if text.lstrip()[:1] in ("{", "["):
-        value = parse_json(text, path)
+        value = documents.parse_json(text, path)
     elif re.search(r"^(feature_spec|channel_spec)\s*:", text, re.M):
-        value = parse_yaml(text, str(path))[0]
+        value = documents.parse_yaml(text, str(path))[0]
     elif _PROTOBUF.search(text):
         value = _group(_tokens(text, path), path)
     else:
@@ -143,13 +144,10 @@ def _group(tokens: Iterator[str], path: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _scalar(word: str) -> object:
-    return word[1:-1] if word[:1] in ("'", '"') else parse_scalar(word)
+    return word[1:-1] if word[:1] in ("'", '"') else documents.parse_scalar(word)
 
 
 _NOTE: Final = "assumed, put yours"
-_MEDIAN_ROWS: Final = 3e5
-_MEDIAN_POOLING: Final = 5.0
-_DIMS: Final = (16, 32, 64, 128, 256)
 
 
 def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
@@ -169,7 +167,7 @@ def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
     )
 
 
-def _text(document: Document, name: str, *header: str, tables: str = "") -> str:
+def _text(document: documents.Document, name: str, *header: str, tables: str = "") -> str:
     """A workload file with comments at all keys whose values are assumed, and at the tables."""
     file = workload_file_of(document)
     return workload_text(
@@ -182,28 +180,15 @@ def _text(document: Document, name: str, *header: str, tables: str = "") -> str:
 
 
 def placeholder_text(num_tables: int, name: str) -> str:
-    """A workload of made-up tables, the same at every call, to try sizes and to edit.
+    """A workload of made-up tables, to try sizes and to edit: those of ``synthetic_300``.
 
-    Rows and pooling factors are log-normal (medians 300,000 and 5), dimensions are 16..256, and
-    exponents of the Zipf law 0.6..1.3, as in the shipped ``synthetic_300``.
+    Where more tables are asked for than that has, they begin again with its first one.
     """
-    import numpy as np
-
-    rng = np.random.default_rng(num_tables)
-    rows = np.clip(_MEDIAN_ROWS * rng.lognormal(0.0, 2.0, num_tables), 1e3, 1e8).astype(int)
-    dims = rng.choice(_DIMS, num_tables)
-    pooling = np.clip(_MEDIAN_POOLING * rng.lognormal(0.0, 1.1, num_tables), 0.3, 200.0).round(1)
-    exponents = rng.uniform(0.6, 1.3, num_tables).round(2)
+    made_up = documents.read_yaml(documents.locate("synthetic_300", "workloads")).value["tables"]
     digits = len(str(num_tables - 1))
     entries = [
-        {
-            "name": f"table_{i:0{digits}d}",
-            "num_embeddings": int(rows[i]),
-            "embedding_dim": int(dims[i]),
-            "pooling_factor": float(pooling[i]),
-            "distribution": {"kind": "zipf", "exponent": float(exponents[i])},
-        }
-        for i in range(num_tables)
+        {**entry, "name": f"table_{i:0{digits}d}"}
+        for i, entry in zip(range(num_tables), itertools.cycle(made_up), strict=False)
     ]
     return _text(
         lists.document_of(Path(name), entries, {}),
@@ -256,7 +241,7 @@ def workload_from_dataframe(
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
         "tables": lists.joined(_entries(frame)),
     }
-    found = workload_file_of(Document(Path("DataFrame"), value, {}))
+    found = workload_file_of(documents.Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
         refuse(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "

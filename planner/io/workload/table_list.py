@@ -4,6 +4,8 @@ The list is CSV, with commas, semicolons, tabs or bars between cells, or a DataF
 are ``name``, ``num_embeddings`` (``rows``), ``embedding_dim`` (``dim``) and optionally other keys
 of a table, or usual names of these. Empty cells mean the default. Under ``pooling``, a number is a
 pooling factor, and a word says how rows are pooled.
+
+Also reads which feature belongs to which table, from a file or the command line.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, Keys, csv_rows, parse_scalar, read_text, read_words, show
-from planner.io.schemas import nearest
-from planner.io.workload.workload_schema import ASSUMED, TableSchema
+from pydantic import Field
+
+from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.io import documents
+from planner.io.documents import Document, Keys, parse_scalar, read_text, read_words, show
+from planner.io.schemas import nearest, row_schema, validate
+from planner.io.workload import workload_schema as spec
+from planner.profiling.statistics import ByFeature
 
 LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
-KNOWN: Final = (*TableSchema.model_fields, *LAW_COLUMNS)
+KNOWN: Final = (*spec.TableSchema.model_fields, *LAW_COLUMNS)
 NEEDED: Final = ("name", "num_embeddings", "embedding_dim")
 WHOLE: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
 
@@ -147,7 +153,7 @@ def read_table_list(path: Path, *, dim: int | None = None) -> Document:
     body = text[marked.end() :] if marked else text
     separator = marked[1] if marked else _separator(body)
     first = 1 + bool(marked)
-    header, rows = csv_rows(path, body, delimiter=separator, first=first)
+    header, rows = documents.csv_rows(path, body, delimiter=separator, first=first)
     lines: dict[Keys, int] = {}
     tables: list[dict[str, Any]] = []
     header, dropped = _without_index(header)
@@ -182,7 +188,7 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
     value = {
         "name": path.stem,
         **deepcopy(WORDS["assumed"]),
-        "assumed": list(ASSUMED),
+        "assumed": list(spec.ASSUMED),
         "tables": whole,
     }
     return Document(path, value, lines if len(whole) == len(tables) else {})
@@ -237,3 +243,70 @@ def _parts(text: str, column: str) -> list[Any] | None:
         return [str(w) for w in words if w]
     numbers = [parse_scalar(w) for w in words]
     return numbers if is_list and all(isinstance(n, int | float) for n in numbers) else None
+
+
+# ------------------------------------------------------------------ which feature is whose
+
+
+def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
+    """Read the table maps of the command line, each ``feature=table`` or a file.
+
+    A file has either ``feature: table`` lines or, like a workload file, a list ``tables`` with
+    ``name``, ``features``, ``num_embeddings`` and ``count``. Its words are read as those of a
+    workload, so that a table may be called ``no``.
+
+    Raises:
+        InvalidInputError: some entries are wrong; the message lists all of them.
+    """
+    tables: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    problems: list[str] = []
+    for entry in entries:
+        try:
+            found = _inline(entry) if "=" in entry else _file(Path(entry))
+        except InvalidInputError as error:
+            problems += error.problems
+            continue
+        for feature, table in found.tables.items():
+            if tables.setdefault(feature, table) != table:
+                problems.append(
+                    f"--table-map: feature {feature!r} is given to tables {tables[feature]!r} "
+                    f"and {table!r}"
+                )
+        rows.update(found.num_embeddings)
+    refuse_any(problems)
+    return ByFeature(tables, rows) if entries else None
+
+
+def _inline(entry: str) -> ByFeature:
+    feature, _, table = entry.partition("=")
+    if not feature.strip() or not table.strip():
+        refuse(f"--table-map {entry!r}: write feature=table")
+    return ByFeature({feature.strip(): table.strip()})
+
+
+_Table: Any = row_schema(
+    name=str,
+    features=(Annotated[list[str], Field(min_length=1)] | None, None),
+    num_embeddings=(Annotated[int, Field(ge=1, le=2**48)] | None, None),
+    count=(Annotated[int, Field(ge=1, le=spec.MAX_TABLES)], 1),
+)
+_Tables: Any = row_schema(tables=list[_Table])
+
+
+def _file(path: Path) -> ByFeature:
+    where = Path(f"--table-map {path}")
+    data, lines = documents.parse_yaml(read_text(path), str(where))
+    if isinstance(data, dict) and data and all(isinstance(v, str) for v in data.values()):
+        return ByFeature(data)
+    tables: dict[str, str] = {}
+    rows: dict[str, int] = {}
+    for entry in validate(_Tables, Document(where, data, lines)).tables:
+        for name in spec.names_of(entry):
+            for feature in spec.features_of(entry, name):
+                if feature in tables:
+                    refuse(f"{where}: feature {feature!r} is in two tables")
+                tables[feature] = name
+            if entry.num_embeddings is not None:
+                rows[name] = entry.num_embeddings
+    return ByFeature(tables, rows)

@@ -23,16 +23,21 @@ from costmodels.topology import refuse_contradictions
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import refuse, refuse_any
-from planner.io.constraints import CHOICES, constraints_of, table_constraint, unmatched
-from planner.io.documents import Document, as_yaml, override_all, read_yaml, yaml_items, yaml_text
-from planner.io.library import locate
+from planner.io import documents
+from planner.io.constraints import constraints_of, table_constraint, unmatched
 from planner.io.schemas import as_noun, collect, each, entry_of, made, noun_of, validate
 from planner.io.system.system_file import load_system
 from planner.io.workload import workload_schema as spec
 from planner.io.workload.table_list import LIST_ENDINGS, document_of, read_table_list
-from planner.problem import NO_CONSTRAINTS, Constraints, Level, PlanningProblem, TableConstraint
+from planner.problem import (
+    CHOICES,
+    NO_CONSTRAINTS,
+    Constraints,
+    Level,
+    PlanningProblem,
+    TableConstraint,
+)
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
-from planner.support.processes import collector_paused
 from planner.support.text import counted
 
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
@@ -142,19 +147,18 @@ def load_workload_file(
         >>> load_workload_file("small_demo", overrides=(change,)).workload.batch_size_per_rank
         4096
     """
-    path = locate(source, "workloads")
-    with collector_paused():
-        is_list = path.suffix.lower() in LIST_ENDINGS
-        document = read_table_list(path) if is_list else read_yaml(path)
-        override_all(document, overrides)
-        listed = document.value.get("assumed")
-        if isinstance(listed, list):
-            given = [f"{key}." for key, _ in overrides]
-            keys = [(key, f"{key}.") for key in listed]
-            document.value["assumed"] = [
-                key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
-            ]
-        return workload_file_of(document)
+    path = documents.locate(source, "workloads")
+    is_list = path.suffix.lower() in LIST_ENDINGS
+    document = read_table_list(path) if is_list else documents.read_yaml(path)
+    documents.override_all(document, overrides)
+    listed = document.value.get("assumed")
+    if isinstance(listed, list):
+        given = [f"{key}." for key, _ in overrides]
+        keys = [(key, f"{key}.") for key in listed]
+        document.value["assumed"] = [
+            key for key, k in keys if not any(g.startswith(k) or k.startswith(g) for g in given)
+        ]
+    return workload_file_of(document)
 
 
 def workload_json_schema() -> dict[str, Any]:
@@ -162,7 +166,7 @@ def workload_json_schema() -> dict[str, Any]:
     return spec.WorkloadSchema.model_json_schema()
 
 
-def workload_file_of(document: Document) -> WorkloadFile:
+def workload_file_of(document: documents.Document) -> WorkloadFile:
     """The workload, constraints and warnings of a document in the form of a workload file.
 
     Raises:
@@ -262,13 +266,13 @@ def _left_open(
 # ------------------------------------------------------------------ schema to nouns
 
 
-def _operators(schema: spec.DenseSchema, document: Document) -> OperatorList | None:
+def _operators(schema: spec.DenseSchema, document: documents.Document) -> OperatorList | None:
     if schema.ops is None:
         return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
         refuse("operators and ops both list the operators; keep one of them")
     path = document.path.parent / schema.ops
-    found = validate(spec.OperatorListSchema, read_yaml(path))
+    found = validate(spec.OperatorListSchema, documents.read_yaml(path))
     return made(str(path), partial(noun_of, OperatorList, found))
 
 
@@ -276,8 +280,8 @@ def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
-    reserved_bytes, both = schema.memory.reserve, {"tables": tuple(tables), "dense": dense}
-    found = noun_of(Workload, training, name=schema.name, reserved_bytes=reserved_bytes, **both)
+    kept = {"reserved_bytes": as_noun(schema.memory.reserve) or 0.0, "dense": dense}
+    found = noun_of(Workload, training, name=schema.name, tables=tuple(tables), **kept)
     refuse_contradictions(found)
     return found
 
@@ -287,7 +291,7 @@ def _table(
     name: str,
     index: int,
     schema: spec.WorkloadSchema,
-    document: Document,
+    document: documents.Document,
     measured: dict[str, TableStats],
 ) -> Table:
     """Make the table; its statistics, if it has any, are added to ``measured``."""
@@ -420,14 +424,16 @@ def workload_text(
         "constraints": _rules(constraints),
     }
     try:
-        lines = [*comment_lines(header), f"name: {yaml_text(workload.name)}"]
+        lines = [*comment_lines(header), f"name: {documents.yaml_text(workload.name)}"]
         for key, value in sections.items():
             if value:
                 lines += _block(key, value, beside)
             elif key == "dense" and key in beside:
                 lines += comment_lines([f"dense: {beside[key]}"])
         text = "\n".join(lines) + "\n"
-        read = workload_file_of(as_yaml(Path(f"workload {workload.name!r} as a file"), text))
+        read = workload_file_of(
+            documents.as_yaml(Path(f"workload {workload.name!r} as a file"), text)
+        )
     except UnicodeEncodeError as error:
         refuse(f"{error.object!r} holds half of a surrogate pair, which no file can hold")
     if read.workload != workload:
@@ -445,13 +451,13 @@ def _block(key: str, value: Any, notes: Notes, above: str = "") -> Iterator[str]
     is_long = isinstance(value, dict | list) and (
         not (above or len(held) < 2) or any(isinstance(item, dict) for item in held)
     )
-    text = "" if is_long else f" {yaml_text(value, f'{indent}  ')}"
+    text = "" if is_long else f" {documents.yaml_text(value, f'{indent}  ')}"
     yield f"{indent}{key}:{text}{_note(notes.get(path))}"
     if is_long and isinstance(value, dict):
         for inner, item in value.items():
             yield from (f"{indent}{line}" for line in _block(inner, item, notes, path))
     elif is_long:
-        for item, text in zip(value, yaml_items(value), strict=True):
+        for item, text in zip(value, documents.yaml_items(value), strict=True):
             name = item.get("name") if isinstance(item, dict) else None
             text = text.replace("\n", f"\n{indent}  ")
             yield f"{indent}  {text}{_note(notes.get(f'{path}.{name}'))}"
@@ -462,7 +468,7 @@ def bytes_text(value: float) -> str:
     for unit, size in (("GiB", units.GIB), ("MiB", units.MIB)):
         if value and value % size == 0:
             return f"{value / size:.0f} {unit}"
-    return f"{yaml_text(float(value))} B"
+    return f"{documents.yaml_text(float(value))} B"
 
 
 def _note(text: str | None) -> str:

@@ -77,7 +77,6 @@ OperatorListSchema: Any = schemas.schema_of(
 
 
 MAX_TABLES: Final = 100_000
-MAX_BINS: Final = 10_000
 
 _LAYER: Final = {"required": ["kind"], "properties": {"kind": {"enum": list(KINDS)}}}
 _LAYERS: Final = WithJsonSchema({"type": "array", "items": {"type": "object", **_LAYER}})
@@ -87,17 +86,9 @@ Curve = Annotated[list[Pair], Field(min_length=1)]
 
 
 _Law: Final = partial(schemas.schema_of, without=("num_embeddings",))
-_Bins = Annotated[list[schemas.Amount], Field(min_length=1, max_length=MAX_BINS)]
 LAWS: Final[dict[str, Any]] = {
     "uniform": _Law(Uniform, "UniformSchema", kind=Literal["uniform"]),
-    "zipf": _Law(
-        Zipf,
-        "ZipfSchema",
-        kind=Literal["zipf"],
-        exponent=Annotated[float, Field(ge=0, le=10)],
-        shift=Annotated[float, Field(ge=0, lt=1e12)],
-        ids_per_draw=schemas.Positive,
-    ),
+    "zipf": _Law(Zipf, "ZipfSchema", kind=Literal["zipf"]),
     "bins": _Law(
         Empirical,
         "BinsSchema",
@@ -110,10 +101,7 @@ LAWS: Final[dict[str, Any]] = {
             "hot_share_ratio": "hot_share",
         },
         kind=Literal["bins"],
-        rows=_Bins,
-        probability=_Bins,
         unique_rows=list[Pair],
-        hot_share=Annotated[list[float], Field(max_length=2)],
     ),
 }
 
@@ -197,7 +185,7 @@ class _TableKeys(schemas.Strict):
     deduplicate_indices: bool | None = None
     next_batch_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
-    constraints: TableConstraintSchema = TableConstraintSchema()
+    constraints: TableConstraintSchema = Field(default_factory=TableConstraintSchema)
 
 
 _RENAMED: Final = {"deduplicates_indices": "deduplicate_indices"}
@@ -284,7 +272,7 @@ DenseSchema: Any = schemas.schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
 class MemorySchema(schemas.Strict):
     """Device memory that the planner must leave free."""
 
-    reserve: schemas.Bytes = 0.0
+    reserve: schemas.Bytes | None = None
 
 
 ASSUMED: Final = (

@@ -9,8 +9,12 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
-from planner.options.memory import TableOptions, lacking_bytes
-from planner.options.table_limits import HOST_KERNELS, have_host_kernels
+from planner.options.table_limits import (
+    HOST_KERNELS,
+    TableOptions,
+    have_host_kernels,
+    lacking_bytes,
+)
 from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 

@@ -12,12 +12,11 @@ from costmodels.calibration.fit_machine import KINDS, collective_counts, fit_mac
 from costmodels.calibration.fitting import (
     fit_counts,
     fit_lookups,
-    folds,
     geomean_error,
     learned_residual,
     log_errors,
     non_negative,
-    point_access,
+    point_shards,
 )
 from costmodels.calibration.points import (
     CalibrationPoints,
@@ -29,13 +28,17 @@ from costmodels.calibration.points import (
     step_points,
 )
 from costmodels.cpu.dense import CpuDense, dense_counts
-from costmodels.cpu.exchange import STAGES, exchange_counts, shard_loads
-from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
+from costmodels.cpu.exchange import STAGES, Traffic
+from costmodels.cpu.lookup import Accesses, factor, features
 from costmodels.dense.base import dense_layers
 from costmodels.errors import InvalidValueError
+from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
 from costmodels.measured.cpu_constants import Caches, CpuKernel
 from costmodels.operators import Product
-from costmodels.sharding import ShardingType, check_plan
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work import work as columns
+from costmodels.sharding import ComputeKernel, ShardingType, check_plan
+from costmodels.system_models import cpu_models
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
 CACHES = Caches(l2_bytes=MACHINE.l2_bytes, l3_bytes=MACHINE.l3_bytes)
@@ -46,7 +49,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def timed_lookup(point: LookupPoint) -> LookupPoint:
-    counted = features(Accesses((point_access(point),)), point.kernel, CACHES)
+    counted = features(Accesses(point_shards((point,))), point.kernel, CACHES)
     constants = MACHINE.lookups(point.kernel)
     return replace(
         point,
@@ -67,45 +70,50 @@ def made_points() -> CalibrationPoints:
     """What a machine with the constants of MACHINE would measure, without noise."""
     return CalibrationPoints(
         lookups=lookups(),
-        steps=tuple(timed_step(p) for p in step_points(80, 2, rng(3))),
+        steps=tuple(timed_step(p) for p in step_points(80, 2, rng(4))),
         collectives=tuple(timed_collective(p) for p in collective_points(2)),
     )
 
 
 def timed_step(point: StepPoint) -> StepPoint:
     """Stages as the models price them: the counts are those of the predictions."""
-    loads = shard_loads(point.workload, point.plan, 2)
-    dense = CpuDense(constants=MACHINE).times(point.workload, cpu_topology())
-    model = CpuLookup(constants=MACHINE)
-    ranks = []
-    for rank in range(2):
-        own = [x for x in loads if x.rank == rank]
-        each = [model.seconds(Accesses((x.access,)), x.kernel) for x in own]
-        seconds = [tuple(float(s[0]) for s in both) for both in each]
-        calls = len({x.sharding_type for x in own})
-        exchanges = [MACHINE.exchange_s[k] for k in range(3)]
-        for kind in KINDS:
-            counts = exchange_counts(loads, kind, rank, 2)
-            constants = getattr(MACHINE, kind.value)
-            for k, step in enumerate(("input_s", "output_s", "gradient_s")):
-                exchanges[k] += float(counts[min(k, 1)] @ np.array(getattr(constants, step)))
-        layers = dense_layers(point.workload)
-        held = [x.access for x in own if x.replicated]
-        reduced = 4.0 * (layers.bottom_parameters + layers.top_parameters)
-        reduced += sum(4.0 * a.num_rows * a.num_cols for a in held)
-        update = dense.bottom_backward_s + dense.optimizer_s + MACHINE.gradient.fixed_s * bool(held)
-        found = {
-            "dense_forward": dense.bottom_forward_s + dense.top_forward_s,
-            "indices": exchanges[0],
-            "lookup_forward": 0.25 * MACHINE.call_s * calls + sum(s for s, _ in seconds),
-            "vectors": exchanges[1],
-            "dense_backward": dense.top_backward_s,
-            "gradients": exchanges[2],
-            "lookup_backward": 0.75 * MACHINE.call_s * calls + sum(s for _, s in seconds),
-            "update": update + reduced * MACHINE.gradient.per_byte_s,
-        }
-        ranks.append(tuple(max(found[stage], 1e-9) for stage in STAGES))
-    return replace(point, stages_s=tuple(ranks))
+    topology = cpu_topology()
+    work = CostPipeline(point.workload, topology, cpu_models(MACHINE)).plan_work(point.plan)
+    kernels = work[:, columns.LOOKUP : columns.INPUT].reshape(2, -1, NUM_LOOKUP_WORK).sum(axis=1)
+    kernels /= topology.device.hbm_bandwidth_bytes_per_s
+    calls_s = MACHINE.call_s * np.count_nonzero(work[:, columns.CALLS : columns.REPLICATED], axis=1)
+    exchanges = [np.full(2, fixed_s) for fixed_s in MACHINE.exchange_s]
+    for kind in KINDS:
+        family = columns.EXCHANGING_TYPES.index(kind)
+        traffic = Traffic(
+            arriving_bytes=work[:, columns.INPUT + family],
+            leaving_bytes=work[:, columns.OUTPUT + family],
+            num_shards=work[:, columns.call_column(kind, ComputeKernel.FUSED)],
+        )
+        if traffic.num_shards.any():
+            constants, vectors = getattr(MACHINE, kind.value), traffic.vector_counts
+            indices = traffic.index_counts(point.workload.batch_size_per_rank)
+            exchanges[0] += indices @ np.array(constants.input_s)
+            exchanges[1] += vectors @ np.array(constants.output_s)
+            exchanges[2] += vectors @ np.array(constants.gradient_s)
+    dense = CpuDense(constants=MACHINE).times(point.workload, topology)
+    layers = dense_layers(point.workload)
+    reduced = 4.0 * (layers.bottom_parameters + layers.top_parameters)
+    reduced += work[:, columns.REPLICATED]
+    held = work[:, columns.REPLICATED] > 0
+    update = dense.bottom_backward_s + dense.optimizer_s + MACHINE.gradient.fixed_s * held
+    found = {
+        "dense_forward": np.full(2, dense.bottom_forward_s + dense.top_forward_s),
+        "indices": exchanges[0],
+        "lookup_forward": 0.25 * calls_s + kernels[:, LookupWork.FORWARD_ROWS_DRAM],
+        "vectors": exchanges[1],
+        "dense_backward": np.full(2, dense.top_backward_s),
+        "gradients": exchanges[2],
+        "lookup_backward": 0.75 * calls_s + kernels[:, LookupWork.BACKWARD_ROWS_DRAM],
+        "update": update + reduced * MACHINE.gradient.per_byte_s,
+    }
+    stages_s = np.maximum([found[stage] for stage in STAGES], 1e-9).T
+    return replace(point, stages_s=tuple(map(tuple, stages_s.tolist())))
 
 
 def timed_collective(point: CollectivePoint) -> CollectivePoint:
@@ -115,7 +123,7 @@ def timed_collective(point: CollectivePoint) -> CollectivePoint:
 
 def test_a_machine_is_recovered_from_its_own_measurements() -> None:
     points = made_points()
-    found, fit_errors = fit_machine(points, CACHES, machine="made up", world_size=2)
+    found, fit_errors = fit_machine(points, CACHES, cpu_topology(), machine="made up")
     assert found.gradient.per_byte_s == pytest.approx(5e-10, rel=0.05)
     assert found.call_s == pytest.approx(MACHINE.call_s, rel=0.5)
     assert found.collective.all_to_all_s == pytest.approx(MACHINE.collective.all_to_all_s, rel=1e-3)
@@ -136,7 +144,7 @@ def test_intervals_cover_the_pace_of_the_calibration_and_of_other_times() -> Non
     points = made_points()
     for apart, joined in ((0.0, 0.06), (0.08, 0.10)):
         constants, _ = fit_machine(
-            replace(points, pace_sigma_ratio=apart), CACHES, machine="made up", world_size=2
+            replace(points, pace_sigma_ratio=apart), CACHES, cpu_topology(), machine="made up"
         )
         assert dict(constants.sigmas_ratio)["machine"] == pytest.approx(joined)
 
@@ -177,14 +185,11 @@ def test_the_residual_learns_a_smooth_factor() -> None:
     assert np.abs(found - ratio).mean() < 0.05
 
 
-def test_errors_and_folds() -> None:
+def test_errors() -> None:
     assert geomean_error(np.array([])) == 0.0
     assert geomean_error(log_errors(np.array([1.1, 1.1]), np.array([1.0, 1.0]))) == pytest.approx(
         0.1
     )
-    parts = folds(10, 4)
-    assert sorted(int(i) for part in parts for i in part) == list(range(10))
-    assert len(folds(2, 4)) == 2
 
 
 def test_steps_are_held_out_together() -> None:
@@ -202,7 +207,7 @@ def test_steps_are_held_out_together() -> None:
 
 def test_designs_respect_their_limits() -> None:
     tables = lookup_points(50, CpuKernel.DENSE, rng())
-    assert all(p.num_embeddings * p.embedding_dim * 4 <= 3e7 for p in tables)
+    assert all(p.table.weight_bytes <= 3e7 for p in tables)
     steps = step_points(60, 3, rng())
     kinds = {p.sharding_type for step in steps for p in step.plan.placements}
     assert kinds == {*KINDS, ShardingType.DATA_PARALLEL}

@@ -6,18 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.calibration.points import LookupPoint, scaled, step_points
+from costmodels.calibration.points import LookupPoint, scaled, step_points, zipf_table
 from costmodels.measured.cpu_constants import CpuKernel
 
 
 def test_scaling_changes_all_seconds_and_nothing_else() -> None:
     lookup = LookupPoint(
         kernel=CpuKernel.FUSED,
-        num_embeddings=100,
-        embedding_dim=8,
+        table=zipf_table(0, 100, 8, 2.0, 1.0),
         num_bags=16,
-        pooling_factor=2.0,
-        exponent=1.0,
         forward_s=1.0,
         backward_s=3.0,
     )

@@ -24,7 +24,7 @@ from costmodels.system_models import collective_model
 from costmodels.topology import Link, Links, Topology
 from costmodels.units import GB, US
 from planner import io
-from planner.io.library import names
+from planner.io.documents import names
 from tests.networks import matrix_by_level, with_links
 from tests.planner.cases import first
 from tests.strategies import make_topology

@@ -51,7 +51,7 @@ def table(floor_s: float = 1e-5, rate: float = 3e11, ranks: int = 8) -> TimeCurv
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ranks": 1}, "at least 2 ranks"),
+        ({"ranks": 1}, "ranks must be 2..2"),
         ({"ranks": 9, "domains": 2}, "do not divide"),
         ({"time_s": (1.0,)}, "as many sizes as times"),
         ({"size_bytes": (8.0, 4.0), "time_s": (1.0, 1.0)}, "rise"),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from costmodels.calibration.points import zipf_table
+from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.measured.cpu_constants import (
     CollectiveConstants,
     CpuConstants,
@@ -14,6 +18,7 @@ from costmodels.measured.cpu_constants import (
     LookupConstants,
 )
 from costmodels.topology import Topology
+from costmodels.workload import Optimizer
 from tests.strategies import make_topology
 
 _FORWARD = (1e-4, 1e-8, 1e-10, 2e-9, 1e-11, 4e-9, 1e-10, 3e-9, 1e-9)
@@ -64,6 +69,16 @@ MACHINE = CpuConstants(
     sequence=LookupConstants(forward_s=_FORWARD, backward_s=(2e-4, 2e-8, 3e-10, 1e-8, 1e-9, 4e-7)),
     sigmas_ratio=(("lookup", 0.08), ("collective", 0.06), ("dense", 0.05), ("host", 0.0)),
 )
+
+
+def whole_shards(
+    rows: int, cols: int, indices: float, exponent: float, *, bags: float = 1024.0
+) -> LookupShards:
+    """One whole table, pooled into so many bags."""
+    table = zipf_table(0, rows, cols, 1.0, exponent)
+    return LookupShards.whole(
+        TableColumns((table,)), np.array([indices]), np.array([bags]), optimizer=Optimizer.SGD
+    )
 
 
 def cpu_topology(ranks: int = 2) -> Topology:

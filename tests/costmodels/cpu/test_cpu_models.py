@@ -17,12 +17,9 @@ from costmodels.cpu.exchange import (
     STAGES,
     CpuExchange,
     Gloo,
-    Traffic,
-    exchange_counts,
     predicted_stages,
-    shard_loads,
 )
-from costmodels.cpu.lookup import Access, Accesses, CpuLookup, factor, features
+from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import (
@@ -37,11 +34,10 @@ from costmodels.measured.cpu_constants import (
 )
 from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages.models import CostModels
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
-from tests.costmodels.cpu.machines import MACHINE, cpu_topology
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology, whole_shards
 from tests.strategies import make_table
 
 MODELS = CostModels(
@@ -181,21 +177,8 @@ def test_skewed_indices_are_faster() -> None:
     assert times[0] > times[1] > times[2]
 
 
-def access(cols: int = 16, draws: float = 1e5, rows: int = 10**5, exponent: float = 0.5) -> Access:
-    counts, probability = Zipf(num_embeddings=rows, exponent=exponent).frequency_bins()
-    return Access(
-        rows=counts,
-        probability=probability,
-        draws=draws,
-        num_indices=draws,
-        num_bags=1024.0,
-        num_cols=cols,
-        num_rows=rows,
-    )
-
-
 def test_counts_have_the_documented_order() -> None:
-    seen, caches = Accesses((access(),)), Caches(l2_bytes=1e6, l3_bytes=1e7)
+    seen, caches = Accesses(whole_shards(10**5, 16, 1e5, 0.5)), Caches(l2_bytes=1e6, l3_bytes=1e7)
     counted = features(seen, CpuKernel.FUSED, caches)
     assert (counted.forward.shape[1], counted.backward.shape[1]) == (len(FORWARD), len(BACKWARD))
     assert counted.shape.shape[1] == len(SHAPE)
@@ -210,8 +193,7 @@ def test_counts_have_the_documented_order() -> None:
 def test_misses_lie_between_distinct_rows_and_indices(
     exponent: float, draws: float, kib: float
 ) -> None:
-    seen = access(draws=draws, exponent=exponent)
-    each = Accesses((seen,))
+    each = Accesses(whole_shards(10**5, 16, draws, exponent))
     misses = each.misses(kib * 1024)[0]
     assert each.distinct[0] * (1 - 1e-9) <= misses <= draws * (1 + 1e-9)
     assert each.misses(2 * kib * 1024)[0] <= misses * (1 + 1e-6)
@@ -262,33 +244,6 @@ def test_dense_times_and_the_update() -> None:
     assert small.bottom_backward_s == pytest.approx(products)
     assert small.top_forward_s > small.bottom_forward_s > 0
     assert small.top_backward_s > 1e-4
-
-
-def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
-    plan = plan_of(KINDS, (0, 1, 0, 1))
-    loads = shard_loads(workload(), plan, 2)
-    costs = CostPipeline(workload(), cpu_topology(), MODELS)
-    work = costs.plan_work(plan)
-    exchange = CpuExchange(constants=MACHINE)
-    for kind in KINDS[:3]:
-        family = EXCHANGING_TYPES.index(kind)
-        traffic = Traffic(
-            arriving_bytes=work[:, INPUT + family],
-            leaving_bytes=work[:, OUTPUT + family],
-            num_shards=np.array(
-                [sum(x.rank == r and x.sharding_type is kind for x in loads) for r in range(2)]
-            ),
-        )
-        indices_s = exchange.input_growth(kind, traffic, 1024) + exchange.fixed_s(kind)[0]
-        constants = getattr(MACHINE, kind.value)
-        for rank in range(2):
-            indices, vectors = exchange_counts(loads, kind, rank, 2)
-            assert indices @ np.array(constants.input_s) == pytest.approx(indices_s[rank])
-            both = np.array(constants.output_s) + np.array(constants.gradient_s)
-            mean_s = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
-            mean_s += exchange.fixed_s(kind)[1]
-            assert 0.5 * float(vectors @ both) == pytest.approx(mean_s[rank])
-    assert not exchange_counts(loads, ShardingType.GRID_SHARD, 0, 2)[0].any()
 
 
 def test_one_rank_without_tables_reduces_no_gradients() -> None:

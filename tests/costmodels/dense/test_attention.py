@@ -183,19 +183,23 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
     [
         ({"qk_width": -1}, "qk_width must be 0..1e6, got -1"),
         ({"hidden": 10}, "hidden must be a multiple of heads, got 10 and 4; or give qk_width"),
-        ({"balanced": True}, "balanced sequences need lengths; without, all have seq positions"),
+        ({"balanced": True}, "balanced True counts only with lengths; leave balanced out"),
         ({"kernel": "cuda"}, "kernel must be one of cutlass, triton, got 'cuda'"),
         (
             {"contextual": 2048},
             "contextual must be 0..2047, fewer than the positions of each history",
         ),
-        ({"contextual_width": 8}, "contextual_width belongs to contextual positions; give"),
+        ({"contextual_width": 8}, "contextual_width 8 counts only with contextual; leave"),
+        ({"samples_per_history": 2}, "samples_per_history 2 counts only with lengths; leave"),
+        ({"samples_per_history": 0, "lengths": (4,)}, "samples_per_history must be 1..1e8, got 0"),
         (
-            {"samples_per_history": 2},
-            "samples_per_history must be 1 or more, and above 1 needs len",
+            {"fused_attention": False, "stu": True},
+            "stu True counts only with fused_attention; leave",
         ),
-        ({"fused_attention": False, "stu": True}, "stu is one of fused attention, and fused_att"),
-        ({"fused_attention": False, "kernel": "triton"}, "kernel triton is one of fused attention"),
+        (
+            {"fused_attention": False, "kernel": "triton"},
+            "kernel triton counts only with fused_attention",
+        ),
     ],
 )
 def test_what_is_refused(changes: dict[str, object], message: str) -> None:

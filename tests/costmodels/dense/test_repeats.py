@@ -8,8 +8,8 @@ import pytest
 
 from costmodels.dense.base import dense_layers, dense_operators
 from costmodels.dense.rewriting import in_blocks
-from costmodels.layers._parts import mlp
 from costmodels.layers.hstu import Hstu
+from costmodels.layers.parts import mlp
 from costmodels.operators import Operator
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan

@@ -9,8 +9,8 @@ import pytest
 
 from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
 from costmodels.dense.roofline import DenseRoofline
-from costmodels.layers._parts import matmul
 from costmodels.layers.mlp import Mlp
+from costmodels.layers.parts import matmul
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.pipeline import CostPipeline
@@ -22,7 +22,7 @@ from costmodels.topology import Device
 from costmodels.uncertainty import sigmas, step_sigma
 from costmodels.workload import DataType, DenseArch, Feature, OperatorList, Pooling, Workload
 from planner.io import load_system
-from planner.io.library import names
+from planner.io.documents import names
 from tests.planner.cases import first
 from tests.strategies import make_device, make_table, make_workload
 

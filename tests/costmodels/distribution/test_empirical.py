@@ -134,7 +134,7 @@ def test_laws_are_values() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_embeddings": 0}, "at least 1 row"),
+        ({"num_embeddings": 0}, "num_embeddings must be 1..2"),
         ({"num_rows_per_bin": (10.0, 80.0)}, "as many probabilities"),
         ({"num_rows_per_bin": (10.0, 80.0, float("nan"))}, "finite"),
         ({"num_rows_per_bin": (10.0, 90.0, -0.1)}, "not negative"),

@@ -141,12 +141,12 @@ def accounts_by_hand(steps: tuple[Step, ...], found: Simulation, rank: int) -> d
         at, seconds = (begin + end) / 2, end - begin
         computes = any(start[i] < at < finish[i] for i in computing)
         moves = any(start[i] < at < finish[i] for i in moving)
-        waits = sum(arrival[i] < at < start[i] for i in delaying)
+        waits = any(arrival[i] < at < start[i] for i in delaying)
         told["compute_s"] += seconds * computes
         told["communication_s"] += seconds * moves
         told["exposed_s"] += seconds * (moves and not computes)
         told["idle_s"] += seconds * (not computes)
-        told["slack_s"] += seconds * waits * (not computes)
+        told["slack_s"] += seconds * (waits and not computes)
     return told
 
 
@@ -155,8 +155,7 @@ def accounts_by_hand(steps: tuple[Step, ...], found: Simulation, rank: int) -> d
 def test_rank_accounts_are_what_is_seen_from_moment_to_moment(case: tuple[Program, int]) -> None:
     """Two collectives at the same moment count once; those beside compute are not exposed.
 
-    A rank has slack while it waits in an exchange or a reduction and computes nothing; two that it
-    waits in at the same moment count twice.
+    A rank has slack while it waits in an exchange or a reduction and computes nothing.
     """
     program, num_ranks = case
     steps = tuple(s if s.is_present else replace(s, duration_s=np.zeros(1)) for s in program.steps)

@@ -10,7 +10,6 @@ import zlib
 
 import numpy as np
 
-from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import live_bytes
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -158,12 +157,12 @@ def roofline_work(shard: OneShard, topology: Topology) -> FloatArray:
 # ------------------------------------------------------------------ caches of a CPU
 
 
-def cpu_misses(access: Access, cache_bytes: float) -> float:
-    """Misses of an LRU cache that starts empty; its filling time by bisection."""
-    rows, probability, draws = access.rows, access.probability, access.draws
-    capacity = cache_bytes / max(64.0, access.num_cols * 4.0)
+def cpu_misses(
+    rows: FloatArray, probability: FloatArray, draws: float, num_indices: float, capacity: float
+) -> float:
+    """Misses of an LRU cache of so many rows that starts empty; its filling time by bisection."""
     missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
-    distinct = min(float(rows @ -np.expm1(draws * missed)), access.num_indices)
+    distinct = min(float(rows @ -np.expm1(draws * missed)), num_indices)
     if distinct <= capacity:
         return distinct
     low, high = 0.0, draws
@@ -173,7 +172,7 @@ def cpu_misses(access: Access, cache_bytes: float) -> float:
         low, high = (low, middle) if held > capacity else (middle, high)
     hits = float((rows * probability) @ -np.expm1(-probability * low))
     share = float(rows @ probability)
-    return min(max(capacity + (draws - low) * (share - hits), distinct), access.num_indices)
+    return min(max(capacity + (draws - low) * (share - hits), distinct), num_indices)
 
 
 # ------------------------------------------------------------------ work of a plan

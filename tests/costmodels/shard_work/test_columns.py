@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -12,13 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from costmodels.cpu.lookup import Access, Accesses, CpuLookup
-from costmodels.datatypes import FloatArray
+from costmodels.calibration.points import zipf_table
+from costmodels.cpu.lookup import Accesses, CpuLookup
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.base import AbstractIndexDistribution, Laws
 from costmodels.distribution.empirical import Empirical
-from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards
+from costmodels.lookup.base import (
+    NUM_LOOKUP_WORK,
+    AbstractLookupModel,
+    LookupShards,
+    TableColumns,
+)
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork, WorkPool
@@ -26,7 +31,7 @@ from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, Shar
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
-from costmodels.workload import Table, Workload
+from costmodels.workload import Optimizer, Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.shard_work import one_by_one
 from tests.lookups import singles, work_of_one
@@ -133,7 +138,7 @@ def test_laws_side_by_side_answer_as_each_alone(
             np.testing.assert_allclose(got, expected, rtol=ROUNDED, atol=1e-13)
 
 
-def test_a_law_may_say_where_its_rows_are_and_is_asked_range_by_range() -> None:
+def test_a_law_may_say_where_its_rows_are() -> None:
     @final
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Odd(AbstractIndexDistribution):
@@ -145,9 +150,10 @@ def test_a_law_may_say_where_its_rows_are_and_is_asked_range_by_range() -> None:
         def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
             return np.array([50.0, 50.0]), np.array([0.02, 0.0])
 
-        def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-            ids = np.arange(row_offset, row_offset + num_rows)
-            return np.array([(ids < 50).sum(), (ids >= 50).sum()], dtype=float)
+        def range_rows(self, row_offset: IntArray | int, num_rows: IntArray | int) -> FloatArray:
+            first, last = np.asarray(row_offset), np.asarray(row_offset) + num_rows
+            hot = np.minimum(last, 50) - np.minimum(first, 50)
+            return np.stack([hot, last - first - hot], axis=-1).astype(float)
 
     found = Laws([Odd()]).range_share(
         np.zeros(3, int), np.array([0, 40, 50]), np.array([25, 20, 9])
@@ -194,8 +200,6 @@ class OneByOne(AbstractLookupModel):
 
     inner: AbstractLookupModel
     plain_roofline: bool = False
-
-    sources: ClassVar[tuple[str, ...]] = ()
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         each = [
@@ -266,23 +270,22 @@ def test_plans_and_options_cost_what_their_shards_cost(
 def test_misses_of_cpu_caches_are_those_of_a_bisection(
     cases: list[tuple[int, float, float]],
 ) -> None:
-    seen = []
-    for rows, exponent, draws in cases:
-        counts, probability = Zipf(num_embeddings=rows, exponent=exponent).frequency_bins()
-        seen.append(
-            Access(
-                rows=counts / 3.0,
-                probability=probability,
-                draws=draws,
-                num_indices=draws / 3.0,
-                num_bags=1.0,
-                num_cols=16,
-                num_rows=rows,
-            )
-        )
+    """A third of each table, which gets a third of its indices."""
+    thirds = [
+        zipf_table(i, 3 * rows, 16, 1.0, s, scattered=True) for i, (rows, s, _) in enumerate(cases)
+    ]
+    draws = np.array([number for *_, number in cases])
+    whole = LookupShards.whole(TableColumns(thirds), draws, draws, optimizer=Optimizer.SGD)
+    seen = Accesses(replace(whole, num_rows=whole.num_rows // 3, num_indices=draws / 3.0))
     for cache_bytes in (4096.0, 1e6):
-        alone = [one_by_one.cpu_misses(a, cache_bytes) for a in seen]
-        np.testing.assert_allclose(Accesses(seen).misses(cache_bytes), alone, rtol=ROUNDED)
+        alone = []
+        for table, number in zip(thirds, draws.tolist(), strict=True):
+            rows, probability = table.distribution.frequency_bins()
+            capacity = cache_bytes / 64.0
+            alone.append(
+                one_by_one.cpu_misses(rows / 3.0, probability, number, number / 3.0, capacity)
+            )
+        np.testing.assert_allclose(seen.misses(cache_bytes), alone, rtol=ROUNDED)
 
 
 def test_rows_over_some_ranks_exchange_like_whole_tables() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 from hypothesis import settings
@@ -54,8 +54,6 @@ def level_of(topology: Topology, one: int, other: int) -> int:
 class Weighted(AbstractLookupModel):
     """Each column of work has a price of its own."""
 
-    sources: ClassVar[tuple[str, ...]] = ("test",)
-
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """Never asked: work is drawn here."""
         raise NotImplementedError
@@ -73,8 +71,6 @@ class Weighted(AbstractLookupModel):
 @dataclass(frozen=True, slots=True)
 class Given(AbstractDenseModel):
     """Known times."""
-
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """The same for every workload."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -139,8 +139,6 @@ def test_a_type_that_only_some_plans_use_takes_no_time_in_the_others() -> None:
 class Receiving(AbstractCollectiveModel):
     """Only what arrives takes time: a second for each byte."""
 
-    sources: ClassVar[tuple[str, ...]] = ("test",)
-
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Nothing."""
         return 0.0
@@ -175,8 +173,6 @@ def test_indices_arrive_where_the_table_is_and_vectors_leave_from_there() -> Non
 @dataclass(frozen=True, slots=True)
 class OneWay(AbstractCollectiveModel):
     """A rank sends or receives, but not both at the same time."""
-
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     @property
     def full_duplex(self) -> bool:

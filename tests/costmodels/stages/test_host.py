@@ -17,7 +17,7 @@ from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes
 from costmodels.topology import Host, with_host_factor
 from costmodels.training.optimizers import DenseOptimizer
 from costmodels.workload import DataType, DenseArch, HostProfile, Pipeline, Workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from tests.strategies import make_host, make_placement, make_table, make_topology, make_workload
 
 CALL_S = 5e-6
@@ -57,12 +57,13 @@ def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
         "launch": launch,
     }
     profile = PROFILES[HostProfile.EAGER_2021]
-    operator = profile.operator(OperatorKind.OTHER)
+    operator = profile[OperatorKind.OTHER]
     shipped = {
         "operator": operator[0, 0],
         "launch": operator[0, 1],
-        "per_gradient": profile.calls("gradient"),
-        **{name: calls for name, calls in profile.num_calls.items() if name in expected},
+        "per_gradient": profile["gradient"],
+        **{name: calls for name, calls in profile.items() if name in expected},
+        **dict(zip(("update", "per_update"), profile["update"], strict=True)),
     }
     for name, microseconds in expected.items():
         more = 3 * launch if name.startswith("lookup") else 0.0
@@ -74,7 +75,7 @@ def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
 
 
 def costs_of(profile: HostProfile, *, reduces: bool = False) -> HostCosts:
-    return HostCosts.of(make_host(eager_call_s=CALL_S), profile, reduces=reduces)
+    return HostCosts(host=make_host(eager_call_s=CALL_S), issued_by=profile, reduces=reduces)
 
 
 def bottom_layers() -> tuple[Layer, ...]:
@@ -111,7 +112,7 @@ def test_software_of_2021_by_hand() -> None:
     assert costs.call_s("lookup_backward") == traced(135.2 + 3 * 10.4)
     assert costs.call_s("collective") == traced(91.6)
     assert costs.call_s("loss") == traced(190.0)
-    assert costs.profile.copies_block
+    assert costs.copies_block
 
 
 def test_software_of_today_by_hand() -> None:
@@ -119,9 +120,11 @@ def test_software_of_today_by_hand() -> None:
     costs, layers = costs_of(HostProfile.EAGER), bottom_layers()
 
     def seconds(dispatches: float, launches: float) -> object:
-        return pytest.approx(dispatches * costs.dispatch_s + launches * costs.launch_s, rel=1e-9)
+        return pytest.approx(
+            dispatches * costs.host.dispatch_s + launches * costs.host.launch_s, rel=1e-9
+        )
 
-    assert costs.dispatch_s + costs.launch_s == pytest.approx(CALL_S)
+    assert costs.host.dispatch_s + costs.host.launch_s == pytest.approx(CALL_S)
     assert costs.forward_s(layers) == seconds(2 * (3.2 + 2.2), 2 * (1.0 + 1.2))
     backward = 2 * (4.8 + 3.3) + 4 * 1.8, 2 * (3.6 + 1.9)
     assert costs.backward_s(layers) == seconds(*backward)
@@ -137,7 +140,7 @@ def test_software_of_today_by_hand() -> None:
     assert costs.input_s(pipelined) == seconds(210.0, 13.0)
     assert costs.input_s(replace(workload, tables=())) == 0.0
     assert costs.between_steps_s(workload) == 0.0
-    assert not costs.profile.copies_block
+    assert not costs.copies_block
 
 
 def test_casts_are_counted_where_no_operator_says_so() -> None:
@@ -147,7 +150,7 @@ def test_casts_are_counted_where_no_operator_says_so() -> None:
     half, full = dense_layers(make_workload(dense=dense)).bottom, bottom_layers()
     assert [is_cast(layer) for layer in half] == [True] * len(half)
     assert not any(is_cast(layer) for layer in full)
-    cast_s = 2 * (3.0 * costs.dispatch_s + 2.1 * costs.launch_s)
+    cast_s = 2 * (3.0 * costs.host.dispatch_s + 2.1 * costs.host.launch_s)
     assert costs.forward_s(half) - costs.forward_s(full) == pytest.approx(cast_s)
     listed = Workload(
         name="gpt",
@@ -175,7 +178,7 @@ def test_a_replayed_graph_takes_no_host_time() -> None:
         assert costs.passes_s(layers) == costs.optimizer_s(layers, DenseOptimizer.ADAM) == 0
     assert costs.copies_s(workload) == costs.between_steps_s(workload) == 0
     assert costs.input_s(workload) == 0
-    assert not costs.profile.copies_block
+    assert not costs.copies_block
 
 
 def test_trained_tensors_are_counted_with_their_repeats() -> None:

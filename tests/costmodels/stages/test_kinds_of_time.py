@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -113,7 +113,6 @@ class Known(CpuExchange):
     """Seconds that are easy to tell apart in a sum."""
 
     constants: CpuConstants = MACHINE
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def input_growth(
         self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: int

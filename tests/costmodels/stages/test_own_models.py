@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -46,7 +46,6 @@ class Network(AbstractCollectiveModel):
     reduce: Change = same
     whole: Change = same
     inner: AlphaBeta = field(default_factory=AlphaBeta)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Latency."""
@@ -79,7 +78,6 @@ class Reads(AbstractLookupModel):
     work: Change = same
     forward: Change = same
     inner: Roofline = field(default_factory=Roofline)
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """Work."""
@@ -101,7 +99,6 @@ class Layers(AbstractDenseModel):
     """A dense part whose times are of any kind."""
 
     answer: Any
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """What was asked for."""
@@ -141,7 +138,7 @@ FAULTS = [
     (Reads(work=with_column(-1.0)), "a shard of table 'user' has -1 of STREAM_DRAM"),
     (Layers(None), "Layers: times must return DenseTimes of numbers, got None"),
     (Layers((1.0, 2.0)), "Layers: times must return DenseTimes of numbers, got"),
-    (Layers(texts), "dense times: optimizer_s must be a number, got array"),
+    (Layers(texts), "Layers: times must return DenseTimes of numbers, got DenseTimes"),
     (Layers(lambda: numbers(np.ones(3))), "Layers: times must return DenseTimes of numbers"),
     (Network(whole=lambda s: s.max(axis=-1)), r"Network: all_to_all_s must .* got one of shape"),
 ]
@@ -198,7 +195,6 @@ from costmodels.collective.base import AbstractCollectiveModel
 
 
 class Mine(AbstractCollectiveModel):
-    sources = ("test",)
 
     def __init__(self, factor=2.0):
         self.factor, self.beside = factor, object()

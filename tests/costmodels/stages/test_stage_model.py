@@ -261,9 +261,8 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     assert float(with_top.top_host_s.squeeze()) > 0
     assert float(without.top_host_s.squeeze()) == 0
     layers = dense_layers(make_workload(make_table(), dense=make_dense()))
-    costs = HostCosts.of(
-        system((1, 2, 1)).host, make_workload(make_table()).issued_by, reduces=True
-    )
+    issued_by = make_workload(make_table()).issued_by
+    costs = HostCosts(host=system((1, 2, 1)).host, issued_by=issued_by, reduces=True)
     operators_s = costs.forward_s(layers.top), costs.backward_s(layers.top)
     found_s = with_top.top_host_s, with_top.top_backward_host_s
     loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pytest
@@ -38,8 +38,6 @@ EMPTY_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Priced(AbstractCollectiveModel):
     """Adds up all bytes, each at its price."""
-
-    sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """The same for all exchanges."""

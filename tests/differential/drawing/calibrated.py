@@ -22,7 +22,7 @@ from costmodels.measured.cpu_constants import SHAPE, CpuConstants, LookupConstan
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from planner import load_system
-from planner.io.system.measured_files import read_calibration
+from planner.io.system.system_file import read_calibration
 from planner.io.system.system_writer import write_calibrated_system
 
 _SHIPPED = (

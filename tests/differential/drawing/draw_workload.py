@@ -100,7 +100,7 @@ def _communication(rng: np.random.Generator) -> Communication | None:
     ]
     if rng.random() < 0.2:
         return None
-    sums = exchanges[1] if exchanges[1] is None or exchanges[1].can_be_summed else None
+    sums = exchanges[1] if Communication(reduce_scatter=exchanges[1]).sums_rows else None
     return Communication(all_to_all=exchanges[0], reduce_scatter=sums, sequence=exchanges[2])
 
 

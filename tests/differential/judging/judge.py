@@ -19,9 +19,8 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.torchrec_estimates import (
     TorchrecMachine,
+    TorchrecShard,
     TorchrecTable,
-    shard_perf,
-    shard_storage,
 )
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, limited_topology, models_on
@@ -149,23 +148,22 @@ class TorchrecJudge(Judge):
         table = self._workload.table(placement.table)
         read = TorchrecTable.of(table, self._workload)
         for shard in placement.shards:
-            perf = shard_perf(
+            perf = TorchrecShard(
                 read,
                 self._machine,
                 placement.sharding_type,
                 placement.kernel,
                 num_cols=shard.num_cols,
                 cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            )
-            storage = shard_storage(
+            ).perf()
+            storage = TorchrecShard(
                 read,
                 self._machine,
                 placement.sharding_type,
                 placement.kernel,
-                num_rows=shard.num_rows,
                 num_cols=shard.num_cols,
                 cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            )
+            ).storage(shard.num_rows)
             row = work[shard.rank]
             row[:2] += storage.hbm_bytes, storage.ddr_bytes
             if not self._by_phase:

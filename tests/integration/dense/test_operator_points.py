@@ -10,7 +10,7 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.points import QUICK
 from costmodels.cpu import dense as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
-from planner.integrations.measure.microbench_operators import (
+from planner.integrations.measure.microbench_cpu import (
     SINGLES,
     Snippet,
     chain,

@@ -8,7 +8,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from costmodels.pipeline import CostPipeline
 from planner import estimate
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.io.library import names
+from planner.io.documents import names
 from tests.integration.models import bags, torchrec_topology
 
 SHARDERS = get_default_sharders()

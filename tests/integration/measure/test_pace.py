@@ -51,9 +51,7 @@ def taken(machine: Machine, pace: Pace, seconds: float) -> list[CollectivePoint]
     pace.read()
     both = (8.0, 8.0)
     return [
-        CollectivePoint(
-            operation="all_reduce", world_size=2, sent_bytes=both, kept_bytes=both, time_s=time_s
-        )
+        CollectivePoint(operation="all_reduce", sent_bytes=both, kept_bytes=both, time_s=time_s)
     ]
 
 

@@ -39,9 +39,8 @@ from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row
 from costmodels.torchrec_estimates import (
     TorchrecInputs,
     TorchrecMachine,
+    TorchrecShard,
     TorchrecTable,
-    shard_perf,
-    shard_storage,
 )
 from planner import api
 from planner.integrations.measure.runs import Model
@@ -219,9 +218,9 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
     kind, kernel, factor = case["kind"], case["kernel"], case["factor"]
     for shard in option.shards:
         rows, cols = shard.size
-        perf = shard_perf(
+        perf = TorchrecShard(
             table, machine, kind, kernel, num_cols=cols, cache_load_factor_ratio=factor
-        )
+        ).perf()
         theirs = shard.perf
         assert [
             perf.fwd_compute_s,
@@ -240,15 +239,14 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
             rel=SAME,
             abs=0.0,
         )
-        storage = shard_storage(
+        storage = TorchrecShard(
             table,
             machine,
             kind,
             kernel,
-            num_rows=rows,
             num_cols=cols,
             cache_load_factor_ratio=factor,
-        )
+        ).storage(rows)
         # TorchRec rounds up quotients of integers that are not always exact: a byte or two.
         assert storage.hbm_bytes == pytest.approx(shard.storage.hbm, rel=SAME, abs=4)
         assert storage.ddr_bytes == pytest.approx(shard.storage.ddr, rel=SAME, abs=4)

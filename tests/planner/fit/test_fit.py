@@ -19,7 +19,7 @@ from costmodels.workload import NO_DENSE_PART
 from planner import io
 from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, Predictor, Run, fit
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_writer import write_fitted_system
 from planner.models import models_of
 from planner.problem import PlanningProblem

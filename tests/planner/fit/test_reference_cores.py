@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodels.calibration.points import random_plan
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner import io
 from planner.fit.estimate import Run, fit, on_reference_cores
 from planner.io.system.system_writer import write_fitted_system
 from planner.problem import PlanningProblem
-from planner.validation.tasks import MIXES, random_plan, random_workload
+from planner.validation.tasks import MIXES, random_workload
 
 OWN = """\
 name: own_cores

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from tests.planner.io.schema_leaves import Json, with_value
 
 CALIBRATION = str(configs_folder() / "calibrations" / "cpu_gloo.calibration.json")

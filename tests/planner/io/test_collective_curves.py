@@ -84,7 +84,7 @@ def test_a_system_file_is_named_where_its_set_is_not_there(tmp_path: Path) -> No
 def test_a_file_of_ones_own_lies_beside_the_system_file(tmp_path: Path) -> None:
     records = [r for r in shipped_curves() if r.set_name == "h100_sxm"][:2]
     (tmp_path / "mine.csv").write_text(curves_text(records), encoding="utf-8")
-    text = Path(io.library.locate("l40", "systems")).read_text(encoding="utf-8")
+    text = Path(io.documents.locate("l40", "systems")).read_text(encoding="utf-8")
     (tmp_path / "box.yaml").write_text(text + "collective_curves: [mine.csv]\n", encoding="utf-8")
     topology = io.load_system(tmp_path / "box.yaml")
     found = load_curves(topology)

@@ -127,10 +127,10 @@ def test_broken_entries_are_named(tmp_path: Path, layer: str, place: str, rule: 
         ("{top_mlp: [1], layers: [{kind: dot}]}", "given twice, by bottom_mlp and top_mlp and by"),
         ("{interaction: cat, layers: [{kind: dot}]}", "given twice, by interaction and by layers"),
         ("{bottom_mlp: [8], interaction: cat}", "interaction cat needs a top_mlp"),
-        ("{top_mlp: [1], dcn_num_layers: 2}", "(2, 0) need interaction dcn, got dot"),
+        ("{top_mlp: [1], dcn_num_layers: 2}", "got interaction dot with (2, 0)"),
         (
             "{layers: [{kind: dlrm, bottom_mlp: [8], top_mlp: [1], dcn_low_rank_dim: 4}]}",
-            "(0, 4) need interaction dcn, got dot",
+            "got interaction dot with (0, 4)",
         ),
         (
             "{operators: {batch_size_per_rank: 64, after_tables: "

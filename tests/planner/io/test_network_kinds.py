@@ -17,8 +17,7 @@ from costmodels.measured.curves import Collective
 from costmodels.system_models import collective_model
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder, read_text
 from tests.planner.io.files import SYSTEM, changed, refused, write
 
 PLAIN = "network: {latency: 25 us, bandwidth: 20 GB/s}"

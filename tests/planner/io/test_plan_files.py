@@ -61,7 +61,6 @@ def test_round_trip(tmp_path: Path, result: PlanningResult) -> None:
     assert saved.system == "test_box"
     assert (saved.world_size, saved.local_world_size) == (4, 4)
     assert saved.batch_size_per_rank == 4096
-    assert saved.inputs_hash == as_json(result)["inputs_hash"]
     assert saved.warnings == ()
     assert load_plan(path).plan == result.plan
     assert [p.name for p in path.parent.iterdir()] == ["plan.json"]
@@ -187,9 +186,8 @@ def test_the_document_follows_its_schema(result: PlanningResult) -> None:
     assert list(data)[:2] == ["plan", "schema_version"]
     assert json.loads(json.dumps(data)) == data
     document = PlanSchema.model_validate(data)
-    assert document.predicted is not None
     assert document.solver is not None
-    assert set(data) - {"assumed"} == set(PlanSchema.model_fields)
+    assert set(PlanSchema.model_fields) <= set(data)
     assert data["solver"]["gap_ratio"] == 0
     assert data["memory"]["per_rank"][0]["used_bytes"] == 41 * 2**30
     assert data["provenance"][0]["source"] == "datasheet"
@@ -293,7 +291,6 @@ SLIPS: dict[str, tuple[tuple[str | int, ...], object, tuple[str, ...]]] = {
     "plan a list": (("plan",), [], ("plan", "value []", "keys and values")),
     "module a list": (("plan", MODULE), [], (MODULE, "keys and values")),
     "table a word": (ENTRY, "table_wise", ("table_1", "'table_wise'", "keys and values")),
-    "predicted a number": (("predicted",), 3.1, ("predicted", "3.1", "keys and values")),
 }
 
 

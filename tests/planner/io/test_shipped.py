@@ -12,7 +12,7 @@ import pytest
 from costmodels.estimates import Source
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.schemas import Strict
 from planner.io.workload.workload_file import load_workload_file
 from planner.io.workload.workload_schema import (
@@ -104,7 +104,7 @@ def test_the_template_names_every_key(schema: type[Strict]) -> None:
 
 
 def test_an_installation_without_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.io.library._PLACES", (tmp_path / "a", tmp_path / "b"))
+    monkeypatch.setattr("planner.io.documents._PLACES", (tmp_path / "a", tmp_path / "b"))
     with pytest.raises(InvalidInputError, match="install the package again"):
         io.load_system("h100_sxm")
 
@@ -113,7 +113,7 @@ def test_an_installed_copy_is_found_first(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tmp_path / "_configs" / "systems"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text(SYSTEM)
-    monkeypatch.setattr("planner.io.library._PLACES", (tmp_path / "_configs", configs_folder()))
+    monkeypatch.setattr("planner.io.documents._PLACES", (tmp_path / "_configs", configs_folder()))
     assert io.names("systems") == ("mine",)
     assert io.load_system("mine").name == "box"
 
@@ -161,7 +161,7 @@ def test_schemas_tell_editors_what_to_write() -> None:
     assert workload["additionalProperties"] is False
     assert set(workload["required"]) == {"name", "training"}
     reserve = branches(workload, "memory", "reserve")
-    assert "GiB" in reserve["pattern"]
+    assert "GiB" in reserve["anyOf"][0]["pattern"]
     batch = branches(workload, "training", "batch_size_per_rank")
     assert [b["type"] for b in batch["anyOf"]] == ["number", "string"]
     rate = branches(system, "device", "hbm_bandwidth")

@@ -141,7 +141,7 @@ def test_bad_size(tmp_path: Path, size: dict[str, int], expected: str) -> None:
 # ------------------------------------------------------------------ slips
 
 SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "no unit": ("40 MB", "40", (":6: device.l2_capacity", "value 40", "number with its unit")),
+    "no unit": ("40 MB", "40", (":6: device.l2_capacity", "value 40", "number with a unit")),
     "no unit in text": ("40 MB", "'40'", ("device.l2_capacity", "'40'", "80 GiB")),
     "unknown unit": ("40 MB", "40 MX", ("device.l2_capacity", "'40 MX'", "GiB")),
     "unit of another kind": ("40 MB", "40 us", ("device.l2_capacity", "'us'")),

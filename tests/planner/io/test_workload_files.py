@@ -221,7 +221,7 @@ def test_an_override_may_begin_a_section(tmp_path: Path) -> None:
         ("tables.0.embedding_dims", "4", "did you mean 'embedding_dim'?"),
         ("training.pipline", "none", "did you mean 'pipeline'?"),
         ("dense", "[", "bracket"),
-        ("memory.reserve", "5", "no unit"),
+        ("memory.reserve", "5", "with a unit"),
     ],
 )
 def test_bad_overrides(tmp_path: Path, key: str, text: str, expected: str) -> None:

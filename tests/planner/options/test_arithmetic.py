@@ -13,9 +13,8 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Workload
 from planner import api, load_system
 from planner.errors import InfeasibleError, StoppedError
-from planner.options.cuts import priced
-from planner.options.enumeration import enumerate_options
-from planner.options.memory import refuse_hopeless
+from planner.options.enumeration import enumerate_options, priced
+from planner.options.table_limits import refuse_hopeless
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from tests.planner import cases
 
@@ -131,7 +130,7 @@ def test_a_table_larger_than_any_host() -> None:
 
 
 def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.options.cuts._AT_ONCE", 40)
+    monkeypatch.setattr("planner.options.enumeration._AT_ONCE", 40)
     problem, pipeline = asked(cases.synthetic(12))
     told: list[tuple[int, int]] = []
     listing = enumerate_options(problem, pipeline, progress=lambda *now: told.append(now))

@@ -12,9 +12,8 @@ from costmodels.workload import Pooling
 from planner import load_system
 from planner.errors import InvalidInputError
 from planner.fit.estimate import on_reference_cores
-from planner.options.cuts import column_splits
-from planner.options.enumeration import enumerate_options
-from planner.options.memory import TableOptions
+from planner.options.enumeration import column_splits, enumerate_options
+from planner.options.table_limits import TableOptions
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from tests.planner import cases
 

@@ -23,7 +23,7 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner import io
-from planner.io.library import names
+from planner.io.documents import names
 from planner.io.system.collective_curves import shipped_curves
 from tests.networks import with_links
 from tests.strategies import make_topology

@@ -12,7 +12,7 @@ import pytest
 from costmodels.units import US
 from planner.errors import InvalidInputError
 from planner.io import load_system
-from planner.predict.rows import predict_collectives, predicted_text, read_table
+from planner.predict.operations import predict_collectives, predicted_text, read_table
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

@@ -12,7 +12,7 @@ import pytest
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.exchange import Gloo
 from planner import io
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_writer import write_calibrated_system
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run

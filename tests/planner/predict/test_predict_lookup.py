@@ -18,17 +18,15 @@ from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io import load_system
-from planner.predict.lookup import (
+from planner.predict.operations import (
+    DENSE_COLUMNS,
     LOOKUP_COLUMNS,
     LookupCall,
+    Predicted,
+    Unmodelled,
     lookup_call,
     named_law,
     predict_lookups,
-)
-from planner.predict.rows import (
-    DENSE_COLUMNS,
-    Predicted,
-    Unmodelled,
     predict_products,
     predicted_text,
     read_table,

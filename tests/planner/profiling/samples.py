@@ -15,7 +15,6 @@ from costmodels.distribution.zipf import Zipf
 from planner.profiling.readers import (
     AbstractReader,
     CriteoTsvReader,
-    SampleBlock,
     check_indices,
     is_list,
 )
@@ -83,12 +82,12 @@ def write_npz(path: Path, arrays: Sequence[IntArray], *, compressed: bool = Fals
 
 
 def read_bags(
-    reader: AbstractReader, path: Path, blocks: Sequence[SampleBlock] | None = None
+    reader: AbstractReader, path: Path, blocks: Sequence[slice] | None = None
 ) -> dict[str, list[list[int]]]:
     """Every sample's indices per feature, as a reader gives them."""
     names = reader.feature_names(path)
     found: dict[str, list[list[int]]] = {name: [] for name in names}
-    for block in blocks or [SampleBlock()]:
+    for block in blocks or [slice(0, None)]:
         for chunk in reader.read(path, block, names):
             check_indices(chunk)
             for name, column in chunk.features.items():
@@ -101,8 +100,8 @@ def read_bags(
     return found
 
 
-def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[SampleBlock]:
+def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[slice]:
     """A file cut into blocks of equal size."""
     samples = reader.num_samples(path)
     edges = [samples * i // parts for i in range(parts + 1)]
-    return [SampleBlock(start, stop) for start, stop in pairwise(edges)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]

@@ -10,7 +10,7 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.profiling.profiler import find_sources
-from planner.profiling.readers import READERS, ParquetReader, SampleBlock
+from planner.profiling.readers import READERS, ParquetReader
 from tests.planner.profiling.samples import (
     halves,
     read_bags,
@@ -55,9 +55,7 @@ def test_parquet(arrow: Any, tmp_path: Path) -> None:
     }
     assert read_bags(reader, path) == expected
     assert read_bags(reader, path, halves(reader, path, 3)) == expected
-    assert (
-        read_bags(reader, path, [SampleBlock(695, limit=10)])["user"] == expected["user"][695:705]
-    )
+    assert read_bags(reader, path, [slice(695, 705)])["user"] == expected["user"][695:705]
     assert reader.num_samples(path) == count
     assert reader.left_out(path) == ("label: int64", "price: double")
 

@@ -11,7 +11,7 @@ import pytest
 
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.table_map import parse_table_map
+from planner.io.workload.table_list import parse_table_map
 from planner.profiling.profiler import build_table_map, profile_files
 from planner.profiling.statistics import ProfileOptions
 from planner.profiling.stats import load_stats, stats_text

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from costmodels.system_models import default_models
 from costmodels.units import GIB
 from planner.objectives import objective_named
-from planner.problem import PlanningProblem
+from planner.options.enumeration import enumerate_options
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import ROUNDED, Assignment, SearchSpace
-from planner.torchrec_terms import TorchrecPricing, torchrec_space
+from planner.torchrec_terms import TorchrecPricing
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
 
@@ -38,9 +39,12 @@ def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpa
     ]
     workload = make_workload(*tables, batch_size_per_rank=512)
     topology = make_topology(num_hosts, 2, device=make_device(hbm_capacity_bytes=hbm_gib * GIB))
-    problem = PlanningProblem(workload=workload, topology=topology)
+    few = TableConstraint(pattern="*", min_column_width=32, kernels=("dense", "fused"))  # type: ignore[arg-type]
+    problem = PlanningProblem(
+        workload=workload, topology=topology, constraints=Constraints(tables=(few,))
+    )
     pipeline = TorchrecPricing(by_phase=by_phase)(workload, topology, default_models(topology))
-    return torchrec_space(problem, pipeline)
+    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
 
 
 def least_value(space: SearchSpace, name: str) -> float:

@@ -15,7 +15,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Feature, Pipeline, Pooling, Table, Workload
 from planner import load_system, solve
-from planner.options.cuts import rules_of
+from planner.options.enumeration import rules_of
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 from planner.search.base import SearchProgress

@@ -16,7 +16,7 @@ import pytest
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.system_models import least_sync_s, sync_time_s
+from costmodels.system_models import sync_time_s
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
@@ -445,7 +445,7 @@ def test_averaging_never_takes_less_than_its_bound() -> None:
     study.run()
     choice, topology = study.best(), space.problem(space.base).topology
     weights = choice.result.problem.workload.weight_bytes
-    least = least_sync_s(topology, 2, weights)
+    least = sync_time_s(topology, 2, weights)
     assert 0 < least <= sync_time_s(topology, 2, choice.result.best.memory)
     assert choice.sync_s == pytest.approx(sync_time_s(topology, 2, choice.result.best.memory))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from costmodels.measured.curves import Collective, CollectiveCurve
 from planner.io.plan.plan_file import shards_csv
 from planner.io.system.collective_curves import CurveRecord, curves_text, read_curves
-from planner.predict.rows import Unmodelled, predicted_text, read_table
+from planner.predict.operations import Unmodelled, predicted_text, read_table
 from planner.support.files import csv_text, guarded, unguarded
 from tests.planner.report.report_samples import make_result
 

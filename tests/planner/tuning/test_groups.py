@@ -21,7 +21,7 @@ from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.measured.curves import Collective
 from costmodels.memory import dense_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.system_models import default_models, least_sync_s, scaled, sync_time_s
+from costmodels.system_models import default_models, scaled, sync_time_s
 from costmodels.topology import FittedFactors, Topology, group_topology, members
 from costmodels.units import GIB, MIB
 from costmodels.workload import DenseArch, DenseParallelism, Workload
@@ -174,8 +174,8 @@ def test_a_named_model_also_prices_the_averaging_of_copies() -> None:
     slow = scaled(slow, FittedFactors(collective_ratio=3.0))
     once_s = sync_time_s(system, 4, held)
     assert sync_time_s(system, 4, held, models=slow) == pytest.approx(3.0 * once_s)
-    least_s = least_sync_s(system, 4, 4e9)
-    assert least_sync_s(system, 4, 4e9, slow) == pytest.approx(3.0 * least_s)
+    least_s = sync_time_s(system, 4, 4e9)
+    assert sync_time_s(system, 4, 4e9, models=slow) == pytest.approx(3.0 * least_s)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))

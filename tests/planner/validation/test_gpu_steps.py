@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.calibration.device import HostCalls, host_calls_of
-from costmodels.errors import InvalidValueError
+from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, HostCalls, fit_rates
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.system_writer import write_host_calls
 from planner.validation.cases import summarize
 from planner.validation.steps import HOST_ONLY, h200_steps
@@ -33,9 +32,11 @@ def test_the_host_of_the_h200_predicts_its_steps() -> None:
         assert summarize(found)[HOST_ONLY].rms_log_ratio < 0.2
 
 
-def test_rows_without_the_calls_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match="no row of the block 'ceilings'"):
-        host_calls_of([{"block": "ceilings", "what": "env"}])
+def test_calls_count_where_both_were_measured() -> None:
+    row = {"block": "ceilings", "what": EAGER_CALL, "wall_us": 20.0}
+    assert fit_rates({}, [row]).eager_call_s is None
+    rates = fit_rates({}, [row, row | {"what": EAGER_PASS, "wall_us": 300.0}])
+    assert (rates.eager_call_s, rates.eager_pass_s) == pytest.approx((2e-5, 3e-4))
 
 
 def test_calls_replace_those_of_a_system_file(tmp_path: Path) -> None:

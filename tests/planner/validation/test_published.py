@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from costmodels.collective.hierarchical import Hierarchical
-from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, ShardingType, check_plan
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, check_plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
 from planner import io
-from planner.validation.cases import summarize
-from planner.validation.published import (
-    load_cases,
-    models_of_run,
-    plan_from_matrix,
-    predict,
-)
+from planner.validation.cases import StepCase, summarize
+from planner.validation.steps import load_cases, plan_from_matrix, predict, priced
+
+
+def run_of(workload: Workload, topology: Topology, plan: Plan) -> StepCase:
+    return StepCase(name="run", topology=topology, measured_s=1.0, workload=workload, plan=plan)
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def test_tables_split_over_a_host_are_added_up_inside_it() -> None:
     kinds = {plan.placement(t.name).sharding_type for t in workload.tables}
     assert kinds == {ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL}
     assert len(plan.placement("t_cat_20").ranks) == 8
-    assert isinstance(models_of_run(workload, topology).collective, Hierarchical)
+    assert isinstance(priced(run_of(workload, topology, plan)).models.collective, Hierarchical)
     alone = io.load_system("h100_sxm", gpus=8)
-    assert not isinstance(models_of_run(workload, alone).collective, Hierarchical)
+    assert not isinstance(priced(run_of(workload, alone, plan)).models.collective, Hierarchical)
 
 
 @pytest.mark.parametrize("system", ["a100_80gb_sxm", "h100_sxm", "b200_sxm", "gb200"])
@@ -90,8 +90,7 @@ def test_more_hosts_finish_a_fixed_batch_sooner(system: str) -> None:
         workload = io.load_workload("dlrm_dcnv2_hugectr")
         workload = replace(workload, batch_size_per_rank=135_168 // gpus)
         plan = plan_from_matrix(by_host(gpus), workload, topology, 0.0125)
-        pipeline = CostPipeline(workload, topology, models_of_run(workload, topology))
-        time = pipeline.estimate(plan).time
+        time = priced(run_of(workload, topology, plan)).estimate(plan).time
         assert time.low_s < time.time_s < time.high_s
         seconds.append(time.time_s)
     assert seconds == sorted(seconds, reverse=True)

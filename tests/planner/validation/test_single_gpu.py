@@ -11,7 +11,7 @@ import pytest
 from benchmarks.fit_published import left_out
 from costmodels.workload import HostProfile
 from planner import io
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.workload.workload_file import workload_text
 from planner.validation import steps
 from planner.validation.cases import AS_SHIPPED, Part, Prediction, json_file, summarize

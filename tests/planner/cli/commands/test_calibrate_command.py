@@ -14,7 +14,7 @@ from costmodels.calibration.device import DeviceJob, HostCalls
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.calibration.points import FULL, QUICK
 from planner import io
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.validation.tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run

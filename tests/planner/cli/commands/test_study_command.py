@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner import io
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from tests.planner.cli.command_line import TWO_WAYS, Run
 from tests.planner.io.files import write
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.run import run
-from planner.io.documents import kind_of
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder, kind_of
 
 CONFIGS = configs_folder()
 FILES = {

@@ -16,7 +16,7 @@ from costmodels.measured.curves import Collective
 from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.documents import configs_folder
 from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_rows import MeasuredRows, read_rows
 from planner.io.system.system_writer import Written, fit_and_write

@@ -17,7 +17,7 @@ from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
-from planner.options.memory import TableOptions, lacking_bytes
+from planner.options.table_limits import TableOptions, lacking_bytes
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds import feasibility
 from planner.search.bounds.bound import RankFreeBound

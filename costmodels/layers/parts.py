@@ -1,21 +1,202 @@
-"""How layers join what reaches them: looked-up vectors, and the result of the layer before.
+"""Operators that several kinds of layers have, and how layers join what reaches them.
+
+PyTorch runs the operators one after the other. Amounts are those of the forward pass: bytes read
+and written, trained parameters, and what is kept (*saved*) for the backward pass. ``rows`` is the
+number of rows of the matrix that an operator works on; ``width``, ``fan_in`` and ``fan_out`` are
+numbers of elements of a row.
 
 Sequences may differ in length: how much work a batch of them has, and how batches differ, is in
-:class:`AbstractSequenceLayer`. Bytes are counted as in :mod:`costmodels.layers._parts`.
+:class:`AbstractSequenceLayer`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from statistics import fmean, pstdev
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.layers import _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import BATCHED, Operator, OperatorKind
+
+_MASTER_BYTES = 4.0
+"""Bytes of a number in fp32: parameters, and the means and deviations of norms, have this type
+whatever the products compute in."""
+
+
+def kept_bytes(dtype: DataType) -> float:
+    """Bytes of an element that is kept for the backward pass: two for types of one byte."""
+    return max(dtype.num_bytes, DataType.FP16.num_bytes)
+
+
+def matmul(
+    name: str,
+    shape: tuple[int, int, int, int],
+    dtype: DataType,
+    *,
+    num_parameters: int = 0,
+    saved: float = 0.0,
+    kind: OperatorKind = OperatorKind.MATMUL,
+    **fields: Any,
+) -> Operator:
+    """``count`` matrix products of m x k times k x n.
+
+    Args:
+        name: name of the operator.
+        shape: ``(count, m, k, n)``.
+        dtype: type of operands and result.
+        num_parameters: trained elements.
+        saved: elements that are kept for the backward pass.
+        kind: kind of the product.
+        fields: further fields of the operator.
+    """
+    count, m, k, n = shape
+    element = dtype.num_bytes
+    amounts = {
+        "read_bytes": float(element * count * (m * k + k * n)),
+        "written_bytes": float(element * count * m * n),
+        "saved_bytes": float(kept_bytes(dtype) * saved),
+        "is_cast": num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
+    }
+    trained = trained_fields(num_parameters)
+    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **trained, **amounts | fields)
+
+
+def trained_fields(count: int) -> dict[str, Any]:
+    """The fields of an operator with so many trained elements."""
+    return {"num_parameters": count, "parameter_bytes": _MASTER_BYTES * count}
+
+
+batched: Final = partial(matmul, kind=OperatorKind.BATCHED_MATMUL)
+"""A batched product, also if the count is 1."""
+
+
+def linear(
+    name: str,
+    rows: int,
+    fan_in: int,
+    fan_out: int,
+    dtype: DataType,
+    *,
+    bias: bool = True,
+    keeps_input: bool = True,
+    **fields: Any,
+) -> Operator:
+    """The product of a linear layer, which keeps its input unless another operator does."""
+    count = fan_in * fan_out + (fan_out if bias else 0)
+    saved, shape = rows * fan_in if keeps_input else 0, (1, rows, fan_in, fan_out)
+    return matmul(name, shape, dtype, num_parameters=count, saved=saved, **fields)
+
+
+def streamed(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DataType,
+    *,
+    reads: float = 1.0,
+    kind: OperatorKind = OperatorKind.ELEMENTWISE,
+    saved: float = 0.0,
+    **fields: Any,
+) -> Operator:
+    """An operator whose time depends on the bytes that it reads and writes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the tensors.
+        dtype: type of their elements.
+        reads: how many tensors of this shape it reads; it writes one.
+        kind: kind of the operator.
+        saved: elements that are kept for the backward pass.
+        fields: further fields of the operator.
+    """
+    size = float(math.prod(shape)) * dtype.num_bytes
+    amounts = {
+        "read_bytes": reads * size,
+        "written_bytes": size,
+        "saved_bytes": float(kept_bytes(dtype) * saved),
+    }
+    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **amounts | fields)
+
+
+def norm(name: str, rows: int, width: int, dtype: DataType, **fields: Any) -> Operator:
+    """Layer normalization with weight and bias; it keeps its input, means and deviations."""
+    kept = float(kept_bytes(dtype) * rows * width) + 2.0 * _MASTER_BYTES * rows
+    trained = trained_fields(2 * width) | {"saved_bytes": kept}
+    return streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, **trained | fields)
+
+
+def gather(
+    name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int, **fields: Any
+) -> Operator:
+    """Looks up one row of a trained matrix for each row of ``shape``; it keeps indices of 8 bytes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the result.
+        dtype: type of its elements.
+        num_parameters: elements of the matrix.
+        fields: further fields of the operator.
+    """
+    given = trained_fields(num_parameters) | {"saved_bytes": 8.0 * math.prod(shape[:-1])}
+    return streamed(name, shape, dtype, kind=OperatorKind.GATHER, **given | fields)
+
+
+def mlp(
+    name: str,
+    rows: int,
+    sizes: tuple[int, ...],
+    dtype: DataType,
+    *,
+    keeps_input: bool = True,
+    is_input: bool = False,
+) -> tuple[Operator, ...]:
+    """Linear layers, each with an activation or another operator that reads and writes its output.
+
+    What is kept are the outputs of the activations, and the input unless another operator keeps
+    that. A layer without input elements is left out.
+
+    Args:
+        name: the names of the operators begin with it.
+        rows: rows of the matrix.
+        sizes: width of the input, then the output width of each layer.
+        dtype: element type.
+        keeps_input: whether no other operator keeps the input.
+        is_input: whether the first layer reads the input of the model, which has no gradient.
+    """
+    operators: list[Operator] = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        if not fan_in:
+            continue
+        part, keeps = f"{name}.{i}", keeps_input and not i
+        given = {"keeps_input": keeps, "left_gradient": bool(i) or not is_input}
+        active = streamed(part, (rows, fan_out), dtype, saved=rows * fan_out)
+        operators += [linear(part, rows, fan_in, fan_out, dtype, **given), active]
+    return tuple(operators)
+
+
+def reduced(
+    name: str, shape: tuple[int, ...], dtype: DataType, *, result: int, saved: float = 0.0
+) -> Operator:
+    """The sum of a tensor along some of its axes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the tensor.
+        dtype: type of its elements.
+        result: elements of the result.
+        saved: elements that are kept for the backward pass.
+    """
+    written = float(result * dtype.num_bytes)
+    kind = OperatorKind.REDUCTION
+    return streamed(name, shape, dtype, kind=kind, saved=saved, written_bytes=written)
+
+
+# ------------------ joins and sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +213,13 @@ class AbstractSequenceLayer(AbstractLayer):
     seq: int
     lengths: tuple[int, ...] = ()
     balanced: bool = False
+    needs: ClassVar[Mapping[str, str]] = {"balanced": "lengths"}
 
     def __post_init__(self) -> None:
         """Refuse sizes and lengths that are out of range."""
         AbstractLayer.__post_init__(self)
         wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
         self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
-        self.need(
-            bool(self.lengths) or not self.balanced,
-            "balanced sequences need lengths; without, all have seq positions",
-        )
 
     def evened(self) -> Self:
         """This layer with sequences that are handed out so that all ranks have equal work."""
@@ -97,7 +275,7 @@ class AbstractSequenceLayer(AbstractLayer):
         return tuple(map(differing, operators))
 
     def positions(
-        self, flow: Flow, widths: tuple[int, int], advice: str, contextual: tuple[int, int] = (0, 0)
+        self, flow: Flow, widths: tuple[int, int], contextual: tuple[int, int] = (0, 0)
     ) -> tuple[tuple[Operator, ...], Flow]:
         """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
@@ -105,7 +283,6 @@ class AbstractSequenceLayer(AbstractLayer):
             flow: what reaches the layer.
             widths: elements of a position as they arrive, and as the layer takes them. If these
                 differ, a linear layer turns one into the other.
-            advice: what the user should change if another number of elements arrives.
             contextual: how many of the positions are contextual ones, and elements of each of them
                 as they arrive. Each has a linear layer of its own if its width differs from the
                 others'.
@@ -124,16 +301,16 @@ class AbstractSequenceLayer(AbstractLayer):
         self.need(
             elements == given * (count - others) + others * other_width,
             f"needs {count - others} positions of {given} elements{also}, but {elements} "
-            f"elements per sample reach it; {advice}",
+            "elements per sample reach it; change seq, or the widths of the layer",
         )
         if given != taken:
             rows = self.rows(flow.batch_size) - flow.batch_size * others
-            product = _parts.linear(f"{self.prefix}.input", rows, given, taken, flow.dtype)
+            product = linear(f"{self.prefix}.input", rows, given, taken, flow.dtype)
             first += self.uneven((product,), flow.batch_size)
         if others and (given != taken or other_width != taken):
             shape, kept = (others, flow.batch_size, other_width, taken), others * other_width
             own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
-            first += (_parts.batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
+            first += (batched(f"{self.prefix}.input", shape, flow.dtype, **own),)
         return first, met.after(taken, count)
 
 
@@ -184,7 +361,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         # kernel reads the vectors, and writes pairs and the dense vector.
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
         read, written = batch * elements, batch * wide
-        kernel = _parts.streamed(
+        kernel = streamed(
             "dot",
             (read,),
             flow.dtype,
@@ -200,18 +377,18 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         # that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
         returned = 2.0 * batch * flow.num_elements * flow.dtype.num_bytes
         given: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
-        copy = _parts.streamed("concat", (batch, elements), flow.dtype, **given)
+        copy = streamed("concat", (batch, elements), flow.dtype, **given)
         return (copy, kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
     kept = _COPIED * batch * elements + flow.dtype.num_bytes * batch * (pairs + passed)
     shape = batch, vectors, width, vectors
-    product = _parts.batched("dot", shape, flow.dtype, saved_bytes=kept)
+    product = batched("dot", shape, flow.dtype, saved_bytes=kept)
     # The gradient of the products is filled with zeros and written. Both operands are the same
     # vectors, whose two gradients are added up.
     returned = batch * (2.0 * vectors**2 + pairs + 3.0 * elements) * flow.dtype.num_bytes
-    chosen = _parts.streamed(
+    chosen = streamed(
         "dot",
         (batch, pairs),
         flow.dtype,
@@ -224,7 +401,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     operators = (*_collected(flow, is_cast=True), product, chosen)
     if flow.piece_bytes:
         # The copy of pairs and dense vector to one row, and that of the gradient of the pairs.
-        row = _parts.streamed("pairs", (batch, pairs + passed), flow.dtype)
+        row = streamed("pairs", (batch, pairs + passed), flow.dtype)
         operators += (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
     return operators, _without_vectors(flow, pairs + passed)
 
@@ -244,15 +421,15 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     name, batch, dense = "concat", flow.batch_size, flow.width * flow.length
     elements = flow.num_elements + dense
     if not flow.piece_bytes or not flow.num_vectors:
-        return (_parts.streamed(name, (batch, elements), flow.dtype, num_calls=2),)
+        return (streamed(name, (batch, elements), flow.dtype, num_calls=2),)
     dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
-    pieces = _parts.streamed(name, (batch, flow.num_elements), dtype)
+    pieces = streamed(name, (batch, flow.num_elements), dtype)
     pieces = replace(pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes)
     returned = 2.0 * batch * dense * dtype.num_bytes
-    copy = _parts.streamed(name, (batch, elements), dtype, backward_bytes=returned)
+    copy = streamed(name, (batch, elements), dtype, backward_bytes=returned)
     if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
-    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0)
+    casts = streamed(name, (batch, elements), dtype, reads=2.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
 
@@ -292,10 +469,10 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
         name, kept = f"cross.{i}", 0.0 if is_input else row
         if not i:
             kept += kept + (row if dtype.num_bytes < DataType.FP32.num_bytes else 0.0)
-        up = _parts.linear(name, batch, rank, width, dtype)
+        up = linear(name, batch, rank, width, dtype)
         left = i > 0 or not is_input
-        down = _parts.linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
-        terms = _parts.streamed(name, (batch, width), DataType.FP32, saved_bytes=kept, **given)
+        down = linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
+        terms = streamed(name, (batch, width), DataType.FP32, saved_bytes=kept, **given)
         operators += [down, up, terms]
     return tuple(operators)
 
@@ -310,7 +487,7 @@ def dlrm(flow: Flow, keys: Any) -> Built:
     """
     batch, dtype, bottom, top = flow.batch_size, flow.dtype, keys.bottom_mlp, keys.top_mlp
     sizes = (flow.width, *bottom)
-    before = _parts.mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
+    before = mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
     if not top:
         return Built(before=before, flow=flow)
     given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
@@ -321,7 +498,7 @@ def dlrm(flow: Flow, keys: Any) -> Built:
         met = _without_vectors(given, given.num_elements + given.width)
     if keys.interaction == "dcn":
         operators += cross(met, keys.dcn_num_layers, keys.dcn_low_rank_dim)
-    operators += _parts.mlp("top", batch, (met.width, *top), dtype)
+    operators += mlp("top", batch, (met.width, *top), dtype)
     return Built(before=before, after=operators, flow=met.after(top[-1]))
 
 
