@@ -106,10 +106,10 @@ class SolvingRun:
         TorchRec cannot run some plans, and under others it computes something else than the model
         does. This depends on several tables of a module together, and the search does not know of
         it. If the plan of the search is such a plan, the problem is searched again under narrower
-        rules (:mod:`planner.options.enumeration`), and the best plan of these searches is the answer. The
-        bound of the first search holds for it as well, because all these plans are also plans of
-        the first search. If no search finds a plan that runs, the first result is returned with its
-        warnings. Otherwise runners-up that TorchRec does not run correctly are left out.
+        rules (:mod:`planner.options.enumeration`), and the best plan of these searches is the
+        answer. The bound of the first search holds for it as well, because all these plans are also
+        plans of the first search. If no search finds a plan that runs, the first result is returned
+        with its warnings. Otherwise runners-up that TorchRec does not run correctly are left out.
         """
         first, workload = self.result(), self.problem.workload
         if runs(first.plan, workload):
