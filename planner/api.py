@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
@@ -25,7 +23,7 @@ from planner.search.bounds.proofs import Floor, linear_floor
 from planner.settings import SearchSettings
 from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
-from planner.solving.run import SolvingRun, deadline_of, runnable
+from planner.solving.run import SolvingRun, deadline_of
 from planner.space.objective import MakePipeline
 from planner.support.kinds import FUNCTION, require_kind
 
@@ -142,8 +140,7 @@ def solve(
         progress=progress,
         should_stop=should_stop,
     )
-    started = time.perf_counter()
-    return runnable(problem, run.result(), partial(run.again, started=started))
+    return run.runnable()
 
 
 def _printed(*, in_seconds: bool) -> Callable[[SearchProgress], None]:

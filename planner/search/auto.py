@@ -79,13 +79,12 @@ class _Run:
         plans_before_bounds = (
             self._offer_near,  # a plan of the same tables, as it is with these options
             self._bound_at_once,  # one linear bound, plans rounded from it, the second search
-            self._limit_moves_early,  # the bound under a limit on moves, if there is much work
             self._early_plans,  # a short cycle, for budgets that end soon
             self.proofs.relax_type_sets,  # a linear bound for each set of sharding types
         )
         plans_and_bounds = (
             self.proofs.limit_moves,  # the bound under a limit on moves
-            self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
+            self._make_starts,  # further rounded plans, and the first boxes
             self._first_cycles,  # sampled prices, ruin and recreate in each set of types
             self._pack,  # the bound by how shards share ranks, and plans from it
             self.proofs.split_boxes,  # boxes, and plans rounded in them
@@ -116,14 +115,15 @@ class _Run:
                 self.starts.found.append(found)
 
     def _bound_at_once(self) -> None:
-        """The first bound and the first rounded plans; then a second search may begin."""
+        """The first bound and the first rounded plans; then a second search may begin.
+
+        If there is much work, the bound under a limit on moves follows at once.
+        """
         self.proofs.relax_at_once()
         self.starts.round(self.proofs.relaxed[None])
         if not self.is_second and SecondSearch.worth_it(self.record.evaluate):
             strategy = Auto(self.near, is_second=True)
             self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
-
-    def _limit_moves_early(self) -> None:
         if self.meter.planned_s > USUAL.further_s:
             self.proofs.limit_moves()
 
@@ -143,7 +143,6 @@ class _Run:
 
     def _make_starts(self) -> None:
         most_s = USUAL.start_share * self.meter.planned_s
-        self.starts.greedy(most_s)
         self.starts.promising(self.proofs.relaxed.values(), most_s)
         self.proofs.split_boxes(most_s=most_s)
 

@@ -151,19 +151,16 @@ class Record:
             self._interrupted = self._should_stop()
         return self._interrupted or self.evaluate.late
 
-    def keep_if_good(self, assignment: Assignment, value: float, phase: str) -> bool:
+    def keep_if_good(self, assignment: Assignment, value: float, phase: str) -> None:
         """Keep a plan if it is among the best; one that does not fit or breaks a rule is ignored.
 
         Args:
             assignment: the plan.
             value: its objective; infinite if it does not fit.
             phase: the part of the search that found it, for the history.
-
-        Returns:
-            Whether it is the new incumbent.
         """
         if not np.isfinite(value) or not self.evaluate.space.keeps_rules(assignment):
-            return False
+            return
         before = self.value
         known = self._pool.get(assignment.options)
         if known is None or value < known[0]:
@@ -172,8 +169,6 @@ class Record:
             del self._pool[max(self._pool, key=lambda key: self._pool[key][0])]
         if value < before:
             self.report(phase)
-            return True
-        return False
 
     def consider(self, assignment: Assignment, phase: str) -> float:
         """Price a plan, keep it if it is among the best, and return its objective."""

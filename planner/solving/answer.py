@@ -22,22 +22,18 @@ from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverR
 from planner.rules.placement_rules import received_bytes, rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
-from planner.search.improve.afterwards import EQUAL, simplified, staying
+from planner.search.improve.afterwards import simplified, staying
 from planner.search.improve.single_changes import single_changes
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, searched_options, with_context
 from planner.space.budget import Deadline
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
-from planner.space.objective import AbstractObjective, MakePipeline
+from planner.space.evaluation import ROUNDED, ROUNDING, Assignment, Evaluator, SearchSpace
+from planner.space.objective import MakePipeline
 from planner.support.status import Status
 from planner.support.text import counted, significant
 from planner.torchrec_terms import ColumnMaxima
 
 # ------------------ no priced plan may be below the bound
-
-_PROOF_ROUNDING: Final = 1e-9
-"""Share of the objective by which a plan may be below the bound without contradicting it: sums of
-the same numbers in another order differ by less. A larger share would hide small errors."""
 
 
 def guarded(
@@ -59,7 +55,7 @@ def guarded(
     start = evaluate.space.start
     in_use = math.inf if start is None else evaluate.value(start)
     least = min([*outcome.values, *others, in_use])
-    if outcome.bound <= least + _PROOF_ROUNDING * abs(least):
+    if outcome.bound <= least + ROUNDED * abs(least):
         return replace(outcome, bound=min(outcome.bound, least)), ()
     text = (
         f"a plan was priced at {least:.9g}, below the proven bound {outcome.bound:.9g}: the proof "
@@ -138,28 +134,13 @@ def answer(
             warnings=(
                 *remarks,
                 *_left_out(space, first, best, evaluate),
-                *_beyond_reserve(found[0], evaluate.objective),
-                *_cut_walk(space, baselines),
-                *_without_time(settings, baselines, deadline),
+                *_remarks(settings, found[0], evaluate, baselines, deadline),
                 *width_remarks(space.problem.workload),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
             searched=searched_options(space),
         ),
-    )
-
-
-def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str, ...]:
-    """A warning if a plan leaves less memory free than the workload's reserve.
-
-    This happens under TorchRec's objectives, which keep TorchRec's own reservation free instead.
-    """
-    if best.memory.fits or not isinstance(objective, ColumnMaxima):
-        return ()
-    return (
-        "the plan does not fit beside the workload's memory.reserve: objective "
-        f"{objective.name} keeps free what TorchRec's planner keeps instead",
     )
 
 
@@ -200,7 +181,7 @@ def _left_out(
     if space.problem.move_limit is None:
         return ()
     value, least = evaluate.value(stayed), evaluate.value(found)
-    if value <= least * EQUAL:
+    if value <= least * ROUNDING:
         return ()
     start, workload = space.problem.move_limit.start, space.problem.workload
     tables, freed = 0, 0.0
@@ -231,10 +212,24 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     return found if found.memory.fits else None
 
 
-def _without_time(
-    settings: SearchSettings, priced: Collection[str], deadline: Deadline
+def _remarks(
+    settings: SearchSettings,
+    best: Candidate,
+    evaluate: Evaluator,
+    priced: Collection[str],
+    deadline: Deadline,
 ) -> Iterator[str]:
-    """Warnings on what a time limit cut short or left out."""
+    """Warnings on memory below the reserve, and on what a time limit cut short or left out.
+
+    TorchRec's objectives keep TorchRec's own reservation free, and not the workload's.
+    """
+    if not best.memory.fits and isinstance(evaluate.objective, ColumnMaxima):
+        yield (
+            "the plan does not fit beside the workload's memory.reserve: objective "
+            f"{evaluate.objective.name} keeps free what TorchRec's planner keeps instead"
+        )
+    if TORCHREC_BASELINE in priced and torchrec_default(evaluate.space.problem).is_cut:
+        yield "TorchRec's own plan is from a search cut short; the whole one would take minutes"
     if deadline.is_short and deadline.search_s is not None and deadline.limit_s is not None:
         yield (
             "listing options, pricing plans and writing them left the search "
@@ -244,13 +239,6 @@ def _without_time(
     missing = [n for n in BASELINES if settings.with_baselines and n not in priced]
     if missing:
         yield f"the time limit left no time to compare with {', '.join(missing)}; give it more"
-
-
-def _cut_walk(space: SearchSpace, priced: Collection[str]) -> tuple[str, ...]:
-    if TORCHREC_BASELINE not in priced or not torchrec_default(space.problem).is_cut:
-        return ()
-    text = "TorchRec's own plan is from a search cut short; the whole one would take minutes"
-    return (text,)
 
 
 def answer_without_tables(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from costmodels import units
@@ -29,86 +30,70 @@ _MOST_SHARES: Final = 20_000
 """Tables times ranks up to which other values are priced: a plan of more takes long to price."""
 
 
-_Range = tuple[
-    str,
-    Callable[[Workload], str],
-    Callable[[Workload, frozenset[str]], tuple[str, Workload | None]],
-]
-"""How an assumed value is told, the value, and what is at the other end of its range."""
-
-
-def _one(key: str, what: str, value: object) -> _Range:
-    """A field of the workload, and another value of it."""
-    changes: dict[str, Any] = {key: value}
-
-    def told(found: object) -> str:
-        return str(getattr(found, "value", found))
-
-    def other(workload: Workload, _: frozenset[str]) -> tuple[str, Workload]:
-        return told(value), replace(workload, **changes)
-
-    return what, lambda workload: told(getattr(workload, key)), other
-
-
-def _mean_pooling(workload: Workload, names: frozenset[str]) -> tuple[str, Workload]:
-    """The named tables with the mean pooling factor of the others."""
-    known = [f.pooling_factor for t in workload.tables if t.name not in names for f in t.features]
-    mean = sum(known) / len(known) if known else _POOLING
-    why = ", the mean of the others" if known else ""
-
-    def change(table: Table) -> Table:
-        features = tuple(Feature(name=f.name, pooling_factor=mean) for f in table.features)
-        return replace(table, features=features)
-
-    return f"{significant(mean)}{why}", _changed(workload, names, change)
-
-
-def _zipf(workload: Workload, names: frozenset[str]) -> tuple[str, Workload]:
-    def change(table: Table) -> Table:
-        law = Zipf(num_embeddings=table.num_embeddings, exponent=_EXPONENT)
-        return replace(table, distribution=law)
-
-    return f"Zipf, exponent {_EXPONENT}", _changed(workload, names, change)
-
-
-def _changed(
-    workload: Workload, names: frozenset[str], change: Callable[[Table], Table]
-) -> Workload:
-    tables = tuple(change(t) if t.name in names else t for t in workload.tables)
-    return replace(workload, tables=tables)
-
-
-def _larger(workload: Workload, _: frozenset[str]) -> tuple[str, Workload]:
-    batch = _BATCH_FACTOR * workload.batch_size_per_rank
-    return f"{batch:,}", replace(workload, batch_size_per_rank=batch)
-
-
-_RANGES: Final[dict[str, _Range]] = {
-    "tables.pooling_factor": ("pooling factor", lambda _: "1", _mean_pooling),
-    "tables.distribution": ("index distribution", lambda _: "uniform", _zipf),
-    "dense": (
-        "dense part",
-        lambda w: (
-            "MLPs of " + " and ".join(map(str, (list(w.dense.bottom_mlp), list(w.dense.top_mlp))))
-        ),
-        lambda w, _: ("none", replace(w, dense=DenseArch())),
-    ),
-    "training.output_dtype": _one("output_dtype", "type on the wire", DataType.FP16),
-    "training.optimizer": _one("optimizer", "optimizer", Optimizer.ADAM),
-    "training.pipeline": _one("pipeline", "pipeline", Pipeline.NONE),
-    "training.gradient_dtype": _one("gradient_dtype", "type of dense gradients", DataType.BF16),
-    "training.index_bytes": _one("index_bytes", "bytes per index", 4),
-    "training.batch_size_per_rank": (
-        "batch per rank",
-        lambda w: f"{w.batch_size_per_rank:,}",
-        _larger,
-    ),
-    "memory.reserve": (
-        "memory reserve",
-        lambda w: units.format_bytes(w.reserved_bytes),
-        lambda _, __: ("any: it changes memory alone", None),
-    ),
+_FIELDS: Final[dict[str, tuple[str, Any]]] = {
+    "training.output_dtype": ("type on the wire", DataType.FP16),
+    "training.optimizer": ("optimizer", Optimizer.ADAM),
+    "training.pipeline": ("pipeline", Pipeline.NONE),
+    "training.gradient_dtype": ("type of dense gradients", DataType.BF16),
+    "training.index_bytes": ("bytes per index", 4),
 }
+"""How fields of a workload are told, and another value of each."""
+_BATCH: Final = "training.batch_size_per_rank"
+_KEYS: Final = (
+    *("tables.pooling_factor", "tables.distribution", "dense"),
+    *_FIELDS,
+    *(_BATCH, "memory.reserve"),
+)
+"""What a file may leave open, in the order in which it is told."""
+
+
+def _range(
+    key: str, workload: Workload, names: frozenset[str]
+) -> tuple[str, str, str, Workload | None]:
+    """How an assumed value is told, the value, and what is at the other end of its range.
+
+    Args:
+        key: one of :data:`_KEYS`.
+        workload: with the assumed value.
+        names: the tables that have it, where it is one of tables.
+
+    Returns:
+        The workload with the other value last; None if it changes memory alone.
+    """
+
+    def changed(change: Callable[[Table], dict[str, Any]]) -> Workload:
+        tables = (replace(t, **change(t)) if t.name in names else t for t in workload.tables)
+        return replace(workload, tables=tuple(tables))
+
+    if key == "tables.pooling_factor":
+        others = (t for t in workload.tables if t.name not in names)
+        known = [f.pooling_factor for t in others for f in t.features]
+        mean = sum(known) / len(known) if known else _POOLING
+        other = changed(
+            lambda t: {
+                "features": tuple(Feature(name=f.name, pooling_factor=mean) for f in t.features)
+            }
+        )
+        why = ", the mean of the others" if known else ""
+        return "pooling factor", "1", f"{significant(mean)}{why}", other
+    if key == "tables.distribution":
+        law = partial(Zipf, exponent=_EXPONENT)
+        other = changed(lambda t: {"distribution": law(num_embeddings=t.num_embeddings)})
+        return "index distribution", "uniform", f"Zipf, exponent {_EXPONENT}", other
+    if key == "dense":
+        mlps = (workload.dense.bottom_mlp, workload.dense.top_mlp)
+        now = f"MLPs of {' and '.join(str(list(mlp)) for mlp in mlps)}"
+        return "dense part", now, "none", replace(workload, dense=DenseArch())
+    if key == "memory.reserve":
+        now = units.format_bytes(workload.reserved_bytes)
+        return "memory reserve", now, "any: it changes memory alone", None
+    if key == _BATCH:
+        batch = workload.batch_size_per_rank
+        larger = replace(workload, batch_size_per_rank=_BATCH_FACTOR * batch)
+        return "batch per rank", f"{batch:,}", f"{_BATCH_FACTOR * batch:,}", larger
+    (what, value), field = _FIELDS[key], key.rpartition(".")[2]
+    now, told = (str(getattr(v, "value", v)) for v in (getattr(workload, field), value))
+    return what, now, told, replace(workload, **{field: value})
 
 
 def priced_assumptions(
@@ -147,21 +132,15 @@ def assumptions(
         price: the seconds of a step of the workload with another value.
     """
     found = []
-    for key, (what, value, change) in _RANGES.items():
+    for key in _KEYS:
         names = frozenset(assumed.get(key, ())) & _unchanged(workload, key)
-        if key not in assumed or (key.startswith("tables.") and not names):
-            continue
-        told, other = change(workload, names)
-        found.append(
-            Assumed(
-                key=key,
-                what=what,
-                value=value(workload),
-                num_tables=len(names),
-                other=told,
-                time_s=None if other is None else price(other),
+        if key in assumed and (names or not key.startswith("tables.")):
+            what, value, told, other = _range(key, workload, names)
+            time_s = None if other is None else price(other)
+            num = len(names)
+            found.append(
+                Assumed(key=key, what=what, value=value, num_tables=num, other=told, time_s=time_s)
             )
-        )
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -99,31 +100,67 @@ class SolvingRun:
         points = self.baselines(space, evaluate.objective) if is_compared else {}
         return answer(self.settings, outcome, points, evaluate, self.deadline)
 
-    def again(
-        self, narrower: PlanningProblem, found: Plan, *, started: float
-    ) -> PlanningResult | None:
-        """The result of another search under narrower rules; None if there is no time left for it.
+    def runnable(self) -> PlanningResult:
+        """The result if TorchRec runs its plan correctly, otherwise the best of further searches.
 
-        Args:
-            narrower: the problem with the narrower rules.
-            found: a good plan under wider rules. The search also begins with the plan that is most
-                like it under the narrower ones.
-            started: when the first search began, by ``time.perf_counter``.
+        TorchRec cannot run some plans, and under others it computes something else than the model
+        does. This depends on several tables of a module together, and the search does not know of
+        it. If the plan of the search is such a plan, the problem is searched again under narrower
+        rules (:mod:`planner.options.enumeration`), and the best plan of these searches is the
+        answer. The bound of the first search holds for it as well, because all these plans are also
+        plans of the first search. If no search finds a plan that runs, the first result is returned
+        with its warnings. Otherwise runners-up that TorchRec does not run correctly are left out.
         """
-        limit_s = self.settings.time_limit_s
-        left_s = None if limit_s is None else limit_s - (time.perf_counter() - started)
-        is_over = left_s is not None and left_s <= _LEAST_S
-        if is_over or (self.should_stop is not None and self.should_stop()):
-            return None
-        settings = replace(self.settings, time_limit_s=left_s)
-        run = replace(
-            self,
-            problem=narrower.limited,
-            settings=settings,
-            deadline=deadline_of(settings),
-            near=found,
-        )
-        return run.result()
+        first, workload = self.result(), self.problem.workload
+        if runs(first.plan, workload):
+            return _with_runners_up_that_run(first)
+        results = list(self._searched_anew(first))
+        found = [result for result in results if runs(result.plan, workload)]
+        if not found:
+            return first
+        best = _with_runners_up_that_run(min(found, key=lambda result: result.solver.value))
+        seconds = sum(result.solver.seconds for result in (first, *results))
+        solver = replace(best.solver, bound=first.solver.bound, seconds=seconds)
+        gap = solver.gap_ratio
+        if solver.status in (Status.OPTIMAL, Status.OPTIMAL_FOR_WIDTHS) and (
+            gap is None or gap > OPTIMALITY_GAP
+        ):
+            solver = replace(solver, status=Status.GAP)
+        return replace(best, problem=self.problem, solver=solver, searched=(*best.searched, _LINE))
+
+    def _searched_anew(self, first: PlanningResult) -> Iterator[PlanningResult]:
+        """Results under narrower rules, and under still narrower ones where these are not enough.
+
+        Rules that are narrowed less are searched first. Each search begins near the plan found
+        under the wider rules. They end with the time limit.
+        """
+        constraints, given = self.problem.constraints, enumeration.rules_of(self.problem)
+        seen, waiting = {given}, deque([(first, given)])
+        while waiting:
+            found, rules = waiting.popleft()
+            for narrower in _narrower(found, rules):
+                if narrower in seen or len(seen) > _SEARCHES:
+                    continue
+                seen.add(narrower)
+                left_s = self.deadline.left_s + self.settings.kept_s
+                if left_s <= _LEAST_S or (self.should_stop is not None and self.should_stop()):
+                    return
+                limit_s = left_s if math.isfinite(left_s) else None
+                settings = replace(self.settings, time_limit_s=limit_s)
+                tables = (*constraints.tables, *narrower)
+                again = replace(
+                    self,
+                    problem=replace(self.problem, constraints=replace(constraints, tables=tables)),
+                    settings=settings,
+                    deadline=deadline_of(settings),
+                    near=found.plan,
+                )
+                try:
+                    result = again.result()
+                except (InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError):
+                    continue
+                yield result
+                waiting.append((result, narrower))
 
     def search(self) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
         """Search with the kernels that matter; if nothing fits, search again with all kernels."""
@@ -200,13 +237,6 @@ class SolvingRun:
 
 
 # ------------------ a plan that TorchRec runs correctly
-#
-# TorchRec cannot run some plans, and under others it computes something else than the model does.
-# This depends on several tables of a module together, and the search does not know of it. If the
-# plan of the search is such a plan, the problem is searched again under narrower rules
-# (:mod:`planner.options.enumeration`), and the best plan of these searches is the answer. The bound
-# of the first search holds for it as well, because all these plans are also plans of the first
-# search.
 
 _SEARCHES: Final = 10
 """At most this many further searches. Most problems need one or two: several only where means and
@@ -220,38 +250,6 @@ _LINE: Final = (
 _WIDTHS: Final = 3
 """At most this many widths of a plan are tried as the only one of a module."""
 
-Search = Callable[[PlanningProblem, Plan], PlanningResult | None]
-
-
-def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) -> PlanningResult:
-    """The first result if TorchRec runs its plan correctly, otherwise the best of further searches.
-
-    If these find no such plan, the first result is returned with its warnings. Otherwise
-    runners-up that TorchRec does not run correctly are left out.
-
-    Args:
-        problem: the problem that was searched.
-        first: the result of the search over all plans.
-        search: solves a problem with narrower rules, beginning near a plan under wider ones; it
-            returns None if there is no time for it.
-    """
-    workload = problem.workload
-    if runs(first.plan, workload):
-        return _with_runners_up_that_run(first)
-    results = list(_searched_anew(problem, first, search))
-    found = [result for result in results if runs(result.plan, workload)]
-    if not found:
-        return first
-    best = _with_runners_up_that_run(min(found, key=lambda result: result.solver.value))
-    seconds = sum(result.solver.seconds for result in (first, *results))
-    solver = replace(best.solver, bound=first.solver.bound, seconds=seconds)
-    gap = solver.gap_ratio
-    if solver.status in (Status.OPTIMAL, Status.OPTIMAL_FOR_WIDTHS) and (
-        gap is None or gap > OPTIMALITY_GAP
-    ):
-        solver = replace(solver, status=Status.GAP)
-    return replace(best, problem=problem, solver=solver, searched=(*best.searched, _LINE))
-
 
 def runs(plan: Plan, workload: Workload) -> bool:
     """Whether TorchRec runs a plan correctly; HugeCTR, which is not TorchRec, runs every plan."""
@@ -264,33 +262,6 @@ def _with_runners_up_that_run(result: PlanningResult) -> PlanningResult:
     workload = result.problem.workload
     kept = tuple(c for c in result.runners_up if runs(c.plan, workload))
     return result if kept == result.runners_up else replace(result, runners_up=kept)
-
-
-def _searched_anew(
-    problem: PlanningProblem, first: PlanningResult, search: Search
-) -> Iterator[PlanningResult]:
-    """Results under narrower rules, and under still narrower ones where these are not enough.
-
-    Rules that are narrowed less are searched first.
-    """
-    constraints, given = problem.constraints, enumeration.rules_of(problem)
-    seen, waiting = {given}, deque([(first, given)])
-    while waiting:
-        found, rules = waiting.popleft()
-        for narrower in _narrower(found, rules):
-            if narrower in seen or len(seen) > _SEARCHES:
-                continue
-            seen.add(narrower)
-            tables = (*constraints.tables, *narrower)
-            narrowed = replace(problem, constraints=replace(constraints, tables=tables))
-            try:
-                result = search(narrowed, found.plan)
-            except (InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError):
-                continue
-            if result is None:
-                return
-            yield result
-            waiting.append((result, narrower))
 
 
 def _narrower(found: PlanningResult, rules: enumeration.Rules) -> Iterator[enumeration.Rules]:

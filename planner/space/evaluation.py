@@ -7,6 +7,7 @@ one addition. The value of a point is a function of its work.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +38,11 @@ from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
 from planner.space.objective import AbstractObjective
 
-ROUNDING: Final = 1.0 + 1e-9
-"""Proofs allow this many times the limit of a memory, because sums of many shards are rounded."""
+ROUNDED: Final = 1e-9
+"""Share by which sums of many numbers may differ through rounding. Proofs take it off, and values
+that are closer than that count as equal."""
+ROUNDING: Final = 1.0 + ROUNDED
+"""Proofs allow this many times the limit of a memory."""
 
 FITTING: Final = 1.0 + 1e-12
 """Plans may fill this many times a limit, so that rounding never refuses an exact fit."""
@@ -141,7 +145,6 @@ class SearchSpace:
         self._is_bound: BoolArray = np.array(apart, dtype=bool) | np.array(near, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
-        self._runs: dict[int, list[tuple[IntArray, int]]] = {}
         self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
 
     @property
@@ -182,23 +185,20 @@ class SearchSpace:
         return options.index(wanted) if wanted in options else index
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
-        """The row of a piece, and the number of pieces, of each run of an option.
+        """The row of a piece, and the number of pieces, of each run of equal pieces of an option.
 
-        A run is a number of neighbouring pieces with equal work. Options that a search lists have
-        one run; those of a plan in use may have more.
+        Options that a search lists have one run; those of a plan in use may have more.
 
         Args:
-            flat: position of the option among those of all tables.
+            flat: position of an option that is not uniform among those of all tables.
         """
-        rows = self.rows[flat]
-        if self.is_uniform[flat]:
-            return [(rows, 1)]
-        if flat not in self._runs:
-            work = self.pool[rows].reshape(len(rows), -1)
-            starts = np.flatnonzero(np.append(True, (work[1:] != work[:-1]).any(axis=1)))
-            counts = np.diff(np.append(starts, len(rows))).tolist()
-            self._runs[flat] = [(rows[a], n) for a, n in zip(starts, counts, strict=True)]
-        return self._runs[flat]
+        found: list[tuple[IntArray, int]] = []
+        at = 0
+        for _, run in itertools.groupby(self.options[flat].column_widths):
+            count = len(list(run))
+            found.append((self.rows[flat][at], count))
+            at += count
+        return found
 
     def placed_rows(
         self, table: int, index: int, places: tuple[int, ...]

@@ -25,7 +25,6 @@ LOWERED: Final[tuple[tuple[str, str, float], ...]] = (
     ("planner.options.enumeration", "_SMALL_RATIO", 0.3),
     ("planner.options.enumeration", "_AT_ONCE", 3),
     (_SCHEDULE, "few_tables", 0),
-    ("planner.search.bounds.makespan", "_MOST_SIZES", 2),
     (_SCHEDULE, "program_entries", 20),
     (_SCHEDULE, "type_sets", 2),
     ("planner.search.construct.packing", "_MOST_VARIABLES", 20),

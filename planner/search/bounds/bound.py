@@ -23,25 +23,23 @@ begin with few rows, tangents and cuts; those that a solution breaks are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from planner.search.base import Record
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import ProgramBasis, Rows, Solution, effort_of, solve
-from planner.space.effort import Meter
+from planner.search.common.lp import TOLERANCE, ProgramBasis, Rows, Solution, effort_of, solve
+from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
 
-_TOLERANCE: Final = 1e-5
-"""Share by which a solution may break a row or a cut before it is added, or by which a bound has to
-rise for another round. With a smaller share programs are solved more often for the same bound."""
-_ROUNDING: Final = 1e-9
-"""Share taken off a bound, because loads are rounded sums of many products."""
+_LEAST_S: Final = 0.01
+"""Seconds by the clock that a program gets even after the end of the search."""
 
 
 class RankFreeBound:
@@ -60,9 +58,7 @@ class RankFreeBound:
         model: LinearModel,
         *,
         optional: TypeSet = frozenset(),
-        meter: Meter | None = None,
-        cut: Callable[[], bool] = lambda: False,
-        left_s: Callable[[], float] = lambda: math.inf,
+        record: Record | None = None,
     ) -> None:
         """Begin with the rows about means alone.
 
@@ -70,13 +66,11 @@ class RankFreeBound:
             model: tangents and options; more tangents are added.
             optional: sharding types that the plans of a set may have or not; collectives that such
                 a type would start are not counted.
-            meter: is told of the work done.
-            cut: whether the user or the clock ends the search; asked after each linear program.
-            left_s: seconds by the clock that are left, after which a program ends as it is.
+            record: of the search, whose meter is told of the work done, and which is asked after
+                each linear program whether the user or the clock ends the search; None outside one.
         """
         self.optional = optional
-        self._cut, self._left_s = cut, left_s
-        self._meter = Meter() if meter is None else meter
+        self._record = record
         self.model = model
         self.space = model.space
         self.builder = RankFreeProgram(model)
@@ -104,14 +98,16 @@ class RankFreeBound:
             box: limits of the phases; the bound holds for the plans in it.
             start: the basis of a similar program.
         """
-        result = Relaxation(types=types, bound=-math.inf, basis=start)
+        record, result = self._record, Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
             cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
             cuts += [] if box is None else box.cuts
             rows = self._table_rows, self._rank_rows
             program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
-            solution = solve(program, time_limit_s=self._left_s(), start=result.basis)
-            self._meter.spend(effort_of(program, solution))
+            left_s = math.inf if record is None else max(record.evaluate.left_s, _LEAST_S)
+            solution = solve(program, time_limit_s=left_s, start=result.basis)
+            if record is not None:
+                record.evaluate.meter.spend(effort_of(program, solution))
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -121,9 +117,9 @@ class RankFreeBound:
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
             shares = solution.x[: len(self.space.options)]
-            rises = result.bound > last + _TOLERANCE * abs(result.bound)
+            rises = result.bound > last + TOLERANCE * abs(result.bound)
             new = self.model.follow(shares, types, self.optional, touches=rises) or new
-            if not new or self._cut():
+            if not new or (record is not None and record.cut):
                 break
         return result
 
@@ -140,11 +136,11 @@ class RankFreeBound:
         loads = self.model.mean[:, : self.model.num_tangents]
         loads = np.where(uses(types, self.space)[:, None], loads, np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return self.model.all_phases(self.model.phase_maxima(least) * (1 - _ROUNDING))
+        return self.model.all_phases(self.model.phase_maxima(least) * (1 - ROUNDED))
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, L]`` what each option puts at least on some rank, for each side of a box."""
-        loads = self.model.extreme(np.maximum)
+        loads = self.model.largest
         phases = np.zeros((len(loads), len(self.model.objective.weights)))
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]
@@ -158,7 +154,7 @@ class RankFreeBound:
         reduced = solution.reduced_costs
         return Relaxation(
             types=types,
-            bound=solution.bound * scale * (1 - _ROUNDING),
+            bound=solution.bound * scale * (1 - ROUNDED),
             shares=None if solution.x is None else solution.x[:count],
             phases=None if solution.x is None else self._phases(solution.x),
             reduced_costs=None if reduced is None else reduced[:count] * scale,
@@ -183,8 +179,8 @@ class RankFreeBound:
         model, count = self.model, len(self.space.options)
         y, z = x[:count], x[count : count + len(model.used)]
         phases = z[model.phase_index] * self.builder.scale
-        phases = phases + _TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
-        limits = self.builder.rank_limits[self.builder.ranks] * (1 + _TOLERANCE)
+        phases = phases + TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
+        limits = self.builder.rank_limits[self.builder.ranks] * (1 + TOLERANCE)
         on_rank = np.column_stack([np.tile(phases, (len(limits), 1)), limits])
         before = len(self._table_rows) + len(self._rank_rows)
         largest, everywhere, peaks = self.builder.peaks(y)
@@ -206,7 +202,7 @@ class RankFreeBound:
             return False
         known = self.cuts.setdefault(types, [])
         same = [c for c in known if np.array_equal(c.slopes, cut.slopes)]
-        if any(c.base >= cut.base - _TOLERANCE * abs(cut.base) for c in same):
+        if any(c.base >= cut.base - TOLERANCE * abs(cut.base) for c in same):
             return False
         known.append(cut)
         return True
@@ -215,7 +211,7 @@ class RankFreeBound:
         """Add a box's own cut that is highest at a solution, if it is above ``value`` there."""
         phases = self._phases(x)
         cut = box.cut(phases)
-        if cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+        if cut.base + cut.slopes @ phases <= value * (1 + TOLERANCE):
             return False
         box.cuts.append(cut)
         return True

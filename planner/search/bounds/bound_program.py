@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -30,9 +29,9 @@ from planner.problem import Level
 from planner.rules.placement_rules import taken
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, ProgramBasis, Rows
+from planner.search.common.lp import TOLERANCE, LinearProgram, ProgramBasis, Rows
 from planner.search.common.schedule import USUAL
-from planner.space.evaluation import ROUNDING, SearchSpace
+from planner.space.evaluation import ROUNDED, ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
 # ------------------ the solution of a rank-free program, and the sets of sharding types th
@@ -120,7 +119,7 @@ def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:
 
 Name = tuple[int, int, int]
 """The name of a row about one load. Its numbers are: which row of
-:class:`planner.search.bounds.bound_program.OnePlace`, or which rank; which of all K phases, or K
+:meth:`RankFreeProgram._one_place`, or which rank; which of all K phases, or K
 for memory; and which tangent of the phase. A name stays valid when more phases come into use."""
 
 
@@ -139,82 +138,13 @@ def counted(space: SearchSpace) -> Rows:
     least = [np.array([taken(cap, option, rules) for option in space.options]) for cap in caps]
     counts = [np.where(c.members[space.table_of], n, 0) for c, n in zip(caps, least, strict=True)]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
-    places = {Level.RANK: space.world_size, Level.HOST: space.num_hosts}
-    most = np.array([float(c.most * places[c.level]) for c in caps])
+    most = np.array([float(c.most * _places(space, c.level)) for c in caps])
     return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
 
 
-# ------------------ large shards and tied tables
-#
-# Rows about what has to be on one rank or one host: large shards, and tables tied together.
-#
-# In every plan some rank has the largest shard of a table. Its load is at least that of the shard
-# and of what uniform options put on every rank. If rules tie tables to one rank, that rank has all
-# of their shards. If they tie tables to one host, its ranks share all of their shards, and the
-# fullest of them has at least the mean over the host.
-
-
-class OnePlace:
-    """Loads that the fullest rank has at least.
-
-    There is a row for each table, then one for each tied group of tables.
-    """
-
-    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
-        """Find the tied groups of tables.
-
-        Args:
-            model: tangents and options.
-            uniform: ``[n]`` True for options that load every rank; they add nothing to these rows.
-        """
-        self._model, self._uniform = model, uniform
-        space = model.space
-        self._groups = [
-            (level, np.flatnonzero(members[space.table_of]))
-            for level in Level
-            for members in space.rules.tied(level)
-        ]
-
-    def entries(self, row: int, load: int) -> tuple[IntArray, FloatArray]:
-        """Positions of the options of a row, and what each of them adds to one load of that rank.
-
-        Uniform options add nothing.
-        """
-        space = self._model.space
-        if row < space.num_tables:
-            options = np.arange(space.first[row], space.first[row + 1])
-            least = self._model.extreme(np.maximum)
-        else:
-            level, options = self._groups[row - space.num_tables]
-            least = self._tied(level)
-        return options, np.where(self._uniform[options], 0.0, least[options, load])
-
-    def all_loads(self, shares: FloatArray) -> FloatArray:
-        """``[rows, P + 2]`` the loads of each row if options have these shares, ``[n]``."""
-        own = np.where(self._uniform, 0.0, shares)[:, None]
-        each = own * self._model.extreme(np.maximum)
-        tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
-        groups = [
-            (own[options] * self._tied(level)[options]).sum(axis=0)
-            for level, options in self._groups
-        ]
-        return np.stack([*tables, *groups])
-
-    def _tied(self, level: Level) -> FloatArray:
-        """``[n, P + 2]`` what all shards of an option add to their rank, or a rank of their host.
-
-        On a host it is the mean over its ranks, which is the least that its fullest rank has.
-        """
-        space = self._model.space
-        places = space.world_size if level is Level.RANK else space.num_hosts
-        return np.asarray(self._model.mean * places)
-
-
-_SEEN: Final = 1e-5
-"""Shares of uniform options up to this are taken for the rounding of the solver."""
-_LIMIT_SLACK = 1e-9
-"""Share by which limits of variables are widened, because they are rounded sums: no plan may fall
-outside."""
+def _places(space: SearchSpace, level: Level) -> int:
+    """Number of ranks or of hosts."""
+    return space.world_size if level is Level.RANK else space.num_hosts
 
 
 def unlisted_bytes(space: SearchSpace) -> float:
@@ -246,7 +176,6 @@ class RankFreeProgram:
         uniform_rows: ``[uniform options, W]`` position in ``space.pool`` of each option's row.
         ranks: of all ranks that uniform options, limits of memory and speeds treat alike, the
             first.
-        one_place: rows about what has to be on one rank or one host.
     """
 
     def __init__(self, model: LinearModel) -> None:
@@ -268,7 +197,11 @@ class RankFreeProgram:
         limits = np.unique(own, axis=0, return_inverse=True)[1].reshape(1, -1)
         alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
         self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
-        self.one_place = OnePlace(model, self.uniform)
+        self._tied = [
+            (np.flatnonzero(members[self.space.table_of]), _places(self.space, level))
+            for level in Level
+            for members in self.space.rules.tied(level)
+        ]
         self._built: dict[tuple[object, ...], Rows] = {}
 
     @property
@@ -322,7 +255,7 @@ class RankFreeProgram:
 
         Args:
             types: the set of sharding types; None for all plans.
-            rows: which rows of :class:`OnePlace` to have, about which loads.
+            rows: which rows of :meth:`_one_place` to have, about which loads.
             rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
             kept: ``[n]`` True for options to choose from; None for all.
@@ -334,9 +267,9 @@ class RankFreeProgram:
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        least = np.where(self.uniform[:, None], self.model.least, 0.0)
         dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
-        limits = dearest / self._unit * (1 + _LIMIT_SLACK)
+        limits = dearest / self._unit * ROUNDING
         upper[self._first_mean - len(limits) : self._first_mean] = limits
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
@@ -345,8 +278,8 @@ class RankFreeProgram:
                 if int(p) not in used:
                     continue
                 at = self.options + used[int(p)]
-                lower[at] = max(lower[at], box.low[g] / scale * (1 - _LIMIT_SLACK))
-                upper[at] = min(upper[at], box.high[g] / scale * (1 + _LIMIT_SLACK))
+                lower[at] = max(lower[at], box.low[g] / scale * (1 - ROUNDED))
+                upper[at] = min(upper[at], box.high[g] / scale * ROUNDING)
         return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
@@ -425,7 +358,7 @@ class RankFreeProgram:
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """Rows that define ``u``: the sum of the least loads of uniform options."""
-        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum) / unit, 0.0)
+        least = np.where(self.uniform[:, None], self.model.least / unit, 0.0)
         start = len(least) + len(self.model.used)
         matrix = np.zeros((len(unit), start + len(unit)))
         matrix[:, : len(least)] = least.T
@@ -449,41 +382,47 @@ class RankFreeProgram:
                 number of the name, and without u; otherwise it is about what has to be on one
                 place.
         """
-        load = self.tangent(name)
+        load, tangents = self.tangent(name), self.model.num_tangents
+        row = np.zeros((1, self._end))
         if on_rank:
             options, limits = np.flatnonzero(self.uniform), self.rank_limits[name[0]]
             own = self.model.columns[self.uniform_rows[:, name[0]]]
-            loads = self.model.at(own, name[0])[:, load] / unit[load]
+            loads = self.model.at(own, name[0])[:, load]
         else:
-            options, loads = self.one_place.entries(name[0], load)
-            loads, limits = loads / unit[load], self.rank_limits.max(axis=0)
-        phases, tangents = len(self.model.used), self.model.num_tangents
-        there = loads != 0.0
-        columns, values = [options[there]], [loads[there]]
-        if not on_rank:
-            columns.append(np.array([self.options + phases + load]))
-            values.append(np.ones(1))
+            options, loads = self._one_place(name[0], load)
+            limits = self.rank_limits.max(axis=0)
+            row[0, self._first_mean - len(unit) + load] = 1.0
+        row[0, options] = loads / unit[load]
         most = 0.0
         if load >= tangents:
             most = float((limits / self.limits)[load - tangents])
         else:
-            columns.append(np.array([self.options + self.model.phase_index[load]]))
-            values.append(np.full(1, -1.0))
-        column = np.concatenate(columns)
-        return Rows(
-            row=np.zeros(len(column), dtype=np.int64),
-            column=column,
-            values=np.concatenate(values),
-            lower=np.array([-math.inf]),
-            upper=np.array([most]),
-        )
+            row[0, self.options + self.model.phase_index[load]] = -1.0
+        return Rows.dense(row, np.array([-math.inf]), np.array([most]))
+
+    def _one_place(self, row: int, load: int) -> tuple[IntArray, FloatArray]:
+        """The options of a row about one place, and what each adds to one load of the fullest rank.
+
+        There is a row for each table, then one for each tied group of tables. In every plan some
+        rank has the largest shard of a table. Its load is at least that of the shard and of what
+        uniform options put on every rank; they add nothing else here. If rules tie tables to one
+        rank, that rank has all of their shards. If they tie tables to one host, its ranks share all
+        of their shards, and the fullest of them has at least the mean over the host.
+        """
+        if row < self.space.num_tables:
+            options = np.arange(self.space.first[row], self.space.first[row + 1])
+            least = self.model.largest[options, load]
+        else:
+            options, places = self._tied[row - self.space.num_tables]
+            least = self.model.mean[options, load] * places
+        return options, np.where(self.uniform[options], 0.0, least)
 
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:
         """A row ``slopes @ z - t <= -base`` for each cut; ``scale`` is what is 1 in the program."""
         matrix = np.zeros((len(cuts), size))
-        for i, cut in enumerate(cuts):
-            phases = slice(self.options, self.options + len(self.model.used))
-            matrix[i, phases] = cut.slopes[self.model.used]
+        phases = slice(self.options, self.options + len(self.model.used))
+        for row, cut in zip(matrix, cuts, strict=True):
+            row[phases] = cut.slopes[self.model.used]
         matrix[:, -1] = -1.0
         upper = np.array([-cut.base / scale for cut in cuts])
         return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)
@@ -499,8 +438,11 @@ class RankFreeProgram:
             differ, ``[ranks, P + 2]``; and the largest of both and of the means, ``[P + 2]``.
         """
         uniform = np.where(self.uniform, shares, 0.0)
-        base = uniform @ self.model.extreme(np.minimum)
-        largest = self.one_place.all_loads(shares) + base
+        base = uniform @ self.model.least
+        own = np.where(self.uniform, 0.0, shares)[:, None]
+        tables = np.add.reduceat(own * self.model.largest, self.space.first[:-1], axis=0)
+        tied = [(own[o] * self.model.mean[o] * places).sum(axis=0) for o, places in self._tied]
+        largest = np.stack([*tables, *tied]) + base
         everywhere = self._loads_of_uniform(uniform)
         peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))
         return largest, everywhere, np.maximum(peaks, shares @ self.model.mean)
@@ -524,7 +466,7 @@ class RankFreeProgram:
         ranks = self.ranks
         loads = np.zeros((len(ranks), self.model.num_tangents + 2))
         chosen = uniform[self.uniform]
-        for i in np.flatnonzero(chosen > _SEEN):
+        for i in np.flatnonzero(chosen > TOLERANCE):
             own = self.model.columns[self.uniform_rows[i, ranks]]
             loads += chosen[i] * self.model.at(own, ranks)
         return loads

@@ -13,7 +13,6 @@ says; above ``high`` the shortest possible iteration is longer than the best pla
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -67,8 +66,6 @@ class Box:
         self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
         self.floor, self._num_phases = floor, num_phases
         self.first: IntArray = floor.phases
-        sides = np.unique(self.first, return_index=True)[1]
-        self._once = np.isin(np.arange(len(self.first)), sides)
         self.low = low
         self.high = np.maximum(high, low + _NARROWEST_RATIO * float(high.max()) + _NARROWEST_S)
         self.cuts: list[Cut] = [] if parent is None else list(parent.cuts)
@@ -110,18 +107,6 @@ class Box:
         points = np.where(np.eye(len(at), dtype=bool), own, chords)
         seconds = self.floor.seconds(np.concatenate([chords[None], points]))
         return np.asarray(seconds[1:] - seconds[0])
-
-    def least(self, phases: FloatArray) -> FloatArray:
-        """``[...]`` the least objective, by the cuts, of plans with at least these phases.
-
-        Args:
-            phases: ``[..., L]`` least value of the phase of each side.
-        """
-        at = np.maximum(phases, self.low)
-        found = np.full(at.shape[:-1], -math.inf)
-        for cut in self.cuts:
-            found = np.maximum(found, cut.base + at @ (cut.slopes[self.first] * self._once))
-        return found
 
     def part(self, low: FloatArray, high: FloatArray, *, flat: BoolArray | None = None) -> Box:
         """The part of this box between these limits, ``[L]``; it begins with this box's cuts."""

@@ -30,6 +30,7 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
+from planner.space.evaluation import ROUNDING
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
@@ -37,16 +38,6 @@ _BISECTIONS: Final = 40
 _LEAST_WIDTH: Final = 1e-3
 """Sides narrower than this share of their upper limit are not split: their chords are close enough.
 """
-_LIFT: Final = 0.3
-"""Share of the distance from the bound to the best plan by which a split above the solution should
-raise the bound of the upper half. A larger share cuts off less, but raises it further."""
-_BINDING_RATIO: Final = 3e-3
-"""Cuts whose value is below the largest one by at most this share count as binding: a slightly
-other solution would be on them."""
-_PROMISE: Final = 0.05
-"""Weight of a split above the solution, by how far it raises the upper half, beside a split at the
-solution, by the error of the chord there. The first raises only one half, hence the small
-weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -199,58 +190,24 @@ class Branching:
     # -- splits -----------------------------------------------------------------------------------
 
     def _split(self, node: Node, incumbent: float) -> list[Node]:
-        """Both parts of the most promising split of a side of the box; none if all are narrow."""
+        """Both parts of a box that is split at its solution; none if all sides are narrow."""
         box, relaxation = node.box, node.relaxation
         if box is None or relaxation is None or relaxation.phases is None:
             return []
-        where = self._where(box, relaxation.phases, node.bound, incumbent)
+        where = split_of(box, relaxation.phases)
         if where is None:
             return []
-        _, group, at = where
-        sides = box.first == box.first[group]
+        sides = box.first == box.first[where[0]]
         halves = (
-            box.part(box.low, np.where(sides, at, box.high)),
-            box.part(np.where(sides, at, box.low), box.high),
+            box.part(box.low, np.where(sides, where[1], box.high)),
+            box.part(np.where(sides, where[1], box.low), box.high),
         )
         return [self._relaxed(node, half, incumbent, rounds=2) for half in halves]
-
-    def _where(
-        self, box: Box, phases: FloatArray, bound: float, incumbent: float
-    ) -> tuple[float, int, float] | None:
-        """The most promising split of a side of a box.
-
-        There are two kinds. A split at the solution helps where a chord is far below its model. A
-        split above the solution raises the bound of the upper half, and takes large options out of
-        the lower one.
-
-        Args:
-            box: the box to split.
-            phases: ``[K]`` the phases of the solution.
-            bound: of the node.
-            incumbent: the objective of the best plan.
-
-        Returns:
-            How much the split is worth, in the unit of the objective; the side; and the value of
-            its phase at which to split. None if every side is too narrow.
-        """
-        at = np.clip(phases[box.first], box.low, box.high)
-        width = box.high - box.low
-        errors = box.errors(phases)
-        slope = np.maximum(_binding_slopes(box, phases), 1e-12)
-        lifted = at + _LIFT * (incumbent - bound) / slope
-        found: list[tuple[float, int, float]] = []
-        for g in np.flatnonzero(~box.flat & (width > _LEAST_WIDTH * box.high)):
-            low, high = box.low[g] + 0.1 * width[g], box.high[g] - 0.1 * width[g]
-            found.append((float(errors[g]), int(g), float(np.clip(at[g], low, high))))
-            if box.low[g] < lifted[g] < box.high[g]:
-                promise = float(slope[g] * (box.high[g] - lifted[g]))
-                found.append((_PROMISE * promise, int(g), float(lifted[g])))
-        return max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
 
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
         loads = self._bounds.largest_loads(box)
-        kept = (loads <= box.high * (1 + 1e-9)).all(axis=-1) & (box.least(loads) <= incumbent)
+        kept: BoolArray = np.asarray((loads <= box.high * ROUNDING).all(axis=-1))
         kept = kept if node.kept is None else kept & node.kept
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
@@ -260,15 +217,20 @@ class Branching:
         return replace(node, box=box, bound=bound, relaxation=found, kept=kept)
 
 
-def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
-    """``[L]`` how fast the binding cuts of a box grow with the phase of each side.
+def split_of(box: Box, phases: FloatArray) -> tuple[int, float] | None:
+    """The side of a box whose chord lowers the iteration most, and the value at which to split it.
 
-    A cut binds if it is among the largest at a solution. Phases that other work hides are on other
-    cuts, so that splitting their sides would not raise the bound.
+    That is its value in the solution, a tenth of the side from either end at least. None if every
+    side is too narrow.
+
+    Args:
+        box: the box to split.
+        phases: ``[K]`` the phases of the solution.
     """
-    if not box.cuts:
-        return np.ones(len(box.first))
-    values = np.array([cut.base + float(cut.slopes @ phases) for cut in box.cuts])
-    slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
-    largest = float(values.max())  # below 0 if cuts say nothing about such short phases
-    return np.asarray(slopes[values >= largest - _BINDING_RATIO * abs(largest)].max(axis=0))
+    width, errors = box.high - box.low, box.errors(phases)
+    errors = np.where(~box.flat & (width > _LEAST_WIDTH * box.high), errors, -math.inf)
+    side = int(np.argmax(errors))
+    if math.isinf(errors[side]):
+        return None
+    low, high = box.low[side] + 0.1 * width[side], box.high[side] - 0.1 * width[side]
+    return side, float(np.clip(phases[box.first[side]], low, high))

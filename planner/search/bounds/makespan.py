@@ -28,8 +28,8 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
-from planner.space.effort import Meter, sharing_s
-from planner.space.evaluation import SearchSpace
+from planner.space.effort import Meter
+from planner.space.evaluation import ROUNDED, SearchSpace
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound, because solvers keep rows only within their tolerances."""
@@ -41,12 +41,9 @@ _MOST_NODES: Final = 60
 _ROUNDS: Final = 5
 """Most programs for one interval, each with the rows that the last solution breaks."""
 _CUTS: Final = 4
-"""Most rows of known functions that are added at a time, those that are broken most."""
+"""Most rows that are added at a time, those that are broken most."""
 _VIOLATION: Final = 1e-6
-"""Least amount by which a row is broken, and least amount of pieces; less is rounding."""
-_MOST_SIZES: Final = 60
-"""Most sizes of pieces in a solution for which a function is made by column generation, whose time
-grows with the number of sizes."""
+"""Least amount by which a row is broken; less is rounding."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 """Parameters k of the first family of dual feasible functions, which rounds down to multiples of
 1/k. Each is one more row to check."""
@@ -59,8 +56,6 @@ _OTHERS: Final = 16
 """Most choices that are returned of those that were ruled out, the newest ones."""
 _ROUNDING: Final = 1e-12
 """Share by which a shard may be larger than the room and still count as fitting, for rounding."""
-SHRINK: Final = 1e-9
-"""Share taken off the sizes of shards, so that rounding never makes one larger than it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +156,7 @@ class Makespan:
         fits = np.where(self._uniform, self._largest <= z, self._largest <= room * (1 + _ROUNDING))
         rows = [self._mean / z, self._base / z, -self._base / z]
         limits = [1.0, high / z, -low / z]
-        sizes = np.minimum(self._cost / room, 1.0) * (1 - SHRINK)
+        sizes = np.minimum(self._cost / room, 1.0) * (1 - ROUNDED)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
         shares: FloatArray | None = None
         for _ in range(_ROUNDS):
@@ -173,37 +168,13 @@ class Makespan:
             if solution.x is None:
                 break
             shares = solution.x
-            new = self._broken(known, shares, sizes)
+            load = known @ shares
+            new = [known[i] for i in np.argsort(-load)[:_CUTS] if load[i] > 1 + _VIOLATION]
             if not new:
                 break
             rows += new
             limits += [1.0] * len(new)
         return self._base * 0.0 if shares is None else shares
-
-    def _broken(self, known: FloatArray, shares: FloatArray, sizes: FloatArray) -> list[FloatArray]:
-        """Rows that shares break: those of known functions, or else of one made for these pieces.
-
-        Args:
-            known: ``[functions, n]`` the row of each known function.
-            shares: ``[n]`` shares of options.
-            sizes: of every shard, as a share of the room.
-        """
-        load = known @ shares
-        worst = np.argsort(-load)[:_CUTS]
-        broken = [known[i] for i in worst if load[i] > 1 + _VIOLATION]
-        if broken:
-            return broken
-        cells = np.floor(sizes * CELLS).astype(np.int64)
-        taken = np.where(self._placed & (cells > 0), shares[self._owner], 0.0)
-        amounts: FloatArray = np.bincount(cells, taken).astype(float)
-        used = np.flatnonzero(amounts > _VIOLATION)
-        if not len(used) or len(used) > _MOST_SIZES:
-            return []
-        most = self._space.world_size * (1 + _VIOLATION)
-        needed, worth = worth_by_size(used, amounts[used], most, self._meter)
-        if needed <= most:
-            return []
-        return [self._by_option(worth[cells])]
 
     def _by_option(self, values: FloatArray) -> FloatArray:
         """``[n]`` sum of values over the shards of each option that is not uniform, over W.
@@ -252,101 +223,3 @@ def _dual_feasible(sizes: FloatArray) -> list[FloatArray]:
         large = 1 - np.floor((1 - sizes) / least) / most
         found.append(np.where(sizes <= 0.5, small, large))
     return found
-
-
-# ------------------ functions made for given pieces
-#
-# A dual feasible function made for given pieces, by column generation.
-#
-# A pattern is a set of pieces that fit into the room of one rank together. How many ranks do given
-# amounts of pieces need at least, if amounts may be fractions and each rank is filled by a pattern?
-# The linear program over patterns (Gilmore and Gomory, Operations Research 9, 1961) answers this,
-# and gives each piece a price. Let ``V(size)`` be the most that pieces of that total size can be
-# worth at these prices. V is superadditive: ``V(a) + V(b) <= V(a + b)``. So ``V(size) / V(room)``
-# adds up to at most 1 over the shards of any rank, whatever these shards are. That is a row which
-# holds for all choices of options.
-
-CELLS: Final = 2000
-"""Parts of the room in which sizes are counted. They are rounded down, so that proofs stay valid;
-with more parts less is lost by rounding, and patterns take longer to find."""
-
-_MOST_ROUNDS: Final = 60
-"""Most patterns that are generated for one function. Each needs a linear program; fewer give a
-weaker function, but a valid one."""
-_GAIN: Final = 1e-6
-"""A pattern has to be worth more than a rank by this share to be added; less is rounding."""
-_GRAIN: Final = 1e-5
-"""Worths are rounded down to multiples of this, because solvers fail on coefficients of almost
-0."""
-
-
-def worth_by_size(
-    cells: IntArray, amounts: FloatArray, ranks: float, meter: Meter
-) -> tuple[float, FloatArray]:
-    """The number of ranks that pieces need, and what a piece of each size is worth.
-
-    Prices maximise ``prices @ amounts`` while no known pattern is worth more than 1. With every
-    pattern found, that is the number of ranks needed; before, it is no less.
-
-    Args:
-        cells: the distinct sizes of the pieces, from 1 to :data:`CELLS` parts of the room.
-        amounts: how many pieces of each size there are, above 0.
-        ranks: the search for patterns ends once it is clear that pieces need no more than these.
-        meter: is told of the work done. A pattern with its program takes about as long as sharing
-            out pieces in as many ways as there are cells.
-
-    Returns:
-        A lower bound on the number of ranks, and ``[CELLS + 1]`` the worth of a piece of each size,
-        as a share of what a full rank can be worth.
-    """
-    patterns = np.diag(CELLS // cells).astype(float)
-    values = np.zeros(CELLS + 1)
-    needed, basis = 0.0, None
-    for _ in range(_MOST_ROUNDS):
-        program = LinearProgram(
-            cost=-amounts,
-            upper=np.full(len(cells), np.inf),
-            rows=Rows.dense(patterns, np.full(len(patterns), -np.inf), np.ones(len(patterns))),
-        )
-        solution = solve(program, start=basis)
-        meter.spend(sharing_s(len(cells) * CELLS))
-        prices, basis = solution.x, solution.basis
-        if prices is None or prices @ amounts <= ranks:
-            break
-        found, counts = _best_pattern(cells, prices)
-        bound = float(prices @ amounts) / float(found[-1])
-        if bound > needed:
-            needed, values = bound, np.floor(found / found[-1] / _GRAIN) * _GRAIN
-        if found[-1] <= 1 + _GAIN:
-            break
-        patterns = np.vstack([patterns, counts])
-    return needed, values
-
-
-def _best_pattern(cells: IntArray, prices: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The pattern of largest worth, by dynamic programming over sizes.
-
-    Returns:
-        ``[CELLS + 1]`` the largest worth of pieces within each total size, and the number of pieces
-        of each size in the best pattern of a whole room.
-    """
-    values = np.zeros(CELLS + 1)
-    taken: list[tuple[int, int, BoolArray]] = []
-    for piece, size in enumerate(cells.tolist()):
-        copies, left = 1, CELLS // size
-        while left > 0:  # 1, 2, 4, ... copies at a time reach every number of copies that fits
-            copies = min(copies, left)
-            step = copies * size
-            worth = values[:-step] + copies * prices[piece]
-            better = np.append(np.zeros(step, dtype=bool), worth > values[step:])
-            values[step:] = np.maximum(worth, values[step:])
-            taken.append((piece, copies, better))
-            left -= copies
-            copies *= 2
-    counts = np.zeros(len(cells))
-    size = CELLS
-    for piece, copies, better in reversed(taken):
-        if better[size]:
-            counts[piece] += copies
-            size -= copies * int(cells[piece])
-    return values, counts

@@ -37,13 +37,12 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
+from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
 
 _ROUNDS: Final = 4
 """Most linear programs for one set of sharding types; each has one more cut, the highest one at the
 last solution."""
-_ROUNDING: Final = 1e-9
-"""Share taken off a bound, because loads are rounded sums of many products."""
 _ROOM: Final = 1e3
 """Upper limit of the objective in a program, times the best plan's; phases have similar limits. No
 better plan comes near it, and solvers prove more if every variable has a limit."""
@@ -108,7 +107,7 @@ class MoveBound:
             if cut is None:
                 break
             cuts.append(cut)
-        return found.bound * most * (1 - _ROUNDING)
+        return found.bound * most * (1 - ROUNDED)
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -149,9 +148,8 @@ class MoveBound:
         )
         below, at_most = self._below
         cut_rows = np.zeros((len(cuts), size))
-        for i, cut in enumerate(cuts):
-            cut_rows[i, chosen:-1] = cut.slopes[model.used]
-            cut_rows[i, -1] = -1.0
+        cut_rows[:, chosen:-1] = [cut.slopes[model.used] for cut in cuts]
+        cut_rows[:, -1] = -1.0
         below = np.vstack([below, cut_rows])
         at_most = np.concatenate([at_most, [-cut.base / self._most for cut in cuts]])
         rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])

@@ -1,7 +1,6 @@
 """The bounds of one search, and the steps that raise them.
 
-Each step solves programs and tells the record of the search what they prove. Steps whose solutions
-say which options a good plan may have also return plans that are rounded from these solutions.
+Each step solves programs and tells the record of the search what they prove.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
 from planner.search.construct.walk import price_all
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
 
 
@@ -56,11 +55,7 @@ class Proofs:
         self._space, self._meter = model.space, record.evaluate.meter
         self._proves = proves
         self.bounds = RankFreeBound(
-            model,
-            optional=usual_optional_types(model.space),
-            meter=self._meter,
-            cut=lambda: record.cut,
-            left_s=lambda: max(record.evaluate.left_s, 0.01),
+            model, optional=usual_optional_types(model.space), record=record
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record)
@@ -117,27 +112,26 @@ class Proofs:
 
     # -- further programs -------------------------------------------------------------------------
 
-    def split_boxes(self, *, most_s: float = math.inf) -> list[Assignment]:
-        """Split a row of boxes; the bound rises to the least of those that are left.
+    def split_boxes(self, *, most_s: float = math.inf) -> None:
+        """Split a row of boxes, and round the first solution to plans.
+
+        The bound rises to the least of the boxes that are left.
 
         After a row that has not raised the bound, rows are left out: one after the first such row
         in succession, two after the second, then four, and so on. The work is for plans meanwhile.
 
         Args:
             most_s: nominal seconds after which no further box begins.
-
-        Returns:
-            Plans rounded from the first solution.
         """
         if not self._proves:
-            return []
+            return
         if self._branching is None:
             objective = self._record.evaluate.objective
             self._branching = Branching(self.bounds, objective, self.relaxed)
         if self._rows_left_out > 0:
             self._rows_left_out -= 1
-            return []
-        meter, starts = self._meter, list[Assignment]()
+            return
+        meter = self._meter
         begun_s, before = meter.spent_s, self._record.bound
         until_s = begun_s + min(most_s, USUAL.start_share * meter.planned_s)
         for step in range(USUAL.boxes):
@@ -148,11 +142,10 @@ class Proofs:
             if found is None:
                 break
             if step == 0 and found.shares is not None:
-                starts = self.starts.round(found)
+                self.starts.round(found)
         self.boxes_s += meter.spent_s - begun_s
         if meter.spent_s < begun_s + most_s:
             self._count_idle(before)
-        return starts
 
     def _count_idle(self, before: float | None) -> None:
         """Count a whole row of boxes as idle unless it has raised the bound noticeably."""
@@ -233,12 +226,12 @@ def price_all_above_floor(record: Record) -> None:
         record.raise_bound(_linear_bound(model, lambda: record.cut), "linear bound")
     price_all(record)
     if record.bound is None:
-        record.raise_bound(_linear_bound(model, lambda: True), "linear bound")
+        record.raise_bound(RankFreeBound(model).relax(None).bound, "linear bound")
 
 
 def _linear_bound(model: LinearModel, cut: Callable[[], bool] = lambda: False) -> float:
     """The bound over all sets of sharding types, of all at once if ``cut`` says True before."""
-    bounds = RankFreeBound(model, optional=usual_optional_types(model.space), cut=cut)
+    bounds = RankFreeBound(model, optional=usual_optional_types(model.space))
     value = bounds.relax(None).bound
     if not model.objective.sees_types or not math.isfinite(value) or cut():
         return value

@@ -1,10 +1,9 @@
-"""The plans that a search begins with: rounded from solutions of the bound, and greedy ones."""
+"""The plans that a search begins with: rounded from solutions of the bound."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,119 +12,16 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation
-from planner.search.common.lp import Rows
-from planner.search.construct.greedy import greedy_plans
+from planner.search.common.lp import TOLERANCE, Rows
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import Assignment
 
-# ------------------ device memory
-#
-# Solutions of the bound that keep to the device memory there is.
-#
-# Kernels in host memory may be left out of the list of options. The bound holds for plans with them
-# too, and therefore allows more device memory than there is
-# (:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). Such a solution
-# often cannot be rounded to a plan.
-
-_TOLERANCE: Final = 1e-5
-"""Share of all device memory by which a solution may be above it, because solvers round."""
 _PRICES: Final = 60
 """Prices of device memory that are tried; each halves the interval of prices, so that after so many
 it is as narrow as numbers can tell."""
-
-
-def shrunk(relaxation: Relaxation, size: FloatArray, space: SearchSpace) -> FloatArray:
-    """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
-
-    Each table takes the option with the smallest sum of its reduced cost and of a price for its
-    device memory. The price is the smallest one at which all options fit: the Lagrangian relaxation
-    of the limit.
-
-    Args:
-        relaxation: has the reduced costs.
-        size: ``[n]`` the device bytes of each option as a share of all device memory.
-        space: the options.
-    """
-    costs = np.zeros(len(size))
-    if relaxation.reduced_costs is not None:
-        costs = np.abs(relaxation.reduced_costs)
-
-    def picked(price: float) -> IntArray:
-        return space.least_options(costs + price * size)
-
-    low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
-    for _ in range(_PRICES):
-        middle = 0.5 * (low + high)
-        fits = float(size[picked(middle)].sum()) <= 1.0
-        low, high = (low, middle) if fits else (middle, high)
-    whole = np.zeros(len(size))
-    whole[picked(high)] = 1.0
-    return whole
-
-
-# ------------------ solutions that can be rounded
-#
-# Solutions of the bound that are solved again, so that they can be rounded to plans.
-#
-# The solutions found here are no bounds.
-
 _LEAST_ROOM: Final = 1e-60
 """Least room of a phase, so that loads can be divided by it even if a phase has no work at all."""
-
-
-class Roundable:
-    """Finds solutions that are close to those of the bound, and from which plans can be made.
-
-    Args:
-        bounds: solves the rank-free problem.
-    """
-
-    def __init__(self, bounds: RankFreeBound) -> None:
-        """Nothing is solved yet."""
-        self._bounds, self._model = bounds, bounds.model
-        self._space = space = bounds.space
-        limit = max(float(space.pipeline.device_limits.mean()), 1.0)
-        self._size: FloatArray | None = None  # as a share of all device memory, where it matters
-        if bounds.builder.unlisted_bytes > 0:
-            self._size = np.asarray(space.mean_work @ space.device / limit)
-
-    def within_memory(self, relaxation: Relaxation) -> Relaxation:
-        """A solution that needs no more device memory than there is.
-
-        Where kernels in host memory are not listed, the bound allows more
-        (:mod:`planner.search.bounds.rounding`).
-        """
-        size, shares = self._size, relaxation.shares
-        if size is None or shares is None or shares @ size <= 1 + _TOLERANCE:
-            return relaxation
-        return replace(relaxation, shares=shrunk(relaxation, size, self._space))
-
-    def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
-        """A solution whose shards can be packed as wholes.
-
-        In a solution the share of a giant shard is small, but in a plan the shard is whole. Let the
-        room of a phase be its largest load in the solution, raised by ``slack_ratio``. Then no
-        shard may be larger than the room. A rank has room for one shard that is larger than half of
-        it, or for two that are larger than a third.
-        """
-        if relaxation.shares is None:
-            return relaxation
-        model, builder = self._model, self._bounds.builder
-        groups = model.phase_maxima(self._bounds.builder.peaks(relaxation.shares)[-1])
-        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
-        room = room[model.phase_index]
-        share = model.extreme(np.maximum)[:, : len(room)] / room
-        kept = builder.uniform | (share <= 1.0).all(axis=-1)
-        taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
-        counted = taken * builder.shards[:, None] / self._bounds.space.world_size
-        upper = np.ones(counted.shape[1])
-        more = [Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)]
-        if self._size is not None:
-            more.append(Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1)))
-        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
-
-
 _WORTH_ROUNDING: Final = 1.10
 """Factor on the least bound of all sets of sharding types, up to which the solution of a set is
 rounded to plans. Sets above it are less likely to have the best plan."""
@@ -149,56 +45,36 @@ class Starts:
         """Make no plan yet."""
         self.found: list[Assignment] = []
         self._bounds, self._model, self._record = bounds, bounds.model, record
-        self._roundable = Roundable(bounds)
         self._meter = record.evaluate.meter
-        self._space = bounds.space
-        self._placing_s = placing_s(self._space.num_tables, self._space.world_size)
+        self._space = space = bounds.space
+        self._placing_s = placing_s(space.num_tables, space.world_size)
+        limit = max(float(space.pipeline.device_limits.mean()), 1.0)
+        self._size: FloatArray | None = None  # as a share of all device memory, where it matters
+        if bounds.builder.unlisted_bytes > 0:
+            self._size = np.asarray(space.mean_work @ space.device / limit)
 
-    def greedy(self, most_s: float) -> list[Assignment]:
-        """Make the plans of the greedy planners.
-
-        Args:
-            most_s: nominal seconds after which no further one is made, once any plan fits.
-
-        Returns:
-            The best plan of the search so far, if there is one.
-        """
-        until_s = self._meter.spent_s + most_s
-        for proposal in greedy_plans(self._model):
-            self._meter.spend(self._placing_s)
-            late = self._meter.spent_s > until_s and self._record.best is not None
-            if self._record.stopped or late:
-                break
-            self._record.consider(proposal, "greedy")
-        return [] if self._record.best is None else [self._record.best]
-
-    def promising(self, relaxed: Iterable[Relaxation], most_s: float) -> list[Assignment]:
+    def promising(self, relaxed: Iterable[Relaxation], most_s: float) -> None:
         """Round the relaxations whose bounds are close to the least one, by increasing bound.
 
         Args:
             relaxed: the relaxation of each set of sharding types.
             most_s: nominal seconds after which no further relaxation is rounded, once one is.
-
-        Returns:
-            The plans.
         """
         ordered = sorted(relaxed, key=lambda r: r.bound)
         limit = min(ordered[0].bound * _WORTH_ROUNDING, self._record.value)
-        until_s = self._meter.spent_s + most_s
-        made: list[Assignment] = []
+        until_s, made = self._meter.spent_s + most_s, False
         for relaxation in (r for r in ordered if r.bound <= limit and r.shares is not None):
             if made and self._meter.spent_s > until_s:
                 break
-            made += self.round(relaxation)
+            made = bool(self.round(relaxation)) or made
             for slack in _SLACKS:
                 if not self._record.stopped:
-                    made += self.round(self._roundable.packable(relaxation, slack))
-        return made
+                    self.round(self.packable(relaxation, slack))
 
     def round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans of the options that have the largest shares in a relaxation."""
         self._model.use_cuts(self._bounds.cuts.get(relaxation.types, []))
-        return self.place(self._roundable.within_memory(relaxation).choice(self._space))
+        return self.place(self.choice(relaxation))
 
     def place(self, choice: IntArray) -> list[Assignment]:
         """Plans of one option per table, ``[T]``: one for each exponent of the pressure."""
@@ -215,3 +91,50 @@ class Starts:
             self._record.consider(made[-1], "rounding")
         self.found += made
         return made
+
+    def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
+        """A solution whose shards can be packed as wholes.
+
+        In a solution the share of a giant shard is small, but in a plan the shard is whole. Let the
+        room of a phase be its largest load in the solution, raised by ``slack_ratio``. Then no
+        shard may be larger than the room. A rank has room for one shard that is larger than half of
+        it, or for two that are larger than a third.
+        """
+        if relaxation.shares is None:
+            return relaxation
+        model, builder = self._model, self._bounds.builder
+        groups = model.phase_maxima(builder.peaks(relaxation.shares)[-1])
+        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
+        room = room[model.phase_index]
+        share = model.largest[:, : len(room)] / room
+        kept = builder.uniform | (share <= 1.0).all(axis=-1)
+        taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
+        counted = taken * builder.shards[:, None] / self._space.world_size
+        upper = np.ones(counted.shape[1])
+        more = [Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)]
+        if self._size is not None:
+            more.append(Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1)))
+        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
+
+    def choice(self, relaxation: Relaxation) -> IntArray:
+        """``[T]`` the option of each table with the largest share, if these may fit into memory.
+
+        Kernels in host memory may be left out of the list of options. The bound holds for plans
+        with them too, and therefore allows more device memory than there is
+        (:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). Such a
+        solution often cannot be rounded to a plan. Then each table takes the option with the
+        smallest sum of its reduced cost and of a price for its device memory. The price is the
+        smallest one at which all options fit: the Lagrangian relaxation of the limit.
+        """
+        size, shares = self._size, relaxation.shares
+        if size is None or shares is None or shares @ size <= 1 + TOLERANCE:
+            return relaxation.choice(self._space)
+        costs = np.zeros(len(size))
+        if relaxation.reduced_costs is not None:
+            costs = np.abs(relaxation.reduced_costs)
+        low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
+        for _ in range(_PRICES):
+            middle = 0.5 * (low + high)
+            fits = float(size[self._space.least_options(costs + middle * size)].sum()) <= 1.0
+            low, high = (low, middle) if fits else (middle, high)
+        return self._space.least_options(costs + high * size) - self._space.first[:-1]

@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
+from planner.search.common.lp import TOLERANCE
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
@@ -29,9 +30,6 @@ _UNUSED: Final = 1e-6
 _SAME_TANGENT: Final = 1e-4
 """Share by which a new tangent has to be above the known ones at the work where it is taken. With a
 smaller share the model is a little closer to the objective, and every program larger."""
-_LONGER: Final = 1e-5
-"""Share by which a new cut has to be above the known value. Rounding alone stays far below it; with
-a smaller share more programs would be solved for the same bound."""
 _MOST_TANGENTS, _MOST_OF_PARTS = 6, 1
 """Most tangents of a phase, and of a phase that is part of another phase. Each tangent adds rows to
 every program and a column to every array of loads."""
@@ -57,6 +55,7 @@ class LinearModel:
         slowness: ``[W, P + 2]`` factors by which loads are multiplied on each rank; None if all
             ranks are equally fast.
         mean: ``[n, P + 2]`` loads of each option, mean over all ranks.
+        largest, least: the same, the largest and the least over its shards.
     """
 
     def __init__(self, space: SearchSpace, objective: AbstractObjective) -> None:
@@ -188,17 +187,6 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
-    def extreme(self, reduce: np.ufunc) -> FloatArray:
-        """``[n, P + 2]`` the largest or the least load over the shards of each option.
-
-        Args:
-            reduce: ``np.maximum`` or ``np.minimum``.
-        """
-        if reduce.__name__ not in self._extremes:
-            loads = reduce.reduceat(self.columns, self.space.pool_first, axis=0)
-            self._extremes[reduce.__name__] = np.asarray(loads)
-        return self._extremes[reduce.__name__]
-
     def paths(self, phases: FloatArray) -> FloatArray:
         """``[..., cuts]`` the value of each cut at these maxima of the phases in use."""
         return np.asarray(phases @ self._slopes.T + self._bases)
@@ -236,7 +224,7 @@ class LinearModel:
         """
         phases = self.all_phases(maxima)
         cut = self.objective.cut(phases, types, optional)
-        is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + _LONGER)
+        is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + TOLERANCE)
         return cut if is_longer else None
 
     def targets(self, peaks: FloatArray) -> FloatArray:
@@ -269,5 +257,7 @@ class LinearModel:
         bytes_too = np.ones((space.world_size, 2))
         self.slowness = None if slow is None else np.hstack([slow[:, self.phase], bytes_too])
         self.columns = space.pool @ self._matrix
-        self._extremes: dict[str, FloatArray] = {}
+        first = space.pool_first
+        self.largest: FloatArray = np.maximum.reduceat(self.columns, first, axis=0)
+        self.least: FloatArray = np.minimum.reduceat(self.columns, first, axis=0)
         self.mean = space.mean_work @ self._matrix

@@ -6,8 +6,9 @@ Squeaky Wheel Optimization, Journal of Artificial Intelligence Research 10, 1999
 in the order of the options and in the choice among ranks with room.
 
 If all of them fail, CP-SAT is asked. It finds a plan or proves that there is none. It counts in
-whole numbers, so bytes are rounded to units: up where a plan is looked for, down where it is to be
-proven that there is none. A unit is a byte unless a device has so many that sums would overflow.
+whole numbers, so bytes of shards are rounded down to units, which keeps proofs valid; a plan that
+this lets exceed a limit is refused when it is priced. A unit is a byte unless a device has so many
+that sums would overflow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingOption, Spread
 from planner.problem import Level
-from planner.rules.placement_rules import Cap, Union, Usage
+from planner.rules.placement_rules import MOVED_BYTES, Cap, Union, Usage
 from planner.search.base import Record
 from planner.space.effort import Meter, placing_s
 from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
@@ -44,8 +45,6 @@ def pack_exactly(
 ) -> tuple[Assignment | None, bool]:
     """Look for a plan that fits and keeps the rules, or for the proof that there is none.
 
-    Half of the work and of the time is for either.
-
     Args:
         space: the tables and places.
         work_s: most work, in CP-SAT's deterministic seconds, which are the same on every machine.
@@ -56,10 +55,7 @@ def pack_exactly(
         The plan, if one was found; and whether it is proven that there is none.
     """
     kept, complete = _options(space)
-    limits = work_s / 2, time_limit_s / 2
-    found, none_fits = _Model(space, kept, round_up=True).solve(*limits, seed)
-    if none_fits and complete:
-        _, none_fits = _Model(space, kept, round_up=False).solve(*limits, seed)
+    found, none_fits = _Model(space, kept).solve(work_s, time_limit_s, seed)
     return found, none_fits and complete
 
 
@@ -105,7 +101,7 @@ class _Placed(NamedTuple):
 class _Model:
     """The packing problem as a CP-SAT model."""
 
-    def __init__(self, space: SearchSpace, kept: list[list[int]], *, round_up: bool) -> None:
+    def __init__(self, space: SearchSpace, kept: list[list[int]]) -> None:
         from ortools.sat.python import cp_model
 
         self.cp = cp_model
@@ -113,8 +109,6 @@ class _Model:
         self.model = cp_model.CpModel()
         limits = space.pipeline.device_limits
         self.unit = max(float(limits.max()) / _UNITS, 1.0)
-        self.round = math.ceil if round_up else math.floor
-        self.margin = FITTING if round_up else ROUNDING
         self.tables: list[list[_Placed]] = []
         for table, indices in enumerate(kept):
             self.tables.append([self._option(table, index) for index in indices])
@@ -192,12 +186,11 @@ class _Model:
                 for rank, row in () if isinstance(variable, int) else zip(ranks, rows, strict=True):
                     host = space.world_size + rank // local
                     for place, held in ((rank, space.pool_device), (host, space.pool_host)):
-                        if (size := self.round(float(held[row]) / self.unit)) > 0:
+                        if (size := math.floor(float(held[row]) / self.unit)) > 0:
                             terms[place].append(size * variable)
         limits = np.append(space.pipeline.device_limits, space.pipeline.host_limits)
-        within = math.floor if self.round is math.ceil else math.ceil
         for own, limit in zip(terms, limits.tolist(), strict=True):
-            self.model.add(sum(own) <= within(limit * self.margin / self.unit))
+            self.model.add(sum(own) <= math.ceil(limit * ROUNDING / self.unit))
 
     def _shards(self, table: int) -> Iterator[tuple[Any, range, IntArray]]:
         """Each piece of a table on each place: its variable, the ranks there, and rows of work."""
@@ -254,24 +247,19 @@ class _Model:
             return
         moved, flags = [], []
         for table, found in enumerate(self.tables):
-            terms = []
+            flags.append(self.model.new_bool_var(""))
             for placed in found:
                 received = budget.piece_bytes(self.space.option(table, placed.option))
                 rows = placed.at or [[placed.used]]
                 for row, row_bytes in zip(rows, np.atleast_2d(received), strict=True):
                     for variable, size in zip(row, row_bytes, strict=True):
-                        if size > 0 and not isinstance(variable, int):
-                            terms.append((max(self.round(size / self.unit), 1), variable))
-            moved += [size * variable for size, variable in terms]
-            flag = self.model.new_bool_var("")
-            for _, variable in terms:
-                self.model.add_implication(variable, flag)
-            flags.append(flag)
+                        if size > MOVED_BYTES and not isinstance(variable, int):
+                            moved.append(math.floor(size / self.unit) * variable)
+                            self.model.add_implication(variable, flags[-1])
         if math.isfinite(budget.max_tables):
             self.model.add(sum(flags) <= int(budget.max_tables))
         if math.isfinite(budget.max_bytes):
-            count = len(moved) if self.round is math.floor else 0
-            self.model.add(sum(moved) <= math.floor(budget.max_bytes / self.unit) + count)
+            self.model.add(sum(moved) <= math.ceil(budget.max_bytes * ROUNDING / self.unit))
 
 
 _ROUNDS: Final = 12

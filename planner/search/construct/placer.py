@@ -49,21 +49,7 @@ class Pressure:
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
         weights = np.ones(loads.shape[-1])
         weights[-2:] = MEMORY_WEIGHT
-        return np.asarray(_raised(share, self.power) @ weights)
-
-
-def _raised(base: FloatArray, power: float) -> FloatArray:
-    """``base ** power``; whole powers by repeated squaring, which takes a tenth of the time."""
-    if power < 1 or power != int(power):
-        return np.asarray(base**power)
-    left, result = int(power), None
-    while True:
-        if left & 1:
-            result = base if result is None else result * base
-        left >>= 1
-        if not left:
-            return np.asarray(result)
-        base = np.square(base)
+        return np.asarray(share**self.power @ weights)
 
 
 class Placer:
@@ -87,11 +73,6 @@ class Placer:
         self._device_limits = pipeline.device_limits * FITTING
         self._host_limits = pipeline.host_limits * FITTING
         self._now = pressure.of(self.loads)
-
-    def add_uniform(self, flat: int) -> None:
-        """Put the shards of a uniform option on all ranks; ``flat`` is its position among all."""
-        self.loads += self.model.at(self.model.option_rows(flat), slice(None))
-        self._now = self.pressure.of(self.loads)
 
     def add_pieces(
         self, table: int, rows: FloatArray, count: int = 1, among: BoolArray | None = None
@@ -140,7 +121,7 @@ class Placer:
             places.append(place)
             loads[place] += every[place]
             now[place] = pressure[place]
-            if on_hosts:  # nothing changes for the others
+            if on_hosts or rows[-1] <= 0:  # nothing changes for the others
                 looked_at = slice(place, place + 1)
         return places
 
@@ -149,7 +130,8 @@ class Placer:
         flat = int(self.space.first[table]) + index
         option = self.space.options[flat]
         if option.is_uniform:
-            self.add_uniform(flat)
+            self.loads += self.model.at(self.model.option_rows(flat), slice(None))
+            self._now = self.pressure.of(self.loads)
             return ()
         on_ranks = option.spread is Spread.RANKS
         places: list[int] = []
@@ -166,42 +148,8 @@ class Placer:
                     free = rest
             return tuple(places)
         for run, count in self.space.runs(flat):
-            rows = self.model.columns[run]
-            if on_ranks and count > 1 and rows[-1] <= 0:
-                places += self.add_alike(table, rows, count)
-            else:
-                places += self.add_pieces(table, rows, count)
+            places += sorted(self.add_pieces(table, self.model.columns[run], count))
         return tuple(places)
-
-    def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal shards where :meth:`add_pieces` would put them, all at once.
-
-        The pressure is convex, so that the n-th shard on a rank raises it by more than the one
-        before. The ``count`` smallest rises over all ranks are therefore the greedy choice.
-
-        Args:
-            table: whose shards they are; only its allowed ranks count.
-            row: ``[P + 2]`` loads of a shard on the fastest device.
-            count: number of shards.
-
-        Returns:
-            The rank of each shard.
-        """
-        ranks = np.flatnonzero(self.space.may_use_rank[table])
-        most = 1 + -(-count // len(ranks))
-        steps = np.arange(1, most + 1)[:, None, None]
-        more = self.model.at(row, ranks)
-        new = self.loads[ranks] + steps * more
-        pressure = self.pressure.of(new)
-        rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
-        over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
-        order = np.lexsort((rise.ravel(), over.ravel()))[:count]
-        added = np.bincount(order % len(ranks), minlength=len(ranks))
-        self.loads[ranks] += added[:, None] * more
-        self._now[ranks] = np.where(
-            added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
-        )
-        return [int(r) for r in np.repeat(ranks, added)]
 
 
 def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
@@ -215,24 +163,19 @@ def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> A
         choice: ``[T]`` index of the option of each table.
         pressure: what each piece should raise least.
     """
-    space = model.space
-    placer = Placer(model, pressure)
-    flats = space.first[:-1] + choice
-    kinds: dict[Spread, list[int]] = {spread: [] for spread in Spread}
-    for table, flat in enumerate(flats):
-        kinds[space.options[int(flat)].spread].append(table)
-    for table in kinds[Spread.UNIFORM]:
-        placer.add_uniform(int(flats[table]))
+    space, placer = model.space, Placer(model, pressure)
+
+    def turn(table: int) -> tuple[bool, bool, float, int]:
+        flat = int(space.first[table] + choice[table])
+        if space.is_uniform[flat]:
+            return False, False, 0.0, table
+        share = model.option_rows(flat) / pressure.targets
+        size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
+        return True, not space.is_on_hosts[flat], -size, table
+
     places: list[tuple[int, ...]] = [()] * space.num_tables
-    for spread in (Spread.HOSTS, Spread.RANKS):
-        sized = []
-        for table in kinds[spread]:
-            rows = model.option_rows(int(flats[table]))
-            share = rows / pressure.targets
-            size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
-            sized.append((-size, table))
-        for _, table in sorted(sized):
-            places[table] = placer.add(table, int(choice[table]))
+    for table in sorted(range(space.num_tables), key=turn):
+        places[table] = placer.add(table, int(choice[table]))
     return Assignment(options=tuple(int(i) for i in choice), places=tuple(places))
 
 
@@ -304,7 +247,7 @@ class PriceSearch:
         slopes = model.slopes_of(maxima)
         self._value = float(slopes @ maxima)
         self._means = np.where(allowed[:, None], model.phase_maxima(model.mean) * slopes, np.inf)
-        pieces = model.phase_maxima(model.extreme(np.maximum))
+        pieces = model.phase_maxima(model.largest)
         self._pieces = np.where(model.space.is_uniform[:, None], 0.0, pieces)
         self._shares = self._pieces / maxima
         self._bytes = model.mean[:, -2:] / limits

@@ -27,10 +27,8 @@ from planner.problem import MoveLimit
 from planner.replan import reshard
 from planner.result import LEAST_GAIN_RATIO, PAYBACK_S
 from planner.rules.placement_rules import received_bytes
-from planner.space.evaluation import Assignment, Choice, Evaluator, SearchSpace
+from planner.space.evaluation import ROUNDED, ROUNDING, Assignment, Choice, Evaluator, SearchSpace
 
-EQUAL: Final = 1.0 + 1e-9
-"""Factor up to which an objective, or bytes, count as no worse; it allows for rounding."""
 _TINY_RATIO: Final = 1e-3
 """Share of the largest device up to which a whole table may make the fullest device fuller, since
 nobody would see that."""
@@ -54,7 +52,7 @@ def simplified(evaluate: Evaluator, start: Assignment) -> Assignment:
             continue
         rest = space.work_without(work, table, now.options[table], now.places[table])
         found = _placed(evaluate, rest, work, (table, whole))
-        if found is None or found[1] > value * EQUAL:
+        if found is None or found[1] > value * ROUNDING:
             continue
         changed = now.changed({table: (whole, (found[0],))})
         if space.keeps_rules(changed):
@@ -72,7 +70,7 @@ def _in_device_memory(evaluate: Evaluator, start: Assignment, value: float) -> A
         if nearer == index:
             continue
         changed = now.changed({table: (nearer, now.places[table])})
-        if space.keeps_rules(changed) and evaluate.value(changed) <= value * EQUAL:
+        if space.keeps_rules(changed) and evaluate.value(changed) <= value * ROUNDING:
             now = changed
     return now
 
@@ -115,7 +113,7 @@ def _placed(
     ranks = np.flatnonzero(space.may_use_rank[table])
     ranks = ranks[np.argsort(device[ranks], kind="stable")][:_MOST_RANKS]
     limits = np.broadcast_to(space.pipeline.device_limits, device.shape)
-    most = float((before @ space.device).max()) * EQUAL
+    most = float((before @ space.device).max()) * ROUNDING
     if size > _TINY_RATIO * float(limits.max()):
         ranks = ranks[device[ranks] + size <= most]
     if not len(ranks):
@@ -146,7 +144,7 @@ def staying(evaluate: Evaluator, found: Assignment, limit: MoveLimit) -> Assignm
         return found
     value, costs = evaluate.value(found), _costs_ratio(space, found, limit, moved)
     now = found.changed(moved)
-    most = value + abs(value) * max(sum(costs.values()), EQUAL - 1)
+    most = value + abs(value) * max(sum(costs.values()), ROUNDED)
     if _is_as_good(evaluate, now, most) and _runs(space, now, found):
         return now
     now = found
@@ -154,7 +152,7 @@ def staying(evaluate: Evaluator, found: Assignment, limit: MoveLimit) -> Assignm
         if evaluate.late:
             break
         changed = now.changed({table: moved[table]})
-        most = value + abs(value) * max(costs[table], EQUAL - 1)
+        most = value + abs(value) * max(costs[table], ROUNDED)
         if _is_as_good(evaluate, changed, most):
             now, value = changed, evaluate.value(changed)
     return now if _runs(space, now, found) else found

@@ -37,7 +37,7 @@ from planner.search.common.schedule import USUAL
 from planner.search.construct.partial_plan import PartialPlan, grouped
 from planner.search.construct.placer import PriceSearch, explore
 from planner.space.effort import Meter, insertion_s, sharing_s
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import ROUNDED, Assignment, SearchSpace
 from planner.space.objective import Cut
 
 _MOST_ENTRIES: Final = 2**15
@@ -45,8 +45,6 @@ _MOST_ENTRIES: Final = 2**15
 _LEAST_PIECES, _MOST_PIECES = 4, 11
 """Most pieces that are shared out lie between these two, depending on how many loads each has. Of
 more pieces, so many are drawn."""
-_BETTER: Final = 1e-9
-"""Share of the smooth objective by which a way has to be better than the present one."""
 
 
 def share_out(
@@ -85,7 +83,7 @@ def share_out(
     there = np.array([k for _, _, _, k in pieces])
     values = field.values_with(ranks.ravel(), _shared(field, ranks, field.columns[rows], there))
     way = int(np.argmin(values))
-    if values[way] >= field.smooth * (1 - _BETTER):
+    if values[way] >= field.smooth * (1 - ROUNDED):
         return False
     moved: dict[int, list[int]] = {}
     for i, (table, piece, _, _) in enumerate(pieces):

@@ -20,7 +20,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pickle import PicklingError
 from typing import Final
 
@@ -39,28 +39,6 @@ _OTHER_SEED: Final = 7919
 do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
-    """What the other process is asked to search for.
-
-    Attributes:
-        strategy: how to search.
-        space: where to search.
-        objective: what to minimise.
-        seed: of the random numbers.
-        max_evaluations: budget of work, in priced plans; None for no limit.
-        ends_at_s: when the search has to end, in seconds since 1970, so that the time to start the
-            process counts; None for no limit.
-    """
-
-    strategy: AbstractStrategy
-    space: SearchSpace
-    objective: AbstractObjective
-    seed: int
-    max_evaluations: int | None
-    ends_at_s: float | None
-
-
 class SecondSearch:
     """A search in another process, which begins at once; ask :meth:`worth_it` first.
 
@@ -73,20 +51,16 @@ class SecondSearch:
     def __init__(self, strategy: AbstractStrategy, evaluate: Evaluator, seed: int) -> None:
         """Send all that the search needs to another process."""
         most, ends_at_s = evaluate.budget.max_evaluations, time.time() + evaluate.left_s - _MARGIN_S
-        self._request = SearchRequest(
-            strategy=strategy,
-            space=evaluate.space,
-            objective=evaluate.objective,
-            seed=seed + _OTHER_SEED,
-            max_evaluations=None if most is None else most - evaluate.work,
-            ends_at_s=ends_at_s if math.isfinite(ends_at_s) else None,
-        )
+        work = None if most is None else most - evaluate.work
+        asked = evaluate.space, evaluate.objective, seed + _OTHER_SEED, work
+        self._answer = partial(answer, strategy, *asked)
+        self._ends_at_s = ends_at_s if math.isfinite(ends_at_s) else None
         self._pool = WorkerPool(1, quiet=True)
         self._has_begun = False
         # Where no process can be started, or it cannot be told of a class inside a function.
         unsent = (PicklingError, AttributeError, TypeError)
         with contextlib.suppress(OSError, AssertionError, *unsent):
-            self._pool.begin(answer, self._request)
+            self._pool.begin(self._answer, self._ends_at_s)
             self._has_begun = True
 
     @staticmethod
@@ -117,11 +91,13 @@ class SecondSearch:
             CostModelError: a cost model has given a value that cannot be, as in this process.
         """
         if not self._has_begun:
-            return answer(self._request, stopped)
-        done = next(self._pool.run(answer, [], should_stop=stopped), None)
+            return self._answer(self._ends_at_s, stopped)
+        done = next(self._pool.run(self._answer, [], should_stop=stopped), None)
         error = None if done is None else done[1].exception()
         if isinstance(error, AttributeError | ImportError) and "__main__" in str(error):
-            return answer(self._request, stopped)  # it has classes of the caller's main module
+            return self._answer(
+                self._ends_at_s, stopped
+            )  # it has classes of the caller's main module
         if isinstance(error, CostModelError):
             raise error
         if error is not None and not isinstance(error, ProcessDiedError):
@@ -136,17 +112,27 @@ class SecondSearch:
 
 
 def answer(
-    request: SearchRequest, stopped: Callable[[], bool] = lambda: False
+    strategy: AbstractStrategy,
+    space: SearchSpace,
+    objective: AbstractObjective,
+    seed: int,
+    max_evaluations: int | None,
+    ends_at_s: float | None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Assignment | None:
     """Search; returns the best plan, None if there is none.
 
     Args:
-        request: what to search for.
+        strategy: how to search.
+        space: where to search.
+        objective: what to minimise.
+        seed: of the random numbers.
+        max_evaluations: budget of work, in priced plans; None for no limit.
+        ends_at_s: when the search has to end, in seconds since 1970, so that the time to start the
+            process counts; None for no limit.
         stopped: is asked often; True ends the search with what it has.
     """
-    left_s = None if request.ends_at_s is None else request.ends_at_s - time.time()
-    budget = Budget(time_limit_s=left_s, max_evaluations=request.max_evaluations)
-    evaluate = Evaluator(request.space, request.objective, budget)
-    record = Record(evaluate, should_stop=stopped)
-    found = request.strategy.search(record, seed=request.seed)
-    return next(iter(found.assignments), None)
+    left_s = None if ends_at_s is None else ends_at_s - time.time()
+    budget = Budget(time_limit_s=left_s, max_evaluations=max_evaluations)
+    record = Record(Evaluator(space, objective, budget), should_stop=stopped)
+    return next(iter(strategy.search(record, seed=seed).assignments), None)

@@ -22,7 +22,8 @@ from costmodels.sharding import ComputeKernel, ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.space.effort import priced_s
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import ROUNDED, Assignment, Evaluator, SearchSpace
+from planner.space.objective import AbstractObjective
 
 # ------------------ places for the shards of one table
 #
@@ -213,7 +214,7 @@ class BestPlace:
             runs = [p for p in left if one.option.may_be_at((*one.places, p), local)]
             one.is_stuck = not left
             allowed.append(runs or left)
-        values = self._values(
+        values = self.values(
             self._added(b, p) for b, places in zip(begun, allowed, strict=True) for p in places
         )
         ends = np.cumsum([len(places) for places in allowed])
@@ -237,11 +238,11 @@ class BestPlace:
     def _price(self, ways: Sequence[Placed]) -> None:
         """Price options with all their pieces placed."""
         local = self._space.local_world_size
-        for one, value in zip(ways, self._values(w.work for w in ways), strict=True):
+        for one, value in zip(ways, self.values(w.work for w in ways), strict=True):
             runs = one.option.may_be_at(one.places, local) and value < _OVERFULL
             one.value = float(value) if runs else np.inf
 
-    def _values(self, plans: Iterable[FloatArray]) -> FloatArray:
+    def values(self, plans: Iterable[FloatArray]) -> FloatArray:
         """The objective of plans ``[W, F]``, priced in groups.
 
         A plan that does not fit gets a larger value than any that fits, and the larger, the more
@@ -276,8 +277,6 @@ class BestPlace:
 _GAIN: Final = 1e-6
 """Share of the objective by which a change at the end of a search has to help; smaller gains nobody
 sees."""
-_LEAST_GAIN: Final = 1e-9
-"""The same share for changes of the plan in use; less is rounding."""
 _SHARE: Final = 0.25
 """Most work at the end of a search, as a share of that of the search before it."""
 _STEP_SHARE: Final = 0.5
@@ -285,9 +284,6 @@ _STEP_SHARE: Final = 0.5
 options finds a better change, and leaves less for the steps after it."""
 _MOST_PIECES: Final = 4
 """Options with more pieces take too long to place at the end of a search for what they gain."""
-_BATCH: Final = 64
-"""Quick placements that are priced together. More of them take more memory, fewer take more
-calls."""
 _TOGETHER: Final = 256
 """Options times ranks whose next piece is placed at the same time. More of them are priced in fewer
 calls, but a step can only end after all of them."""
@@ -405,8 +401,8 @@ def follow_chain(record: Record, start: Assignment, *, until_s: float) -> None:
     now, meter = _Changing(record.evaluate, start), record.evaluate.meter
     while not record.stopped and meter.spent_s < until_s:
         step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
-        cuts = now.by_quick_value(record.evaluate)
-        best = now.best(cuts, _LEAST_GAIN, lambda: record.stopped or meter.spent_s >= step_s)  # noqa: B023
+        cuts = now.by_quick_value(record.evaluate.objective)
+        best = now.best(cuts, ROUNDED, lambda: record.stopped or meter.spent_s >= step_s)  # noqa: B023
         if best is None:
             return
         now.take(best)
@@ -454,31 +450,30 @@ class _Changing:
                 break
         return best
 
-    def by_quick_value(self, evaluate: Evaluator) -> list[Cut]:
+    def by_quick_value(self, objective: AbstractObjective) -> list[Cut]:
         """The options of all tables, best ones first when placed on the emptiest ranks."""
-        space, objective = self._space, evaluate.objective
-        price = objective.always().slopes @ objective.gradient(space.mean_work.mean(axis=0))
+        price = objective.always().slopes @ objective.gradient(self._space.mean_work.mean(axis=0))
         cuts: list[Cut] = []
-        values: list[FloatArray] = []
+        values = self._placer.values(self._quick_works(price, cuts))
+        return [cuts[i] for i in np.argsort(values, kind="stable")]
+
+    def _quick_works(self, price: FloatArray, cuts: list[Cut]) -> Iterator[FloatArray]:
+        """The work of the plan with each option on the emptiest ranks; adds it to ``cuts``."""
+        space, sizes = self._space, {Spread.RANKS: 1, Spread.HOSTS: self._space.local_world_size}
         for table in range(space.num_tables):
-            rest = self._without(table)
-            order = [np.argsort(rest @ price, kind="stable")]
-            order.append(np.argsort((rest @ price).reshape(space.num_hosts, -1).max(axis=-1)))
-            spreads = Spread.RANKS, Spread.HOSTS
-            free = {s: p[space.allowed(table, s)[p]] for s, p in zip(spreads, order, strict=True)}
-            works = []
+            rest, emptiest = self._without(table), {}
+            for spread, size in sizes.items():
+                allowed = np.flatnonzero(space.allowed(table, spread))
+                full = (rest @ price).reshape(-1, size).max(axis=-1)[allowed]
+                emptiest[spread] = allowed[np.argsort(full, kind="stable")]
             for index, option in enumerate(space.tables[table].options):
-                near = free.get(option.spread, ())
+                near = emptiest.get(option.spread, ())
                 if len(near) or option.is_uniform:
                     where = () if option.is_uniform else np.resize(near, option.num_pieces)
-                    ranks, rows = space.placed_rows(table, index, tuple(where))
-                    works.append(rest.copy())
-                    np.add.at(works[-1], ranks, rows)
+                    work = rest.copy()
+                    np.add.at(work, *space.placed_rows(table, index, tuple(where)))
                     cuts.append((table, index))
-            parts = (works[begin : begin + _BATCH] for begin in range(0, len(works), _BATCH))
-            values += [evaluate.values(np.stack(part)) for part in parts]
-        best_first = np.argsort(np.concatenate([np.zeros(0), *values]), kind="stable")
-        return [cuts[i] for i in best_first]
+                    yield work
 
     def _placed(self, cuts: Sequence[Cut]) -> Iterator[Placed]:
         """The options on their best places; those that move too much also where they move less."""

@@ -13,13 +13,15 @@ from costmodels.sharding import ShardingType
 from costmodels.workload import Pipeline
 from planner.objectives import objective_named
 from planner.problem import TableConstraint
+from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import type_sets
-from planner.search.bounds.rounding import Roundable
+from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
+from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
 REPLICATED = frozenset({ShardingType.DATA_PARALLEL})
@@ -154,7 +156,9 @@ def test_options_are_rounded_within_the_memory_there_is(
     found = bounds.relax(None)
     assert found.shares is not None
     assert found.shares @ device > 1.001 * room, "the case does not need what it tests"
-    roundable = Roundable(bounds)
-    for other in (roundable.within_memory(found), roundable.packable(found, 0.15)):
-        assert other.shares is not None
-        assert other.shares @ device <= room * (1 + 1e-4)
+    starts = Starts(bounds, Record(Evaluator(space, model.objective, Budget())))
+    packable = starts.packable(found, 0.15)
+    assert packable.shares is not None
+    assert packable.shares @ device <= room * (1 + 1e-4)
+    for solution in (found, packable):
+        assert device[space.first[:-1] + starts.choice(solution)].sum() <= room * (1 + 1e-4)

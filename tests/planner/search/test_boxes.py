@@ -209,9 +209,9 @@ def test_boxes_close_much_of_the_gap() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         record.consider(random_assignment(space, rng), "random")
-    from planner.search.construct.greedy import greedy_plans
+    from planner.search.construct.greedy import split_walk
 
-    for proposal in greedy_plans(LinearModel(space, objective)):
+    for proposal in split_walk(LinearModel(space, objective)):
         record.consider(proposal, "greedy")
     branching = _branching(space, objective, frozenset())
     before = branching.bound(record.value)

@@ -14,10 +14,9 @@ from costmodels.units import GIB
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.search.bounds.makespan import CELLS, SHRINK, Makespan, _dual_feasible, worth_by_size
+from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.construct.walk import count_assignments, every_assignment
-from planner.space.effort import Meter
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import ROUNDED, Assignment, SearchSpace
 from planner.torchrec_terms import TorchrecPricing
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
@@ -27,27 +26,9 @@ from tests.strategies import make_device, make_table, make_topology, make_worklo
     fullness=st.floats(0.3, 1.0),
 )
 def test_functions_add_up_to_one_where_sizes_do(parts: list[float], fullness: float) -> None:
-    sizes = np.array(parts) / sum(parts) * fullness * (1 - SHRINK)
+    sizes = np.array(parts) / sum(parts) * fullness * (1 - ROUNDED)
     for values in _dual_feasible(sizes):
         assert values.sum() <= 1 + 1e-9
-
-
-@given(
-    sizes=st.lists(st.integers(60, CELLS), min_size=1, max_size=6, unique=True),
-    parts=st.lists(st.integers(1, CELLS), min_size=1, max_size=8),
-)
-def test_worth_adds_up_to_one_where_sizes_do(sizes: list[int], parts: list[int]) -> None:
-    _, worth = worth_by_size(np.array(sorted(sizes)), np.ones(len(sizes)), 0.0, Meter())
-    shrunk = np.array(parts) * CELLS // max(sum(parts), CELLS)
-    assert worth[shrunk].sum() <= 1 + 1e-9
-
-
-def test_ranks_needed_by_hand() -> None:
-    # Five pieces above half fill five ranks, which also take the four of 700 and one of 600; the
-    # two of 600 that are left take two thirds of a rank by patterns of three.
-    sizes, amounts = np.array([600, 700, 1001]), np.array([3.0, 4.0, 5.0])
-    needed, _ = worth_by_size(sizes, amounts, 0.0, Meter())
-    assert needed == pytest.approx(5 + 2 / 3)
 
 
 def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpace:
@@ -88,5 +69,5 @@ def test_bound_is_below_the_best_plan(name: str, num_hosts: int) -> None:
     prices = objective_named(name, space).prices
     assert prices is not None
     found = Makespan(space, prices).bound(0.2 * best, 2.0 * best, lambda: False)
-    assert 0.998 * best < found.bound <= best * (1 + 1e-9)
+    assert 0.987 * best < found.bound <= best * (1 + 1e-9)
     assert all(len(c) == space.num_tables for c in (*found.choices, *found.others))

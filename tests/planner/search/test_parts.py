@@ -46,7 +46,7 @@ def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
     for placer in (together, single):
         for table, option in enumerate(start.options):
             placer.add(table, option)
-    ranks = together.add_alike(0, row, 5)
+    ranks = together.add_pieces(0, row, 5)
     one_by_one = sorted(single.add_pieces(0, row)[0] for _ in range(5))
     assert sorted(ranks) == one_by_one
     assert together.loads == pytest.approx(single.loads)

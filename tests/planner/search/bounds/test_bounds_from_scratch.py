@@ -18,13 +18,14 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
 from planner.problem import Constraints, TableConstraint
+from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import TypeSet, type_sets
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.rounding import Roundable
+from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 ROUNDS = 100
@@ -192,9 +193,10 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
     space = cases.space(cases.synthetic(5, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
     relaxed = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
-    found = Roundable(bounds).packable(relaxed, slack)
+    starts = Starts(bounds, Record(Evaluator(space, bounds.model.objective, Budget())))
+    found = starts.packable(relaxed, slack)
     unsolved = replace(relaxed, shares=None)
-    assert Roundable(bounds).packable(unsolved, slack) is unsolved
+    assert starts.packable(unsolved, slack) is unsolved
     assert relaxed.shares is not None
     assert found.shares is not None
     model = bounds.model

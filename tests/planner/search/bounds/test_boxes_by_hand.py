@@ -99,18 +99,6 @@ def test_errors_are_what_each_chord_gives_away() -> None:
     assert outside == pytest.approx(one_sample, abs=1e-9), "phases are taken to the limits"
 
 
-def test_the_least_is_that_of_the_best_cut_and_counts_a_phase_once() -> None:
-    box = boxed(Chain())
-    sides = AT[box.first]
-    assert box.least(sides[None])[0] == -math.inf
-    box.cuts += [Cut(base=1.0, slopes=np.array([0.5, 9.0, 2.0, 9.0]))]
-    assert box.least(sides) == pytest.approx(1.0 + 0.5 * 6.25 + 2.0 * 2.25)
-    box.cuts += [Cut(base=2.0, slopes=np.zeros(4)), Cut(base=40.0, slopes=np.zeros(4))]
-    assert box.least(sides) == pytest.approx(40.0)
-    box.cuts.pop()
-    assert box.least(np.zeros(3)) == pytest.approx(1.0 + 0.5 * 4.0 + 2.0 * 1.0), "at the limits"
-
-
 def test_a_part_keeps_cuts_and_chords_of_sides_that_are_the_same() -> None:
     chain = Chain()
     box = boxed(chain)

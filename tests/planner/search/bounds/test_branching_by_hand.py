@@ -20,9 +20,8 @@ from costmodels.floors.floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.branching import Branching, _binding_slopes
+from planner.search.bounds.branching import Branching, split_of
 from planner.search.common.lp import ProgramBasis
-from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
 LEAST, SUM, STEP_S = 0.01, 1.0, 0.1
@@ -173,7 +172,6 @@ def test_splits_find_the_optimum(slack: float) -> None:
 
 def test_where_a_box_is_cut() -> None:
     """At the solution, a tenth from either end at least, on the side whose chord errs most."""
-    search = branching(Bounds())
     objective = Objective()
     for high, at in (((0.6, 0.02), (0.3, 0.015)), ((0.02, 0.6), (0.015, 0.3))):
         box = objective.box(TYPES, np.full(2, LEAST), np.array(high))
@@ -181,29 +179,20 @@ def test_where_a_box_is_cut() -> None:
         for solution in (0.3, LEAST, 0.6):
             phases = np.array(at)
             phases[side] = solution
-            errors = box.errors(phases)
-            where = search._where(box, phases, BEST_S, 1.0001 * BEST_S)
+            where = split_of(box, phases)
             assert where is not None
-            if errors[side] > 0.05:  # more than is lost between two samples
-                assert where == (errors[side], side, pytest.approx(solution))
-            _, cut_side, at_s = where
+            if box.errors(phases)[side] > 0.05:  # more than is lost between two samples
+                assert where == (side, pytest.approx(solution))
+            cut_side, at_s = where
             assert box.low[cut_side] < at_s < box.high[cut_side]
     wide = objective.box(TYPES, np.full(2, LEAST), np.full(2, 1.0))
-    inner = search._where(wide, np.array([LEAST + 0.02, LEAST]), BEST_S, 1.0001 * BEST_S)
-    assert inner is not None
-    assert inner[1:] == (0, pytest.approx(LEAST + 0.099)), "not closer to an end than a tenth"
+    inner = split_of(wide, np.array([LEAST + 0.02, LEAST]))
+    assert inner == (0, pytest.approx(LEAST + 0.099)), "not closer to an end than a tenth"
     narrow = objective.box(TYPES, np.full(2, 0.5), np.full(2, 0.5004))
-    assert search._where(narrow, np.full(2, 0.5), 1.0, 2.0) is None
+    assert split_of(narrow, np.full(2, 0.5)) is None
     flat = objective.box(TYPES, np.array([LEAST, 0.5]), np.array([1.0, 0.5004]))
-    at = np.array([LEAST, 0.5])
-    slope = COUNTS[0] * (1.0 - math.sqrt(LEAST)) / (1.0 - LEAST)
-    for steep in (1.0, slope):  # of a box without cuts, and with one
-        where = search._where(flat, at, 1.0, 1.1)
-        assert where is not None
-        assert where[1:] == (0, pytest.approx(LEAST + 0.3 * 0.1 / steep)), (
-            "so far as to lift a third"
-        )
-        flat.cuts.append(flat.cut(at))
+    found = split_of(flat, np.array([LEAST, 0.5]))
+    assert found == (0, pytest.approx(LEAST + 0.099)), "the other side is narrow"
 
 
 def test_options_that_cost_too_much_are_left_out() -> None:
@@ -276,16 +265,6 @@ def test_an_option_that_fills_a_box_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bounds, "largest_loads", loads)
     branching(bounds).step(1.1 * BEST_S)
     assert bounds.kept[0].tolist() == [True, True, False]
-
-
-def test_a_cut_that_is_below_nothing_still_says_how_fast_it_grows() -> None:
-    """Where phases are short, the longest path that is known may be of no length at all."""
-    cuts = [
-        Cut(base=-7.0, slopes=np.array([1.0, 2.0])),
-        Cut(base=-9.0, slopes=np.array([5.0, 5.0])),
-    ]
-    box = cast("Box", SimpleNamespace(cuts=cuts, first=np.array([0, 1])))
-    assert _binding_slopes(box, np.array([0.1, 0.2])).tolist() == [1.0, 2.0]
 
 
 def test_plans_that_replicate_and_plans_that_do_not_begin_in_boxes_of_their_own() -> None:

@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints
 from planner.search.bounds import makespan
-from planner.search.bounds.makespan import CELLS, Makespan, _dual_feasible, worth_by_size
+from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.common.lp import Solution
 from planner.search.construct.walk import every_assignment
 from planner.space.effort import Meter
+from planner.space.evaluation import ROUNDED
 from tests.planner import cases
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 
@@ -53,32 +53,6 @@ def test_functions_are_those_of_the_papers_for_many_thresholds(seed: int) -> Non
         for worth in zip(*(by_the_papers(s, least) for s in sizes), strict=True):
             away = np.abs(known - np.array([float(w) for w in worth])).max(axis=1)
             assert away.min() < 1e-9, f"no function has the threshold {float(least)}"
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ranks_needed_are_those_of_all_patterns(seed: int) -> None:
-    """The linear program over every set of pieces that fits a rank (Gilmore and Gomory)."""
-    rng = np.random.default_rng(seed)
-    cells = np.sort(rng.choice(np.arange(290, CELLS + 1), 5, replace=False))
-    amounts = rng.uniform(0.1, 6.0, 5)
-    counts = [range(CELLS // int(size) + 1) for size in cells]
-    patterns = [p for p in itertools.product(*counts) if np.dot(p, cells) <= CELLS]
-    every = linprog(np.ones(len(patterns)), A_ub=-np.array(patterns).T, b_ub=-amounts)
-    needed, worth = worth_by_size(cells, amounts, 0.0, Meter())
-    assert needed <= every.fun * (1 + 1e-9)
-    assert needed == pytest.approx(every.fun, rel=1e-5)
-    assert amounts @ worth[cells] == pytest.approx(needed, rel=1e-3)
-    assert all(np.dot(p, worth[cells]) <= 1 + 1e-9 for p in patterns)
-
-
-def test_a_solver_without_prices_says_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rank is needed and no piece is worth anything, as far as is proven."""
-    nothing = Solution(bound=0.0, x=None, reduced_costs=None)
-    monkeypatch.setattr(makespan, "solve", lambda program, start=None: nothing)
-    amounts = np.array([7.0, 7.0])
-    needed, worth = worth_by_size(np.array([500, 1500]), amounts, 0.0, Meter())
-    assert needed == 0.0
-    assert worth.tolist() == [0.0] * (CELLS + 1)
 
 
 # ------------------------------------------------------------------ plans
@@ -130,7 +104,7 @@ class Priced:
 
 
 @pytest.mark.parametrize(
-    ("seed", "proven"), [(1, 0.92), (2, 0.997), (4, 0.905), (3, 0.929), (6, 0.997)]
+    ("seed", "proven"), [(1, 0.92), (2, 0.993), (4, 0.905), (3, 0.929), (6, 0.997)]
 )
 def test_the_bound_is_near_the_best_plan(seed: int, proven: float) -> None:
     """From whatever the bound begins with."""
@@ -179,7 +153,7 @@ def test_choices_between_two_loads_of_all_ranks(seed: int) -> None:
         for share, cost, option in zip(shares, costs, space.options, strict=True):
             if share > 1e-6 and not option.is_uniform:
                 assert cost.max() <= room * (1 + 1e-9)
-                sizes = np.minimum(cost / room, 1.0) * (1 - makespan.SHRINK)
+                sizes = np.minimum(cost / room, 1.0) * (1 - ROUNDED)
                 worth += share * np.array(_dual_feasible(sizes)).sum(axis=1)
         assert worth.max() <= world * (1 + 1e-4)
         mean = sum(x * c.sum() for x, c in zip(shares, costs, strict=True)) / world

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
@@ -13,11 +12,8 @@ from costmodels.workload import Table
 from planner.errors import InfeasibleError
 from planner.options.enumeration import enumerate_options
 from planner.problem import Constraints, PlanningProblem
-from planner.search.bounds.bound_program import Relaxation
 from planner.search.bounds.feasibility import least_excess_bytes, require_feasible
-from planner.search.bounds.makespan import CELLS, Makespan, worth_by_size
-from planner.search.bounds.rounding import shrunk
-from planner.space.effort import Meter
+from planner.search.bounds.makespan import Makespan
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
@@ -201,12 +197,9 @@ def test_the_least_excess_is_that_of_the_fullest_rank() -> None:
         ((10, 10, 10, 10, 10), 2, 30),
         ((10,) * 7, 3, 30),
         ((6, 6, 6, 4, 4), 3, 10),
-        ((6, 6, 6, 5, 5), 3, 11),
         ((7, 5, 5, 4, 4), 2, 13),  # 25 in all; 12.5 cannot be had
         ((10, 3, 3), 2, 10),
         ((9, 1), 1, 10),
-        ((15, 12, 9, 7, 7), 2, 26),  # known functions rule out no more than 25.2
-        ((14, 13, 9, 7, 7, 6, 5), 3, 21),  # nor more than 20.3 here
     ],
 )
 def test_whole_shards_on_few_ranks(rows: tuple[int, ...], ranks: int, most: int) -> None:
@@ -229,48 +222,3 @@ def test_rows_on_every_rank_add_up() -> None:
         best = cases.least_value(space, FullestDevice.of(space))
         found = Makespan(space, space.device).bound(0.3 * best, 1.7 * best, lambda: False)
         assert (1 - 4e-3) * best < found.bound <= best * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "amounts", "needed"),
-    [
-        ((1000,), (5,), 2.5),
-        ((1001,), (5,), 5),
-        ((667,), (4,), 2),  # two a rank, for three are 2001
-        ((666,), (4,), 4 / 3),
-        ((1200, 800), (3, 1), 3),
-        ((500, 1500), (2, 2), 2),
-        ((CELLS,), (7,), 7),
-        ((1, CELLS), (1000, 1), 1.5),
-        ((500,), (2,), 0.5),
-        ((499, 1001), (2, 1), 1),  # two of four that fit, beside a large one
-    ],
-)
-def test_ranks_needed(sizes: tuple[int, ...], amounts: tuple[float, ...], needed: float) -> None:
-    counts = np.array(amounts, dtype=float)
-    found, worth = worth_by_size(np.array(sizes), counts, 0.0, Meter())
-    assert found == pytest.approx(needed, rel=1e-4)
-    assert (np.diff(worth) >= 0).all()
-    assert worth[-1] == pytest.approx(1.0, abs=1e-4)
-    assert worth[0] == 0.0
-
-
-# ------------------------------------------------------------------ programs beside the search
-
-
-# ------------------------------------------------------------------ room
-
-
-def test_options_shrink_into_the_memory_there_is() -> None:
-    """Whole tables cost nothing and do not fit; rows do: as few as need be are cut."""
-    space = space_of(alike(4), cases.topology(1, 2), kinds=(*WHOLE, ShardingType.ROW_WISE))
-    size = space.mean_work @ space.device
-    size /= float(size.max()) * 4 * 0.6
-    solution = Relaxation(
-        types=None, bound=0.0, reduced_costs=np.where(size == size.max(), 0.0, 1.0)
-    )
-    found = shrunk(solution, size, space)
-    assert np.add.reduceat(found, space.first[:-1]).tolist() == [1.0] * 4
-    assert set(found) == {0.0, 1.0}
-    least = np.minimum.reduceat(size, space.first[:-1]).sum()
-    assert least > 1 or found @ size <= 1 + 1e-9

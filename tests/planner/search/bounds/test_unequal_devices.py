@@ -86,5 +86,5 @@ def test_slow_ranks_look_up_less() -> None:
     work = space.work(space.assignment(result.plan))
     seconds = space.pipeline.phases.times(work)[:, 1]
     own = seconds * system.speeds()
-    assert seconds.max() < 1.1 * seconds.mean()
+    assert seconds.max() < 1.15 * seconds.mean()
     assert own[::2].mean() > 1.7 * own[1::2].mean()

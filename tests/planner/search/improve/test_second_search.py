@@ -23,7 +23,7 @@ from planner.search.base import (
     SearchOutcome,
 )
 from planner.search.improve import second_search
-from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
+from planner.search.improve.second_search import SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.support import processes
 from tests.planner import cases
@@ -55,15 +55,8 @@ def theirs() -> Assignment | None:
 def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) -> None:
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
-    request = SearchRequest(
-        strategy=ALONE,
-        space=space,
-        objective=SynchronizedPhases(space.pipeline),
-        seed=3 + second_search._OTHER_SEED,
-        max_evaluations=80,
-        ends_at_s=None,
-    )
-    assert theirs == answer(request)
+    seed = 3 + second_search._OTHER_SEED
+    assert theirs == answer(ALONE, space, SynchronizedPhases(space.pipeline), seed, 80, None)
 
 
 def test_it_is_cut_off_with_the_first_search() -> None:
@@ -177,11 +170,10 @@ def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_search, "time", SimpleNamespace(time=lambda: clock[0]))
     evaluate = _evaluator(_space(6, 2), Budget(time_limit_s=20.0, max_evaluations=700))
     monkeypatch.setattr(Evaluator, "seconds", property(lambda _: 5.0))
-    request = SecondSearch(Noted(), evaluate, seed=0)._request
-    assert request.ends_at_s == 1000.0 + (20.0 - 5.0) - second_search._MARGIN_S
+    second = SecondSearch(Noted(), evaluate, seed=0)
     clock[0] += 4.0  # the other process needed so long to begin
     Noted.budgets.clear()
-    assert answer(request) is None
+    assert second.plan(lambda: False) is None
     (budget,) = Noted.budgets
     assert budget.time_limit_s == pytest.approx(20.0 - 5.0 - second_search._MARGIN_S - 4.0)
     assert budget.max_evaluations == 700
@@ -189,16 +181,9 @@ def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
     space = _space(6, 2)
-    request = SearchRequest(
-        strategy=Noted(),
-        space=space,
-        objective=SynchronizedPhases(space.pipeline),
-        seed=0,
-        max_evaluations=None,
-        ends_at_s=time.time() - 1.0,
-    )
     Noted.budgets.clear()
-    assert answer(request) is None
+    late_s, objective = time.time() - 1.0, SynchronizedPhases(space.pipeline)
+    assert answer(Noted(), space, objective, 0, None, late_s) is None
     (budget,) = Noted.budgets
     assert budget.time_limit_s is not None
     assert budget.time_limit_s < 0
