@@ -104,6 +104,7 @@ class IterationFloor:
         *,
         fetches: bool,
         may_replicate: bool = False,
+        more_calls: int = 0,
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -115,15 +116,16 @@ class IterationFloor:
             may_replicate: whether some of the plans also replicate tables, whose gradients prolong
                 the last all-reduce. Without a dense part only such plans have an all-reduce, so its
                 fixed time is then left out of the floor.
+            more_calls: fused calls beyond :meth:`num_calls`.
         """
         replicates = ShardingType.DATA_PARALLEL in types
         grows = replicates or may_replicate
-        key = (types, fetches, grows)
+        key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
             tail = leaf(phases.ALL_REDUCE, phases.tail_floor(self._stages, replicates=replicates))
             calls, slow = self._calls(types, early=early)
-            own = self._stages.least_times(calls, slow=slow)
+            own = self._stages.least_times(calls + more_calls, slow=slow)
             leaves: list[Leaf] = []
 
             def one_second(opened: Leaf) -> FloatArray:
@@ -137,6 +139,33 @@ class IterationFloor:
             rows = [np.broadcast_to(s.duration_s, shape) for s in program.steps]
             self._known[key] = TypeFloor(tuple(leaves), program, np.array(rows))
         return self._known[key]
+
+    def further_call_s(
+        self, types: frozenset[ShardingType], *, fetches: bool
+    ) -> tuple[float, float, float]:
+        """Seconds by which one more fused call prolongs the lookups.
+
+        The device runs the kernels of the call in both directions. The host must also issue the
+        forward call: where the lookup waits for the host and nothing else, it starts that much
+        later. On a single rank there is no such time.
+
+        Returns:
+            Seconds of the forward lookup, of the backward lookup, and of the forward lookup on the
+            made-up rank that has it without a fetch.
+        """
+        if self._stages.topology.world_size == 1:
+            return 0.0, 0.0, 0.0
+        few = self.of(types, fetches=fetches)
+        many = self.of(types, fetches=fetches, more_calls=1)
+        device_s = many.own_s(base.LOOKUP_FORWARD) - few.own_s(base.LOOKUP_FORWARD)
+        backward_s = many.own_s(base.LOOKUP_BACKWARD) - few.own_s(base.LOOKUP_BACKWARD)
+        host_s = many.issue_s(base.LOOKUP_FORWARD) - few.issue_s(base.LOOKUP_FORWARD)
+        forward_s, alone_s = (
+            device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
+            for at in ((base.LOOKUP_FORWARD, 0), (base.LOOKUP_FORWARD, -1))
+        )
+        kept = 1.0 - _ROUNDING
+        return forward_s * kept, backward_s * kept, alone_s * kept
 
     # -- leaves -----------------------------------------------------------------------------------
 
@@ -299,6 +328,8 @@ _Exchange = tuple[float, "Leaf | None"]
 # still a lower bound for any other leaves, because an iteration takes at least as long as each of
 # its chains. So every chain gives a lower bound that is linear in the leaves.
 
+_FOREVER_S: Final = 1e6
+"""Seconds of a leaf that takes longer than everything else in an iteration."""
 _SHRINK: Final = 0.97
 """Slope of the line under a leaf, over the slope of its growing part. It is a little below 1, so
 that one line with a positive constant lies below the leaf at every size."""
@@ -430,9 +461,7 @@ class TypeFloor:
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
-        found = timing.run(self._steps, list(durations), (ranks,))
-        walk, issued_s = timing.simulation(self._steps, found), np.stack(found.issued_s)
+        walk, issued_s = self._simulated(leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.iteration_time_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
@@ -455,3 +484,26 @@ class TypeFloor:
                 waited = walk.finish_s[step, rank] > issued_s[step, rank]
                 node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
+
+    def _simulated(self, leaves: FloatArray) -> tuple[timing.Simulation, FloatArray]:
+        """What each step waited for, and ``[steps, R]`` when the host had issued it."""
+        durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
+        found = timing.run(self._steps, list(durations), (ranks,))
+        return timing.simulation(self._steps, found), np.stack(found.issued_s)
+
+    def own_s(self, step_name: str) -> float:
+        """Seconds of a step on the first rank, without its leaves."""
+        return float(self._own_s[self._named(step_name), 0])
+
+    def issue_s(self, step_name: str) -> float:
+        """Seconds that the host of the first rank needs to issue a step."""
+        return float(self._host_s[self._named(step_name), 0])
+
+    def waits_for_host(self, step_name: str, rank: int) -> bool:
+        """Whether a step of a rank waits for its host alone, however long the leaves are."""
+        walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
+        return walk.released_by((rank % self._own_s.shape[1], self._named(step_name))) is None
+
+    def _named(self, step_name: str) -> int:
+        """Position of the step with this name."""
+        return next(i for i, step in enumerate(self._steps) if step.name == step_name)

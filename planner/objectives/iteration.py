@@ -21,9 +21,10 @@ from costmodels.floors.phases import (
 )
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.shard_work.work import CALLS, REPLICATED
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES
-from planner.search.bounds.boxes import Box
+from planner.search.bounds.boxes import Box, BoxLaunches, Call
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -44,15 +45,17 @@ class IterationTime(AbstractNamedObjective):
     def __init__(
         self,
         pipeline: CostPipeline,
-        calls: Iterable[tuple[ShardingType, ComputeKernel]] | None = None,
+        calls: Iterable[Call] | None = None,
+        space: SearchSpace | None = None,
     ) -> None:
         """Keep the pipeline that prices work.
 
         Args:
             pipeline: counts and prices work.
             calls: the pairs of sharding type and kernel that plans may have; all if not given.
+            space: the plans that are searched; None outside a search.
         """
-        self._pipeline = pipeline
+        self._pipeline, self._space = pipeline, space
         every = itertools.product(ShardingType, ComputeKernel)
         self._calls = sorted(set(every if calls is None else calls))
         self._fetches = any(k is ComputeKernel.FUSED_UVM_CACHING for _, k in self._calls)
@@ -61,7 +64,9 @@ class IterationTime(AbstractNamedObjective):
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """The time of plans with the sharding types and kernels of the options in ``space``."""
-        return cls(space.pipeline, [(o.sharding_type, o.kernel) for o in space.options])
+        calls = [(o.sharding_type, o.kernel) for o in space.options]
+        searched = space if isinstance(space, SearchSpace) else None
+        return cls(space.pipeline, calls, searched)
 
     @property
     def weights(self) -> FloatArray:
@@ -175,8 +180,8 @@ class IterationTime(AbstractNamedObjective):
         if not types or models.exchange is not None or not models.collective.full_duplex:
             return None
         floor = self._floor(types, optional)
-        low = np.zeros(len(floor.phases))
-        return Box(floor, len(self.weights), low, low + 1.0)
+        low, launches = np.zeros(len(floor.phases)), self._launches(types, floor)
+        return Box(floor, len(self.weights), low, low + 1.0, launches)
 
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
@@ -185,3 +190,58 @@ class IterationTime(AbstractNamedObjective):
         return self._pipeline.floor.of(
             types, fetches=self._fetches, may_replicate=ShardingType.DATA_PARALLEL in optional
         )
+
+    def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> BoxLaunches:
+        """What each further fused call on a rank adds to its time at least.
+
+        The floor counts some calls already: those of the types that load all ranks, and one call of
+        the types that are only on some ranks. If tables cut by rows make ranks differ, it counts
+        none of the latter. Then every call of theirs is a further one, provided that every rank
+        makes the calls of the types that load all ranks (:attr:`_calls_everywhere`).
+        """
+        seconds = np.zeros(len(floor.phases))
+        none = BoxLaunches(calls=(), seconds=seconds, num_counted=0)
+        calls = tuple(
+            c for c in self._calls if c[0] in types and SPREAD[c[0]] is not Spread.UNIFORM
+        )
+        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
+        counted = self._pipeline.floor.num_calls(types) - uniform
+        if len(calls) <= counted or not (counted or self._calls_everywhere):
+            return none
+        further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
+        forward_s, backward_s, alone_s = further
+        seconds[floor.phases == 0] = forward_s
+        seconds[np.isin(floor.phases, (1, BACKWARD_ALONE))] = backward_s
+        seconds[floor.phases == FORWARD_ALONE] = alone_s
+        if not seconds.any():
+            return none
+        kinds = sorted({kind for kind, _ in calls})
+        return BoxLaunches(
+            calls=calls,
+            seconds=seconds,
+            num_counted=counted,
+            least_shares=tuple((kind, self._least_share(kind)) for kind in kinds),
+        )
+
+    def _least_share(self, kind: ShardingType) -> float:
+        """The share of ranks that call for one table of a type, or for one of its pieces if less.
+
+        Several pieces of a table may be on the same host or rank.
+        """
+        space = self._space
+        own = [] if space is None else [o.sharding_type == kind for o in space.options]
+        if space is None or not any(own):
+            return 0.0
+        size = space.local_world_size if SPREAD[kind] is Spread.HOSTS else 1
+        rows = [space.rows[i].reshape(-1, size) for i in np.flatnonzero(own)]
+        calling = [(space.pool[r, CALLS:REPLICATED] > 0).any(axis=-1).sum(axis=1) for r in rows]
+        return min(float(ranks.max()) for ranks in calling) / space.world_size
+
+    @cached_property
+    def _calls_everywhere(self) -> bool:
+        """Whether every option that loads all ranks makes a fused call on each of the ranks."""
+        space = self._space
+        if space is None:
+            return False
+        rows = [space.rows[i] for i in np.flatnonzero(space.is_uniform)]
+        return all((space.pool[r, CALLS:REPLICATED] > 0).any(axis=-1).all() for r in rows)

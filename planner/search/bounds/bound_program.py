@@ -6,7 +6,8 @@ The variables of a program are, in this order:
 2. ``z``: the maximum of each phase in use over ranks, K';
 3. ``u``: the least load that uniform options put on every rank, for each load, P + 2;
 4. ``w``: the mean of all options over ranks, for each tangent, P;
-5. ``t``: the objective.
+5. the share of ranks that have each fused call, if there is a box with such calls;
+6. ``t``: the objective.
 
 Every row is built once for each set of tangents, and kept.
 """
@@ -202,6 +203,7 @@ class RankFreeProgram:
             for level in Level
             for members in self.space.rules.tied(level)
         ]
+        self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
 
     @property
@@ -259,11 +261,13 @@ class RankFreeProgram:
             rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
             kept: ``[n]`` True for options to choose from; None for all.
-            box: limits of the phases; None for no limits.
+            box: limits of the phases, and what fused calls cost; None for no limits.
             more: further rows about the options.
         """
         scale = self.scale
-        size = self._end + 1
+        calls = () if box is None else box.launches.calls
+        own = self._end + len(calls)
+        size = own + 1
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
@@ -271,15 +275,14 @@ class RankFreeProgram:
         dearest = np.maximum.reduceat(least, self.space.first[:-1], axis=0).sum(axis=0)
         limits = dearest / self._unit * ROUNDING
         upper[self._first_mean - len(limits) : self._first_mean] = limits
+        upper[self._end : own] = 1.0
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
-            used = {int(phase): k for k, phase in enumerate(self.model.used)}
-            for g, p in enumerate(box.first):
-                if int(p) not in used:
-                    continue
-                at = self.options + used[int(p)]
+            for g, k in self._boxed(box):
+                at = self.options + k
                 lower[at] = max(lower[at], box.low[g] / scale * (1 - ROUNDED))
                 upper[at] = min(upper[at], box.high[g] / scale * ROUNDING)
+            parts += [self._launched(box, scale, size)] if calls else []
         return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
@@ -426,6 +429,44 @@ class RankFreeProgram:
         matrix[:, -1] = -1.0
         upper = np.array([-cut.base / scale for cut in cuts])
         return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)
+
+    def _boxed(self, box: Box) -> list[tuple[int, int]]:
+        """(side, position of its phase among those in use) for each side of a box."""
+        used = {int(phase): k for k, phase in enumerate(self.model.used)}
+        return [(g, used[int(p)]) for g, p in enumerate(box.first) if int(p) in used]
+
+    def _launched(self, box: Box, scale: float, size: int) -> Rows:
+        """Rows about fused calls: how many ranks have each, and what their launches add to phases.
+
+        A rank has a call if it has shards of it. No rank has more of a phase than the box allows.
+        So the share of ranks with the call is at least the call's mean load over that limit, and
+        calls of a type are on as many ranks as one of its tables needs. The mean of the launches
+        over ranks, beyond those that the box counts already, is added to the mean of the phase.
+        """
+        launches, n = box.launches, self.options
+        share = slice(self._end, self._end + len(launches.calls))
+        rows, speeds = [], self._speeds
+        upper = [-least * (1 - ROUNDED) for _, least in launches.least_shares]
+        for kind, _ in launches.least_shares:
+            rows.append(np.zeros(size))
+            rows[-1][share] = [-float(c[0] == kind) for c in launches.calls]
+        for g, k in self._boxed(box):
+            own = launches.seconds[g] / scale
+            for p in self.members(k) if own > 0 else ():
+                row = np.zeros(size)
+                row[self._first_mean + p], row[n + k], row[share] = speeds[p], -1.0, own
+                rows.append(row)
+                upper.append(own * launches.num_counted)
+            mean = self.model.mean[:, self.model.starts[k]] / scale
+            for i, call in enumerate(launches.calls):
+                row = np.zeros(size)
+                row[:n] = np.where([c == call for c in self._calls], mean, 0.0)
+                row[self._end + i] = -box.high[g] / scale * ROUNDING
+                if row[:n].any():
+                    rows.append(row)
+                    upper.append(0.0)
+        matrix = np.array(rows).reshape(len(rows), size)
+        return Rows.dense(matrix, np.full(len(rows), -math.inf), np.array(upper))
 
     # -- reading a solution -----------------------------------------------------------------------
 

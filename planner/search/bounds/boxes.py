@@ -13,12 +13,14 @@ says; above ``high`` the shortest possible iteration is longer than the best pla
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.floors.floor import Leaf, TypeFloor
+from costmodels.sharding import ComputeKernel, ShardingType
 from planner.space.objective import Cut
 
 _SAMPLES: Final = 65
@@ -28,6 +30,30 @@ _NARROWEST_S: Final = 1e-21
 """Least width of a side in seconds, so that a chord has a slope even if all sides are at 0."""
 _NARROWEST_RATIO: Final = 1e-9
 """Least width of a side as a share of the largest phase of the box, for the same reason."""
+
+Call = tuple[ShardingType, ComputeKernel]
+"""A fused call: one launch looks up all tables of one sharding type and one kernel on a rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoxLaunches:
+    """What fused calls add to the phases on the ranks that have them, beyond those counted.
+
+    Some sharding types put shards on some ranks only. Of their calls, a rank has one for each type
+    and kernel that it has shards of. The shortest iterations of a box count fewer.
+
+    Attributes:
+        calls: the calls of these types that a rank may have.
+        seconds: ``[L]`` what one more call adds to the phase of each side.
+        num_counted: number of these calls that the shortest iterations count already.
+        least_shares: for each sharding type of the calls, the least share of ranks that have a call
+            of it, because every plan of the box has shards of the type.
+    """
+
+    calls: tuple[Call, ...]
+    seconds: FloatArray
+    num_counted: int
+    least_shares: tuple[tuple[ShardingType, float], ...] = ()
 
 
 class Box:
@@ -41,6 +67,7 @@ class Box:
         floor: the shortest iteration as a function of the phases' maxima.
         num_phases: number of all phases, K.
         low, high: ``[L]`` limits of the phase of each side, in seconds.
+        launches: what further fused calls cost.
         flat: ``[L]`` True for sides whose phases no program looks at; None for none.
         parent: a box that this one is part of, whose cuts and chords are used again.
 
@@ -50,6 +77,7 @@ class Box:
         flat: ``[L]`` the same. No program can keep such a phase inside the box. So its duration
             counts as it is at ``low``; above, it is no shorter.
         cuts: the cuts found so far; they hold inside the box.
+        launches: the same.
     """
 
     def __init__(
@@ -58,6 +86,7 @@ class Box:
         num_phases: int,
         low: FloatArray,
         high: FloatArray,
+        launches: BoxLaunches,
         *,
         flat: BoolArray | None = None,
         parent: Box | None = None,
@@ -66,6 +95,9 @@ class Box:
         self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
         self.floor, self._num_phases = floor, num_phases
         self.first: IntArray = floor.phases
+        sides = np.unique(self.first, return_index=True)[1]
+        self._once = np.isin(np.arange(len(self.first)), sides)
+        self.launches = launches
         self.low = low
         self.high = np.maximum(high, low + _NARROWEST_RATIO * float(high.max()) + _NARROWEST_S)
         self.cuts: list[Cut] = [] if parent is None else list(parent.cuts)
@@ -115,6 +147,7 @@ class Box:
             self._num_phases,
             low,
             high,
+            self.launches,
             flat=self.flat if flat is None else flat,
             parent=self,
         )

@@ -114,31 +114,48 @@ class Written:
         self.is_limit[-1] = limit is not None
 
     def within(self, box: Box, phase: int | None = None) -> float:
-        """The same of plans in a box."""
-        used = list(self.model.used)
+        """The same of plans in a box, with a share of ranks for each fused call."""
+        more = len(box.launches.calls)
+        self.rows = [np.concatenate([row, np.zeros(more)]) for row in self.rows]
+        model, mean = self.model, self.mean
+        end = self.options + self.phases + 1
         for cut in box.cuts:
-            row = np.zeros(self.options + self.phases + 1)
-            row[self.options :] = [*cut.slopes[used], -1.0]
+            row = np.zeros(end + more)
+            row[self.options : end] = [*cut.slopes[model.used], -1.0]
             self._add(row, -cut.base)
+        calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         for g, side in enumerate(box.first):
-            if side in used:
-                self.limits[used.index(side)] = (box.low[g], box.high[g])
-        return self.least(phase)
+            if side not in model.used:
+                continue
+            k = list(model.used).index(side)
+            of_phase = np.flatnonzero(model.phase == side)
+            for p in of_phase if box.launches.seconds[g] > 0 else ():
+                row = np.zeros(end + more)
+                row[: self.options], row[self.options + k] = mean[:, p], -1.0
+                row[end:] = box.launches.seconds[g]
+                self._add(row, box.launches.seconds[g])
+            for i, call in enumerate(box.launches.calls):
+                row = np.zeros(end + more)
+                row[: self.options] = mean[:, of_phase[0]] * [c == call for c in calls]
+                row[end + i] = -box.high[g]
+                self._add(row, 0.0)
+            self.limits[k] = (box.low[g], box.high[g])
+        return self.least(phase, shares=more)
 
     def _add(self, row: FloatArray, most: float) -> None:
         self.rows.append(row)
         self.most.append(most)
         self.is_limit.append(False)
 
-    def least(self, phase: int | None = None, most: float = math.inf) -> float:
+    def least(self, phase: int | None = None, most: float = math.inf, *, shares: int = 0) -> float:
         """The least objective, or phase in use of plans with at most this objective."""
         inside = [self.types is None or o.sharding_type in self.types for o in self.space.options]
         tables = np.arange(self.space.num_tables)[:, None] == self.space.table_of
         end = self.options + self.phases + 1
-        cost = np.zeros(end)
+        cost = np.zeros(end + shares)
         cost[end - 1 if phase is None else self.options + phase] = 1.0
         unit = 1e-3  # seconds
-        seconds = np.arange(len(cost)) >= self.options
+        seconds = (np.arange(len(cost)) >= self.options) & (np.arange(len(cost)) < end)
         rows = np.array(self.rows)
         by_limit = np.array(self.is_limit)
         scaled = np.where(seconds, rows, np.where(by_limit[:, None], rows, rows / unit))
@@ -147,11 +164,12 @@ class Written:
             cost,
             A_ub=scaled,
             b_ub=upper,
-            A_eq=np.hstack([tables, np.zeros((len(tables), self.phases + 1))]),
+            A_eq=np.hstack([tables, np.zeros((len(tables), self.phases + 1 + shares))]),
             b_eq=np.ones(len(tables)),
             bounds=[(0.0, float(i)) for i in inside]
             + [(low / unit, None if high is None else high / unit) for low, high in self.limits]
-            + [(0.0, None if math.isinf(most) else most / unit)],
+            + [(0.0, None if math.isinf(most) else most / unit)]
+            + [(0.0, 1.0)] * shares,
         )
         return math.inf if done.status == 2 else float(done.fun) * unit
 
@@ -227,10 +245,11 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
 
 
 @pytest.mark.parametrize("width", [1.01, 1.3])
-def test_a_box_limits_its_phases(width: float) -> None:
-    """The written program with the limits and cuts of a box.
+def test_a_box_says_what_its_calls_cost(width: float) -> None:
+    """The written program with the limits, cuts and fused calls of a box.
 
-    One table is looked up often, and the other one is wide.
+    A call's share of ranks is at least its mean over the box's limit, and each call after the first
+    of a rank adds to the phase. One table is looked up often, and the other one is wide.
     """
     tables = (cases.table("often", 10**6, 8, 100.0), cases.table("wide", 10**6, 256, 1.0))
     kinds = (ShardingType.COLUMN_WISE, ShardingType.TABLE_ROW_WISE)
@@ -249,6 +268,8 @@ def test_a_box_limits_its_phases(width: float) -> None:
     assert first.phases is not None
     box = cases.box(objective, types, np.zeros_like(first.phases), first.phases * width)
     assert box is not None
+    assert len(box.launches.calls) >= 2
+    assert (box.launches.seconds > 0).any()
     found = bounds.relax(types, box=box, rounds=ROUNDS).bound
     assert found == pytest.approx(Written(bounds, types).within(box), rel=3e-4)
 

@@ -13,7 +13,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors.floor import Leaf, Path
 from planner.objectives import objective_named
 from planner.search.bounds.bound_program import RankFreeProgram
-from planner.search.bounds.boxes import Box
+from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases
@@ -56,6 +56,7 @@ class Chain:
 
 
 LOW, HIGH = np.array([1.0, 4.0, 1.0]), np.array([4.0, 9.0, 4.0])
+NONE = BoxLaunches(calls=(), seconds=np.zeros(3), num_counted=0)
 AT = np.array([6.25, math.nan, 2.25, math.nan])
 """Phases between the limits; two of them are on no side."""
 CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
@@ -63,7 +64,7 @@ CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
 
 
 def boxed(chain: Chain) -> Box:
-    return Box(cast("Any", chain), 4, LOW, HIGH)
+    return Box(cast("Any", chain), 4, LOW, HIGH, NONE)
 
 
 def exact_s(first: float, second: float) -> float:
@@ -90,7 +91,7 @@ def test_cuts_are_the_chords_of_the_chain() -> None:
 def test_errors_are_what_each_chord_gives_away() -> None:
     box = boxed(Chain())
     found = box.errors(AT)
-    in_seconds = Box(cast("Any", Chain()), 4, LOW, HIGH)
+    in_seconds = Box(cast("Any", Chain()), 4, LOW, HIGH, NONE)
     assert in_seconds.errors(AT) == pytest.approx(found), "unless the objective has another unit"
     one_sample = np.array([1, 3, 0]) / 64
     expected = [math.sqrt(2.25) - CHORD[0], 3 * (math.sqrt(6.25) - CHORD[1]), 0.0]
@@ -113,15 +114,16 @@ def test_a_part_keeps_cuts_and_chords_of_sides_that_are_the_same() -> None:
     assert part.cut(AT).slopes[0] == pytest.approx(3 * (3 - math.sqrt(6)) / 3)
     assert part.cut(AT).slopes[2] == pytest.approx(box.cut(AT).slopes[2])
     assert cases.relaxed(part, AT[part.first][None]) >= cases.relaxed(box, AT[box.first][None])
+    assert part.launches is box.launches
 
 
 def test_sides_have_a_width() -> None:
     """Limits that are equal are moved apart by next to nothing, upwards."""
-    box = Box(cast("Any", Chain()), 4, LOW, LOW)
+    box = Box(cast("Any", Chain()), 4, LOW, LOW, NONE)
     assert (box.high > LOW).all()
     assert box.high - LOW == pytest.approx(np.full(3, 1e-9 * LOW.max()), rel=1e-5)
     assert box.low == pytest.approx(LOW, rel=0)
-    nothing = Box(cast("Any", Chain()), 4, np.zeros(3), np.zeros(3))
+    nothing = Box(cast("Any", Chain()), 4, np.zeros(3), np.zeros(3), NONE)
     assert (nothing.high > 0).all(), "a chord has a slope also where no phase takes any time"
     assert np.isfinite(nothing.cut(np.zeros(4)).slopes).all()
 
@@ -139,6 +141,52 @@ def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
     assert cases.relaxed(box, np.array([[2.25, 100.0, 2.25]])) == pytest.approx(least_s)
 
 
+def test_a_call_is_on_as_many_ranks_as_its_load_needs_and_each_launch_counts() -> None:
+    """Of 5 s at most: ``mean load <= 5 share`` of a call, and ``mean + 3 shares - z <= 3 counted``.
+
+    The shares of ranks with each of the calls add up. Two launches are counted already; one more
+    takes 3 s.
+    """
+    space = cases.space(cases.workload((cases.table("a"), cases.table("b"))), cases.topology(1, 2))
+    made = RankFreeProgram(LinearModel(space, objective_named("phases", space)))
+    model, count, scale, high, launch = made.model, len(space.options), 2.0, 5.0, 3.0
+    kinds = [(o.sharding_type, o.kernel) for o in space.options]
+    calls = sorted({c for c, o in zip(kinds, space.options, strict=True) if not o.is_uniform})
+    own = slice(made._end, made._end + len(calls))
+    assert len(calls) > 1
+    loaded = [
+        all(model.mean[[kind == call for kind in kinds], start].any() for call in calls)
+        for start in model.starts
+    ]
+    last = int(np.flatnonzero(loaded)[-1])
+    assert last > 0
+    launches = BoxLaunches(calls=tuple(calls), seconds=np.array([launch]), num_counted=2)
+    first, most = model.used[last : last + 1], np.array([high])
+    box = cast("Any", SimpleNamespace(first=first, high=most, launches=launches))
+    size = made._end + len(calls) + 1
+    rows = made._launched(box, scale, size)
+    matrix = np.zeros((len(rows.upper), size))
+    matrix[rows.row, rows.column] = rows.values
+    of_tangents, of_calls = matrix[: -len(calls)], matrix[-len(calls) :]
+    assert len(of_tangents) == len(made.members(last)) > 0
+    for tangent, row in zip(made.members(last), of_tangents, strict=True):
+        expected = np.zeros(size)
+        expected[made._first_mean + tangent], expected[count + last] = 1.0, -1.0
+        expected[own] = launch / scale
+        assert row == pytest.approx(expected)
+    for i, (call, row) in enumerate(zip(calls, of_calls, strict=True)):
+        expected = np.zeros(size)
+        for o, kind in enumerate(kinds):
+            if kind == call:
+                expected[o] = model.mean[o, model.starts[last]] / scale
+        expected[made._end + i] = -high / scale
+        assert row == pytest.approx(expected, rel=1e-6)
+        assert -row[made._end + i] * scale >= high, "rounding makes no rank at the limit too full"
+    assert rows.upper == pytest.approx(
+        [*[launch * 2 / scale] * len(of_tangents), *[0.0] * len(calls)]
+    )
+
+
 def test_rounding_never_takes_a_plan_at_the_limits_out_of_a_program() -> None:
     """Limits of variables hold every value up to those of the box, and hardly any other one."""
     space = cases.space(cases.workload((cases.table("a"), cases.table("b"))), cases.topology(1, 2))
@@ -147,7 +195,7 @@ def test_rounding_never_takes_a_plan_at_the_limits_out_of_a_program() -> None:
     rng = np.random.default_rng(0)
     low = rng.uniform(0.1, 0.3, used) * made.scale
     high = rng.uniform(0.4, 0.9, used) * made.scale
-    box = cast("Any", SimpleNamespace(first=model.used, low=low, high=high, cuts=[]))
+    box = cast("Any", SimpleNamespace(first=model.used, low=low, high=high, launches=NONE, cuts=[]))
     program = made.build(None, [], [], [], box=box)
     assert program.lower is not None
     of_phases = slice(count, count + used)

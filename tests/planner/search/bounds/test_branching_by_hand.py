@@ -19,7 +19,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.floors.floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound_program import Relaxation, TypeSet
-from planner.search.bounds.boxes import Box
+from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.bounds.branching import Branching, split_of
 from planner.search.common.lp import ProgramBasis
 
@@ -74,9 +74,10 @@ class Objective:
     ) -> Box:
         assert types == TYPES
         assert not optional
+        launches = BoxLaunches(calls=(), seconds=np.zeros(2), num_counted=0)
         start = np.zeros(2) if low is None else low
         end = start + 1.0 if high is None else high
-        return Box(cast("Any", Roots()), 2, start, end)
+        return Box(cast("Any", Roots()), 2, start, end, launches)
 
 
 class Bounds:
