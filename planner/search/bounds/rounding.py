@@ -50,8 +50,10 @@ class Starts:
         self._placing_s = placing_s(space.num_tables, space.world_size)
         limit = max(float(space.pipeline.device_limits.mean()), 1.0)
         self._size: FloatArray | None = None  # as a share of all device memory, where it matters
+        self._rows: list[Rows] = []
         if bounds.builder.unlisted_bytes > 0:
             self._size = np.asarray(space.mean_work @ space.device / limit)
+            self._rows = [Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1))]
 
     def promising(self, relaxed: Iterable[Relaxation], most_s: float) -> None:
         """Round the relaxations whose bounds are close to the least one, by increasing bound.
@@ -111,10 +113,8 @@ class Starts:
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * builder.shards[:, None] / self._space.world_size
         upper = np.ones(counted.shape[1])
-        more = [Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)]
-        if self._size is not None:
-            more.append(Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1)))
-        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
+        rows = Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)
+        return self._bounds.relax(relaxation.types, kept=kept, more=[rows, *self._rows], rounds=4)
 
     def choice(self, relaxation: Relaxation) -> IntArray:
         """``[T]`` the option of each table with the largest share, if these may fit into memory.
@@ -122,13 +122,17 @@ class Starts:
         Kernels in host memory may be left out of the list of options. The bound holds for plans
         with them too, and therefore allows more device memory than there is
         (:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). Such a
-        solution often cannot be rounded to a plan. Then each table takes the option with the
-        smallest sum of its reduced cost and of a price for its device memory. The price is the
-        smallest one at which all options fit: the Lagrangian relaxation of the limit.
+        solution often cannot be rounded to a plan. Then the program is solved once more within the
+        memory there is. If nothing fits there, each table takes the option with the smallest sum of
+        its reduced cost and of a price for its device memory. The price is the smallest one at
+        which all options fit: the Lagrangian relaxation of the limit.
         """
         size, shares = self._size, relaxation.shares
         if size is None or shares is None or shares @ size <= 1 + TOLERANCE:
             return relaxation.choice(self._space)
+        fitted = self._bounds.relax(relaxation.types, more=self._rows, rounds=2)
+        if fitted.shares is not None:
+            return fitted.choice(self._space)
         costs = np.zeros(len(size))
         if relaxation.reduced_costs is not None:
             costs = np.abs(relaxation.reduced_costs)

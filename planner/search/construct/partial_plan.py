@@ -20,9 +20,6 @@ from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, Choice, SearchSpace
 
-_RELIEF: Final = 1e3
-"""Penalty of bytes over a limit that would fill a whole device, in units of about the objective. It
-is so high that no gain in time is worth an overfull memory."""
 _MOST_DIGITS: Final = 150.0
 """Shares of loads are cut off where their powers have this many digits, so that sums of powers, and
 products of them, are finite numbers."""
@@ -107,6 +104,8 @@ class PartialPlan:
         power: the exponent p of the norm, a power of two.
         thrift: weight of the mean over ranks beside the norm. Loads are easiest to balance with
             many small pieces; but these cost more in total, which the mean sees.
+        penalty: of bytes over a limit that would fill a whole device, in units of about the
+            objective.
 
     Attributes:
         columns: ``[M, P + 2]`` loads of each row of work on the fastest device: tangents, then
@@ -124,7 +123,12 @@ class PartialPlan:
     """
 
     def __init__(
-        self, model: LinearModel, scale: FloatArray, power: int, thrift: float = 0.0
+        self,
+        model: LinearModel,
+        scale: FloatArray,
+        power: int,
+        thrift: float = 0.0,
+        penalty: float = 1e3,
     ) -> None:
         """Begin without a table."""
         space = model.space
@@ -139,7 +143,7 @@ class PartialPlan:
         self._tangents = model.num_tangents
         self._limits = space.pipeline.device_limits * FITTING
         self._host_limits = space.pipeline.host_limits * FITTING
-        self._per_byte = _RELIEF / max(float(np.abs(self._limits).max()), 1.0)
+        self._per_byte = penalty / max(float(np.abs(self._limits).max()), 1.0)
         self._uses_host = bool((self.columns[:, -1] > 0).any())
         self.loads: FloatArray = np.zeros((self._tangents + 2, space.world_size))
         self.options = [-1] * space.num_tables

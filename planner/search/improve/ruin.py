@@ -199,8 +199,14 @@ class Turns:
         self._work_s[kind] = self._work_s[kind] * _REMEMBERED + work_s
 
 
-STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
-"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
+STAGES: Final = (
+    *((32, 4.0, 10.0), (64, 2.0, 30.0)),
+    *((128, thrift, 1e3) for thrift in (1.0, 0.5, 0.2, 0.05)),
+)
+"""Power of the norm, weight of the mean over ranks (thrift), and penalty of overfull memory in each
+stage of a cycle. With a small penalty plans may be overfull on the way to better ones (strategic
+oscillation: Glover, Decision Sciences 8 (1977)). The large penalty is far above any gain in time:
+plans do not stay overfull."""
 LATE_STAGES: Final = STAGES[2:]
 """Stages of a cycle that begins with a good plan, which the first stages would spoil."""
 _CLOSE: Final = 1.002
@@ -262,21 +268,21 @@ class Cycle:
         self._queue: list[Assignment] = []
         self._minorant = np.inf
 
-    def run(self, steps: int, stages: Sequence[tuple[int, float]] = STAGES) -> None:
+    def run(self, steps: int, stages: Sequence[tuple[int, float, float]] = STAGES) -> None:
         """Go through the stages.
 
         Args:
             steps: number of steps in each stage.
-            stages: power of the norm, and weight of the mean, of each stage.
+            stages: power of the norm, weight of the mean and penalty of each stage.
         """
         current = self._start
-        for power, thrift in stages:
+        for power, thrift, penalty in stages:
             if self.record.stopped:
                 break
             loads = self.model.loads(self.space.work(current))
             peaks = self.model.phase_maxima(loads.max(axis=0))
             scale = np.maximum(peaks, _LEAST_SCALE * float(peaks.max()))
-            field = PartialPlan(self.model, scale, power, thrift)
+            field = PartialPlan(self.model, scale, power, thrift, penalty)
             field.load(current)
             self.walk(field, steps)
             current = field.assignment
@@ -489,7 +495,7 @@ class Improver:
         far better plans than cycles from those that fit.
         """
         value = self._record.evaluate.value
-        best: dict[TypeSet, Assignment] = {}
+        best: dict[TypeSet | None, Assignment] = {}
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
             if value(start) <= _PROMISING * self._record.value:
                 best.setdefault(self._types(start), start)
@@ -500,11 +506,11 @@ class Improver:
 
     # -- private ----------------------------------------------------------------------------------
 
-    def _types(self, start: Assignment) -> TypeSet:
-        """The set of sharding types whose bound and cuts hold for a plan."""
+    def _types(self, start: Assignment) -> TypeSet | None:
+        """The set of sharding types whose bound and cuts hold for a plan; None for all together."""
         types = self._space.types(start)
-        if types in self._relaxed:
-            return types
+        if types in self._relaxed or None in self._relaxed:
+            return types if types in self._relaxed else None
         known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
 
