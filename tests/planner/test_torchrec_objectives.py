@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 
@@ -20,12 +21,13 @@ from costmodels.torchrec_estimates import (
 from costmodels.units import GIB
 from costmodels.workload import Workload
 from planner import api
+from planner import torchrec_terms as torchrec_space_module
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.options.enumeration import Listing, enumerate_options, torchrec_widths
-from planner.problem import PlanningProblem
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.space.evaluation import SearchSpace
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
@@ -96,6 +98,33 @@ def test_value_is_the_sum_over_shards(name: str) -> None:
     assert found.solver.bound <= found.solver.value * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "num_hosts", "hbm_gib"), list(itertools.product(NAMES, (1, 2), (40.0, 0.3)))
+)
+def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int, hbm_gib: float) -> None:
+    problem = problem_of(num_hosts, hbm_gib)
+    # Everything is too many to price; two tables cut in half, with every kernel, are few enough.
+    rule = TableConstraint(pattern="*", min_column_width=32, cache_load_factors=(0.2,))
+    problem = PlanningProblem(
+        workload=replace(problem.workload, tables=problem.workload.tables[::2]),
+        topology=problem.topology,
+        constraints=Constraints(tables=(rule,)),
+    )
+    pipeline = pipeline_of(problem, name)
+    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
+    pruned = torchrec_space(problem, pipeline)
+    assert len(pruned.options) < len(whole.options)
+    assert least(pruned, name) == pytest.approx(least(whole, name), rel=1e-12)
+
+
+def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of()
+    pipeline = pipeline_of(problem, NAMES[0])
+    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
+    monkeypatch.setattr(torchrec_space_module, "_placed", lambda *_: None)
+    assert torchrec_space(problem, pipeline).options == whole.options
+
+
 def test_every_option_of_torchrec_is_listed() -> None:
     problem = problem_of(num_hosts=2)
     pipeline = pipeline_of(problem, NAMES[0])
@@ -159,7 +188,7 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
 def test_host_memory_is_limited_rank_by_rank() -> None:
     problem = problem_of()
     pipeline = pipeline_of(problem, NAMES[0])
-    space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+    space = torchrec_space(problem, pipeline)
     objective = objective_named(NAMES[0], space)
     share = pipeline.machine.ddr_limits_bytes[0]
     work = np.zeros((2, 2, pipeline.num_features))
@@ -189,6 +218,22 @@ def test_scenarios_are_refused() -> None:
             objective="torchrec",
             scenarios=(problem.workload,),
         )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_quick_plan_is_handed_on(name: str) -> None:
+    """The plan that ruled options out is one of the space it left, and no worse than its bound."""
+    problem = problem_of(2)
+    pipeline = pipeline_of(problem, name)
+    space = torchrec_space(problem, pipeline)
+    assert space.known is not None
+    work = space.work(space.known)
+    assert space.overflow_ratio(work) <= 0
+    value = float(objective_named(name, space).values(work))
+    found = api.solve(problem, search=replace(api.SEARCH, objective=name, with_baselines=False))
+    assert found.solver.value <= value * (1 + 1e-12)
+    assert found.solver.bound is not None
+    assert found.solver.bound <= value * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
