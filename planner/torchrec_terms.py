@@ -1,16 +1,35 @@
 """Plans judged as TorchRec judges them: by its estimates, over its options, with its ratings.
 
 :class:`TorchrecPipeline` counts work in TorchRec's estimates, so that every search can minimise
-TorchRec's ratings.
+TorchRec's ratings. :func:`torchrec_space` is the space of plans for them: every option that can be
+part of the best plan.
+
+A bound has to hold over all options that TorchRec's enumerator would try. With kernels in host
+memory these are about a hundred for each table. Most of them are ruled out here, before a search
+begins, by comparing a lower bound with the value of a plan that is quick to find.
 
 TorchRec's two objectives are sums of maxima over ranks. Each is a weighted sum over columns of the
 work of :class:`TorchrecPipeline`, of which the largest rank counts. The phases are these columns
 themselves, so that cuts have no error.
+
+The bound: for an option, let ``c`` be the seconds of all its shards and ``b`` their device bytes.
+Let ``B`` be the device bytes of all W ranks together, and ``y >= 0`` any price of a byte, in
+seconds. The value of a plan, as TorchRec's rating or as its critical path, is then at least
+
+- ``L(y) = (sum over tables of the least c + y b, minus y B) / W``. The value is at least the mean
+  of ``c`` over ranks, and the bytes of a plan that fits are at most ``B`` (weak duality);
+- the seconds of any single shard.
+
+An option is therefore in no plan better than a known one of value v if its ``c + y b`` is more than
+``W (v - L(y))`` above the least of its table, or if one of its shards takes longer than v. The
+options that are left include all those of the known plan, and of every plan that is as good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Final, Self
@@ -19,7 +38,7 @@ import numpy as np
 
 from costmodels import sharding
 from costmodels import torchrec_estimates as estimates
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.memory import by_host
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
@@ -27,7 +46,11 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import refuse
-from planner.space.evaluation import FITTING, SearchSpace
+from planner.options.enumeration import enumerate_options
+from planner.problem import PlanningProblem
+from planner.search.common.linear import LinearModel
+from planner.search.construct.placer import Pressure, place_options
+from planner.space.evaluation import FITTING, Assignment, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 
 HBM: Final = 0
@@ -204,6 +227,193 @@ class TorchrecPipeline(CostPipeline):
         group = self._modules[table.module] * len(_KINDS) + _KINDS.index(kind)
         row[COMMS + 2 * group], row[COMMS + 2 * group + 1] = perf.fwd_comms_s, perf.bwd_comms_s
         return row
+
+
+# ------------------ the space
+
+_POWER: Final = 16.0
+_CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Quick plans avoid shards that take longer than this share of the mean load of a rank."""
+_DEARER: Final = (1.0, 1.02, 1.1, 1.5, 4.0, 30.0)
+"""Quick plans are made at these prices of a byte, until one fits; as multiples of the price at
+which the bound is highest."""
+_SHARES: Final = (0.0, 0.1, 1.0, 10.0)
+"""The prices if the bound is highest at price 0: what filling all devices costs, divided by the
+seconds of all shards at price 0."""
+_CLOSE: Final = 1.003
+"""A quick plan is good enough if its value is at most this many times the bound."""
+_ROUNDING: Final = 1e-9
+
+
+def torchrec_space(
+    problem: PlanningProblem, pipeline: TorchrecPipeline, *, every_kernel: bool = False
+) -> SearchSpace:
+    """The space of every option that can be part of a plan at least as good as a quick one.
+
+    If rules couple tables, or no plan can fit, no option is ruled out in this way.
+
+    Args:
+        problem: workload, system and constraints.
+        pipeline: counts work in TorchRec's estimates, for one of its objectives.
+        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`.
+
+    Raises:
+        InvalidInputError: in the cases of :func:`planner.options.enumeration.enumerate_options`.
+    """
+    listing = enumerate_options(problem, pipeline, every_kernel=every_kernel)
+    space = SearchSpace(problem, pipeline, listing)
+    if problem.has_rules or not all(t.options for t in space.tables):
+        return space
+    return _Pruning(space, pipeline).left() or space
+
+
+_Quick = tuple[float, SearchSpace, Assignment]
+"""The value of a plan, the space whose options it numbers, and the plan."""
+
+
+class _Pruning:
+    """Rules options out by comparing a quick plan with the bound ``L(y)`` of the module."""
+
+    def __init__(self, space: SearchSpace, pipeline: TorchrecPipeline) -> None:
+        self._space = space
+        self._ranks = space.world_size
+        # At least one byte, because prices are divided by it; more room only weakens the bound.
+        self._room = max(float(pipeline.device_limits.sum()), 1.0)
+        self._total_s = self._ranks * space.mean_work[:, TIMES:].sum(axis=1)
+        self._largest_s, host = (
+            np.maximum.reduceat(values, space.pool_first)
+            for values in (space.pool[:, TIMES:].sum(axis=1), space.pool[:, DDR])
+        )
+        self._bytes = self._ranks * space.mean_work[:, HBM]
+        self._fits = host <= max(pipeline.machine.ddr_limits_bytes)
+
+    def left(self) -> SearchSpace | None:
+        """The space of options that are not ruled out; None if no plan can fit.
+
+        If no quick plan is found, its value is infinite, and every option is left.
+        """
+        if not np.logical_or.reduceat(self._fits, self._space.first[:-1]).all():
+            return None
+        price = self._best_price()
+        if price is None:
+            return None
+        found = self._quick_plan(price)
+        known = math.inf if found is None else found[0]
+        keep = self._largest_s <= known * (1 + _ROUNDING)
+        for y in {0.0, price}:
+            prices = self._priced(y)
+            slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
+            keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
+        space = self._chosen(keep)
+        if found is not None:
+            _, other, plan = found  # numbered as the options of another space
+            pairs = zip(space.tables, other.tables, plan.options, strict=True)
+            options = (mine.options.index(theirs.options[i]) for mine, theirs, i in pairs)
+            space.known = replace(plan, options=tuple(options))
+        return space
+
+    def _chosen(self, keep: BoolArray) -> SearchSpace:
+        """The space of the options for which ``keep [n]`` is True."""
+        whole = self._space
+        tables = tuple(
+            replace(
+                table,
+                options=tuple(itertools.compress(table.options, keep[a:b])),
+                works=tuple(itertools.compress(table.works, keep[a:b])),
+            )
+            for table, (a, b) in zip(whole.tables, itertools.pairwise(whole.first), strict=True)
+        )
+        is_pruned = not keep.all()
+        listing = replace(whole.listing, tables=tables, is_pruned=is_pruned)
+        return SearchSpace(whole.problem, whole.pipeline, listing)
+
+    def _least(self, values: FloatArray) -> FloatArray:
+        """``[T]`` the least of ``values [n]`` over the options of each table."""
+        return np.minimum.reduceat(values, self._space.first[:-1])
+
+    def _priced(self, price: float) -> FloatArray:
+        """``c + y b`` of each option."""
+        return np.asarray(self._total_s + price * self._bytes)
+
+    def _bound(self, price: float) -> float:
+        """``L(y)`` in seconds."""
+        least = float(self._least(self._priced(price)).sum())
+        return (least - price * self._room) / self._ranks
+
+    def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
+        """``[T]`` number of each table's cheapest option among those that fit on a device.
+
+        An option with a shard of more than ``largest_s`` seconds is taken only if no other fits.
+        """
+        prices = self._priced(price)
+        far = float(prices.max()) * len(prices) + 1.0
+        shown = np.where(self._largest_s <= largest_s, prices, prices + far)
+        shown = np.where(self._fits, shown, np.inf)
+        return self._space.least_options(shown)
+
+    def _best_price(self) -> float | None:
+        """Seconds per byte at which ``L`` is greatest; None if the smallest options do not fit.
+
+        ``L`` is concave. It rises with the price as long as the cheapest options take more bytes
+        than there are, and falls from there on, so that bisection finds the price.
+        """
+        from scipy.optimize import bisect  # which takes long to load
+
+        def lacking(rows: IntArray) -> float:
+            return float(self._bytes[rows].sum()) - self._room
+
+        if lacking(self._space.least_options(np.where(self._fits, self._bytes, np.inf))) > 0:
+            return None
+        if lacking(self._cheapest(0.0)) <= 0:
+            return 0.0
+        high = self._bound(0.0) / self._room
+        while lacking(self._cheapest(high)) > 0:
+            high *= 4.0
+        step = _ROUNDING * high
+        return step + float(
+            bisect(lambda price: lacking(self._cheapest(price)), 0.0, high, xtol=step)
+        )
+
+    def _quick_plan(self, price: float) -> _Quick | None:
+        """The best of some plans that are quick to make; None if none fits."""
+        best, bound = None, self._bound(price)
+        for tried in self._prices(price):
+            mean = max(self._bound(tried), bound)
+            choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
+            keep = np.zeros(len(self._total_s), dtype=bool)
+            keep[np.concatenate(choices)] = True
+            space = self._chosen(keep)
+            if len(space.options) < keep.sum():
+                continue
+            model = LinearModel(space, ColumnMaxima(space))
+            number = np.cumsum(keep) - 1
+            for choice in choices:
+                made = _placed(model, number[choice] - space.first[:-1])
+                if made is not None and (best is None or made[0] < best[0]):
+                    best = made
+                if best is not None and best[0] <= _CLOSE * bound:
+                    return best
+            if best is not None:
+                break
+        return best
+
+    def _prices(self, price: float) -> Iterator[float]:
+        """Prices of a byte at which quick plans are made, the least first."""
+        full = self._bound(0.0) * self._ranks / self._room
+        if price > 0:
+            yield from (factor * price for factor in _DEARER)
+        else:
+            yield from (share * full for share in _SHARES)
+
+
+def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
+    space = model.space
+    peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
+    pressure = Pressure(targets=model.targets(peaks), power=_POWER)
+    plan = place_options(model, choice, pressure)
+    work = space.work(plan)
+    fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
+    return (float(model.objective.values(work)), space, plan) if fits else None
 
 
 _SAME_RATIO: Final = 1e-12

@@ -21,7 +21,7 @@ from planner.result import Candidate, PlanningResult, ScenarioTime
 from planner.scenarios import RobustObjective, ScenarioPipeline, ScenarioRule, check_scenarios
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, JudgedWork, MakePipeline
-from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
 
 # ------------------ prepare
 #
@@ -59,6 +59,8 @@ def search_space(
     """
     pipeline = search_pipeline(problem, make_pipeline)
     refuse_hopeless(problem, pipeline)
+    if isinstance(pipeline, TorchrecPipeline):
+        return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
         problem,
         pipeline,
@@ -120,6 +122,8 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             "host-memory kernels skipped for cut columns, and caches of other sizes than 20 % that "
             "no constraint names: too many options"
         )
+    if listing.is_pruned:
+        lines.append("left out: options that no better plan than a first one has, as is proven")
     return tuple(lines)
 
 

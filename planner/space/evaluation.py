@@ -110,6 +110,7 @@ class SearchSpace:
         may_use_rank, may_use_host: ``[T, W]``, ``[T, H]`` places that constraints leave to a table.
         rules: rules on groups, counts and moves; false if there are none.
         listing: the options as they were listed.
+        known: a plan that was found while options were listed; a search can begin with it.
     """
 
     def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
@@ -118,6 +119,7 @@ class SearchSpace:
         self.pipeline = pipeline
         self.device, self.host = memory_coefficients(pipeline)
         self.listing = listing
+        self.known: Assignment | None = None
         self.tables = drop_unfit(listing.tables, pipeline, self.device, self.host)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size

@@ -172,10 +172,12 @@ def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
 def offer_first(record: Record) -> None:
     """Price a few plans before anything else is prepared, so that a search cut at once has one.
 
-    The first is the first greedy one that fits; the others shard all tables alike, which is hard to
-    reach from whole tables with little work.
+    The first is the plan which the space was made with, or the first greedy one that fits; the
+    others shard all tables alike, which is hard to reach from whole tables with little work.
     """
     space = record.evaluate.space
+    if space.known is not None:
+        record.consider(space.known, "quick plan")
     for found in _list_plans(space):
         if record.best is not None:
             break
