@@ -363,12 +363,14 @@ _MOST_PIVOTS: Final = 200_000
 """Most pivots of a program. It ends a program at the same place on every machine, as a limit by the
 clock would not."""
 _NOTHING: Final = 1e-40
-"""Coefficients below this are left out of what a solver is asked: where two equal numbers are
-subtracted, rounding may leave 1e-170, and solvers refuse such programs. Bounds are computed with
-them."""
+"""Coefficients below this are left out of what a solver is asked, because they trouble its scaling.
+Bounds are computed with them."""
 _BROKEN: Final = 1e-7
 """Least share of its size by which a row has to stay broken before a program counts as
 infeasible."""
+_SCALINGS: Final = 3
+"""Times that rows and variables are scaled in turn. More times bring coefficients a little closer
+to 1, and take longer."""
 
 
 def solve(
@@ -411,15 +413,9 @@ def _solved(
     from ortools.math_opt import result_pb2
     from pybind11_abseil.status import StatusNotOk
 
-    rows, row_scale = program.rows, _row_scale(program.rows)
-    scaled = replace(
-        rows,
-        values=rows.values * row_scale[rows.row],
-        lower=rows.lower * row_scale,
-        upper=rows.upper * row_scale,
-    )
+    scaled, row_scale, column_scale = _near_one(program)
     try:
-        result, names = _ask(replace(program, rows=scaled), time_limit_s, start)
+        result, names = _ask(scaled, time_limit_s, start)
     except StatusNotOk:
         if start is not None:  # GLOP may fail from a basis and succeed without one
             return _solved(program, time_limit_s)
@@ -436,10 +432,10 @@ def _solved(
     if result.solutions and not says_none_fits:
         best = result.solutions[0]
         if best.HasField("primal_solution"):
-            x = _dense_of(best.primal_solution.variable_values, len(program.cost))
+            x = _dense_of(best.primal_solution.variable_values, len(program.cost)) * column_scale
             x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of the limits
         if best.HasField("dual_solution"):
-            prices = _dense_of(best.dual_solution.dual_values, len(rows.lower)) * row_scale
+            prices = _dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     bound, reduced = safe_bound(program, first_prices(program) if prices is None else prices)
     if math.isinf(bound) and bound > 0:
         return replace(nothing, bound=bound, infeasible=True), False
@@ -447,13 +443,6 @@ def _solved(
     basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
     solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
     return solution, x is None and says_none_fits
-
-
-def _row_scale(rows: Rows) -> FloatArray:
-    """Powers of two, which round nothing, by which rows have largest coefficients near 1."""
-    largest = np.zeros(len(rows.lower))
-    np.maximum.at(largest, rows.row, np.abs(rows.values))
-    return np.exp2(-np.round(np.log2(np.where(largest > 0, largest, 1.0))))
 
 
 def _least_broken(program: LinearProgram) -> LinearProgram:
@@ -490,6 +479,61 @@ def _least_broken(program: LinearProgram) -> LinearProgram:
 
 
 # ------------------------------------------------------------------ asking the solver
+
+
+def _near_one(program: LinearProgram) -> tuple[LinearProgram, FloatArray, FloatArray]:
+    """The same program with coefficients near 1, which solvers need.
+
+    Factors are powers of two, so that scaling rounds nothing. Variables of groups keep their scale.
+
+    Returns:
+        The program; the factor that each row was multiplied by; and the factor that each variable
+        of the new program has to be multiplied by to get that of the given one.
+    """
+    rows = program.rows
+    # Where two equal numbers are subtracted, rounding may leave 1e-170. Beside ordinary numbers
+    # such a coefficient would move the middle of its row so far that solvers refuse the program.
+    values = np.where(np.abs(rows.values) < _NOTHING, 0.0, rows.values)
+    sizes = np.abs(values)
+    log = np.where(sizes > 0, np.log2(np.where(sizes > 0, sizes, 1.0)), 0.0)
+    row_log, column_log = np.zeros(len(rows.lower)), np.zeros(len(program.cost))
+    fixed = np.arange(len(program.cost)) < (0 if program.groups is None else len(program.groups))
+    for _ in range(_SCALINGS):
+        row_log -= _middle(log + row_log[rows.row] + column_log[rows.column], rows.row, row_log)
+        shift = _middle(log + row_log[rows.row] + column_log[rows.column], rows.column, column_log)
+        column_log -= np.where(fixed, 0.0, shift)
+    row_scale, column_scale = np.exp2(np.round(row_log)), np.exp2(np.round(column_log))
+    scaled = replace(
+        program,
+        cost=program.cost * column_scale,
+        lower=program.lower / column_scale,
+        upper=program.upper / column_scale,
+        rows=replace(
+            rows,
+            values=values * row_scale[rows.row] * column_scale[rows.column],
+            lower=rows.lower * row_scale,
+            upper=rows.upper * row_scale,
+        ),
+    )
+    return scaled, row_scale, column_scale
+
+
+def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
+    """Half-way between the least and the largest logarithm of each row (or variable).
+
+    Args:
+        log: logarithm of each coefficient.
+        index: its row (or variable).
+        like: an array with one entry per row (or variable).
+
+    Returns:
+        An array like ``like``, with 0 for rows without coefficients.
+    """
+    least, largest = np.full_like(like, np.inf), np.full_like(like, -np.inf)
+    np.minimum.at(least, index, log)
+    np.maximum.at(largest, index, log)
+    empty = np.isinf(least)
+    return np.where(empty, 0.0, (np.where(empty, 0.0, least) + np.where(empty, 0.0, largest)) / 2)
 
 
 def _ask(
@@ -554,6 +598,5 @@ def _model_of(program: LinearProgram, order: IntArray) -> object:
     matrix = proto.linear_constraint_matrix
     matrix.row_ids.extend(rows.row[order].tolist())
     matrix.column_ids.extend(rows.column[order].tolist())
-    values = rows.values[order]
-    matrix.coefficients.extend(np.where(np.abs(values) < _NOTHING, 0.0, values).tolist())
+    matrix.coefficients.extend(rows.values[order].tolist())
     return proto
