@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Self, final
+from typing import Annotated, Any, Final, Self, final
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from costmodels.distribution._laws import Bins
 from costmodels.distribution.base import AbstractIndexDistribution, Rows, check_bins
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
-from costmodels.fields import settle
+from costmodels.fields import Range, settle
 
 _SAME_RATIO: Final = 0.003
 """Relative difference of distinct rows below which indices count as independent draws."""
-_FEWEST_REPEATS: Final = 1.0 / 16.0
-"""Fewest indices that may count as one draw: below 1 if ids repeat less often than by chance."""
 _HALVINGS: Final = 60
 """Steps of a bisection over the logarithm of draws, which exhaust the digits of a float."""
 
@@ -45,6 +43,8 @@ class Empirical(AbstractIndexDistribution):
             they are given, they decide how many independent draws a batch counts as.
         hot_share_ratio: the least and the most share of accesses that the hottest 1 % of rows may
             have, if the sample was too small to tell; empty otherwise.
+        most_draws_ratio: most draws that an index may count as, if ids repeat less often than by
+            chance.
 
     ``scattered`` is False where ranges are given.
 
@@ -59,6 +59,7 @@ class Empirical(AbstractIndexDistribution):
     num_ids_in_ranges: int = 0
     num_unique_curve: tuple[tuple[float, float], ...] = ()
     hot_share_ratio: tuple[float, ...] = ()
+    most_draws_ratio: Annotated[float, Range(1)] = 16.0
     scattered: bool = field(init=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -254,7 +255,7 @@ def _draws_for(law: Empirical, indices: float, unique: float) -> float:
     bins = Bins(law)
     if abs(bins.distinct(indices) - unique) <= _SAME_RATIO * unique:
         return indices
-    low, high = 0.0, float(np.log(indices / _FEWEST_REPEATS))
+    low, high = 0.0, float(np.log(indices * law.most_draws_ratio))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if bins.distinct(np.exp(middle)) < unique else (low, middle)

@@ -604,8 +604,9 @@ def _law(
     most = min(indices, float(rows)) * num_tables
     unique = number(given, "lookups_unique", low=0, high=most) / num_tables
     bins = (law or Uniform(num_embeddings=rows)).frequency_bins()
-    curve = ((max(indices, 1.0), max(unique, 1.0)),)
-    return Empirical.from_bins(*bins, rows, num_unique_curve=curve)
+    most = max(indices, 1.0)
+    curve = ((most, min(max(unique, 1.0), most)),)
+    return Empirical.from_bins(*bins, rows, num_unique_curve=curve, most_draws_ratio=1000.0)
 
 
 def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:

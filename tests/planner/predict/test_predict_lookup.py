@@ -150,6 +150,23 @@ def test_an_unknown_law_needs_the_distinct_rows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "unique"),
+    [
+        ({"index_distribution": "zipf 2", "lookups_unique": "5000"}, 5000),
+        # The share of one table is rounded to a little more than its indices.
+        ({"num_tables": "3", "batch_per_table": "1024", "pooling_factor": "2.7"}, 2764.8),
+    ],
+)
+def test_counted_rows_hold_however_far_they_are_from_the_law(
+    change: dict[str, str], unique: float
+) -> None:
+    call = lookup_call({**BASE, "lookups_unique": "8294.400000000001", **change})
+    assert isinstance(call, LookupCall)
+    found = call.table.distribution.expected_unique_rows(float(call.shards.num_indices[0]))
+    assert found == pytest.approx(unique, rel=3e-3)
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"kernel": "HierarchicalKV hash table"}, "kernel"),
