@@ -383,7 +383,11 @@ class Laws:
         """
         law, rows = self.laws[at], self._bins[at].rows
         if not law.is_ordered:
-            return np.asarray((law.range_rows(row_offset, num_rows) * weight).sum(axis=-1))
+            inside = law.range_rows(row_offset, num_rows)
+            name, wanted = type(law).__name__, (len(row_offset), len(rows))
+            message = f"{name}.range_rows must return rows {wanted}: of each range, of each bin"
+            require(np.shape(inside) == wanted, f"{message}; got shape {np.shape(inside)}")
+            return np.asarray((inside * weight).sum(axis=-1))
         # Ids are in the order of the bins, so that a range is some neighbouring bins, of which the
         # outer two may be cut. All pairs of a range and one of its bins stand in one list.
         ends = np.cumsum(rows)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.distribution._laws import Bins
+from costmodels.distribution._laws import Bins, Laws
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
@@ -66,3 +66,20 @@ def test_lists_in_the_place_of_bins_are_refused() -> None:
         with pytest.raises(InvalidValueError, match="must return two arrays"):
             Bins(Own(bins))
     assert Bins(Own((np.array([10.0]), np.array([0.1])))).rows.tolist() == [10.0]
+
+
+def test_a_law_that_answers_for_one_range_alone_is_refused() -> None:
+    """As many ranges as bins would pass for one range by its bins."""
+
+    class OneByOne(Own):
+        scattered = False
+
+        def range_rows(self, row_offset: Any, num_rows: Any) -> Any:
+            """The rows of each bin in one range."""
+            ends = np.array([5.0, 10.0])
+            inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - 5, row_offset)
+            return np.maximum(inside, 0.0)
+
+    laws = Laws([OneByOne((np.array([5.0, 5.0]), np.array([0.2, 0.0])))])
+    with pytest.raises(InvalidValueError, match=r"^OneByOne\.range_rows .*got shape \(2,\)"):
+        laws.range_share(np.zeros(2, int), np.array([0, 5]), np.array([5, 2]))
