@@ -223,12 +223,16 @@ def slowdowns(study: Study) -> Iterator[str]:
             fast = max(line[:i], key=_speed)
             if _speed(line[i]) < (1.0 - _ALLOWED_RATIO) * _speed(fast):
                 few = study.space.problem(fast.setup).topology.world_size
-                slow, quick = (f"{significant(_speed(r) / 1e6)} M" for r in (line[i], fast))
-                yield (
-                    f"{described(study, line[i])} trains {slow} samples/s, and {few} GPUs train "
-                    f"{quick}; more --evaluations may find a better plan, and --vary copies=all "
-                    "tries a copy of the tables on each group of GPUs, so that their exchanges "
-                    "join fewer ranks"
+                gap = study.gap_ratio(line[i])
+                most = math.inf if gap is None or gap >= 1 else _speed(line[i]) / (1 - gap)
+                speeds = (_speed(line[i]), _speed(fast), most)
+                slow, quick, bound = (f"{significant(v / 1e6)} M" for v in speeds)
+                yield f"{described(study, line[i])} trains {slow} samples/s, and {few} GPUs " + (
+                    f"train {quick}; more --evaluations may find a better plan"
+                    if most >= _speed(fast)
+                    else f"train {quick}; no plan for it reaches more than {bound}. --vary "
+                    "copies=all tries a copy of the tables on each group of GPUs, so that their "
+                    "exchanges join fewer ranks"
                 )
                 break
 

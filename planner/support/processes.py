@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from planner.errors import PlannerError, refuse
@@ -181,7 +183,10 @@ def _started(*, quiet: bool) -> _Worker:
     """
     ours, theirs = Pipe()
     called = f"work({theirs.fileno()}, {os.getpid()})"
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; {called}"
+    # Relative folders are those of the start; what is no text, such as a path, imports nothing.
+    start = ORIGINAL_DIR or ""
+    folders = [str(Path(start, folder)) for folder in sys.path if isinstance(folder, str)]
+    code = f"import sys; sys.path[:] = {folders!r}; from {__name__} import work; {called}"
     silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(
         [sys.executable, "-c", code],

@@ -111,6 +111,34 @@ def asked() -> int:
     return _ASKED[0] >= 5
 
 
+FOLDERS = """
+import os, pathlib, sys
+sys.path[:0] = ["", "more", pathlib.Path("mine")]
+import first, second
+from planner.support.processes import WorkerPool
+os.chdir("/")
+with WorkerPool(1, quiet=True) as pool:
+    print([next(pool.run(module.double, [4]))[1].result() for module in (first, second)])
+"""
+
+
+def test_modules_of_relative_folders_are_found(tmp_path: Path) -> None:
+    """As from a notebook that has changed its folder; a path among the folders is no matter."""
+    (tmp_path / "more").mkdir()
+    for path in ("first.py", "more/second.py"):
+        (tmp_path / path).write_text("def double(x):\n    return 2 * x\n")
+    done = subprocess.run(
+        [sys.executable],
+        input=FOLDERS,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "[8, 8]\n", done.stderr
+
+
 POOL = """
 import sys
 from planner.support.processes import WorkerPool

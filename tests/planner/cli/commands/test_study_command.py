@@ -59,14 +59,19 @@ def test_a_grid_prints_and_writes_every_setup(
 
 
 def test_it_says_where_more_gpus_are_slower(
-    run: Run, workload_file: Path, system_file: Path
+    run: Run, workload_file: Path, system_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On stderr, for the largest cluster that is; not where larger ones are faster."""
+    """On stderr, for the largest cluster that is, with what may help; not where they are faster."""
     asked = ("study", workload_file, "--system", system_file, "--gpus", "4,16,32", "--grid", *QUICK)
     done = run(*asked, "--global-batch-size", "512")
     assert "x 32 trains " in done.err
     assert " and 4 GPUs train " in done.err
+    assert "more --evaluations may find a better plan\n" in done.err
     assert "trains" not in run(*asked, "--batch-size", "65536").err
+    monkeypatch.setattr("planner.study.Study.gap_ratio", lambda *_: 0.01)
+    proven = run(*asked, "--global-batch-size", "512").err
+    assert "; no plan for it reaches more than 0.2" in proven
+    assert "--vary copies=all" in proven
 
 
 def test_setups_that_cannot_be_stop_nothing(
