@@ -84,7 +84,7 @@ class _Run:
         )
         plans_and_bounds = (
             self.proofs.limit_moves,  # the bound under a limit on moves
-            self._make_starts,  # further rounded plans, and the first boxes
+            self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
             self._first_cycles,  # sampled prices, ruin and recreate in each set of types
             self._pack,  # the bound by how shards share ranks, and plans from it
             self.proofs.split_boxes,  # boxes, and plans rounded in them
@@ -143,6 +143,7 @@ class _Run:
 
     def _make_starts(self) -> None:
         most_s = USUAL.start_share * self.meter.planned_s
+        self.starts.greedy(most_s)
         self.starts.promising(self.proofs.relaxed.values(), most_s)
         self.proofs.split_boxes(most_s=most_s)
 

@@ -1,4 +1,4 @@
-"""The plans that a search begins with: rounded from solutions of the bound."""
+"""The plans that a search begins with: rounded from solutions of the bound, and greedy ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation
 from planner.search.common.lp import TOLERANCE, Rows
+from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
@@ -54,6 +55,20 @@ class Starts:
         if bounds.builder.unlisted_bytes > 0:
             self._size = np.asarray(space.mean_work @ space.device / limit)
             self._rows = [Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1))]
+
+    def greedy(self, most_s: float) -> None:
+        """Make the plans of the greedy planners.
+
+        Args:
+            most_s: nominal seconds after which no further one is made, once any plan fits.
+        """
+        until_s = self._meter.spent_s + most_s
+        for proposal in greedy_plans(self._model):
+            self._meter.spend(self._placing_s)
+            late = self._meter.spent_s > until_s and self._record.best is not None
+            if self._record.stopped or late:
+                break
+            self._record.consider(proposal, "greedy")
 
     def promising(self, relaxed: Iterable[Relaxation], most_s: float) -> None:
         """Round the relaxations whose bounds are close to the least one, by increasing bound.

@@ -27,7 +27,7 @@ class Schedule:
     of moves from the plan in use, each of the first cycles, boxes while these run, and the packing
     bound."""
     start_share: float = 0.06
-    """Share of all work for what only prepares: packings, plans rounded from bounds,
+    """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
     an early cycle, and each row of boxes."""
     further_s: float = 2.0
     """Nominal seconds of work left from which on a second search is worth its process, and the

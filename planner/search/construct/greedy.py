@@ -157,6 +157,12 @@ def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
         yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
 
 
+def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
+    """The plans of the list greedies, then those of HugeCTR's walk."""
+    yield from _list_plans(model.space)
+    yield from split_walk(model)
+
+
 def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
     """For each of :data:`_ALIKE` that is listed, all tables in that way where they may be."""
     costs = np.array([lookup_cost(t) for t in space.problem.workload.tables])
@@ -173,7 +179,8 @@ def offer_first(record: Record) -> None:
     """Price a few plans before anything else is prepared, so that a search cut at once has one.
 
     The first is the plan which the space was made with, or the first greedy one that fits; the
-    others shard all tables alike, which is hard to reach from whole tables with little work.
+    others shard all tables alike, which is hard to reach from whole tables with little work. The
+    search makes the greedy plans again later, and spends its budget on them then.
     """
     space = record.evaluate.space
     if space.known is not None:

@@ -1,4 +1,4 @@
-"""What a search still plans with when much of a budget is spent."""
+"""What is begun with little of a budget left: few greedy plans."""
 
 from __future__ import annotations
 
@@ -7,9 +7,41 @@ import math
 import pytest
 
 from planner.objectives import objective_named
+from planner.search.base import Record
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.rounding import Starts
+from planner.search.common.linear import LinearModel
 from planner.space.effort import Meter
-from planner.space.evaluation import Budget, Evaluator
+from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner import cases
+
+
+def greedy_starts(most_s: float) -> list[float]:
+    """Work spent when each greedy plan is made, until so much is spent."""
+    space = cases.space(cases.synthetic(5), cases.topology(2, 2), cases.DEVICE_ONLY)
+    objective = objective_named("iteration", space)
+    record = Record(Evaluator(space, objective, Budget()))
+    consider, spent_s = record.consider, []
+
+    def kept(assignment: Assignment, phase: str) -> None:
+        spent_s.append(record.evaluate.meter.spent_s)
+        consider(assignment, phase)
+        assert math.isfinite(record.value), "the first one fits already"
+
+    record.consider = kept  # type: ignore[method-assign]
+    bounds = RankFreeBound(LinearModel(space, objective))
+    Starts(bounds, record).greedy(most_s)
+    return spent_s
+
+
+def test_greedy_plans_are_made_as_long_as_there_is_work_left_for_them() -> None:
+    """One at least, for a search begins with a plan."""
+    every = greedy_starts(math.inf)
+    assert len(every) > 4
+    for most in (1, 2, 3):
+        assert greedy_starts(every[most - 1]) == every[:most]
+        assert greedy_starts(0.5 * (every[most - 1] + every[most])) == every[:most]
+    assert greedy_starts(0.0) == every[:1]
 
 
 @pytest.mark.parametrize(
