@@ -58,7 +58,7 @@ MAX_CODE_LINES = {
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 41_550
+MAX_TOTAL_CODE_LINES = 41_600
 MAX_FILES = 284
 """Of both packages; the same holds."""
 
