@@ -69,7 +69,7 @@ class Empirical(AbstractIndexDistribution):
         object.__setattr__(self, "scattered", not self.num_rows_per_range)
         bins = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
         good = len(bins[0]) == len(bins[1]) >= 1
-        require(good, "a law needs as many probabilities as bins of rows")
+        require(good, "a law needs bins of rows, and as many probabilities")
         check_bins(*bins, self.num_embeddings, "a measured law")
         self._check_ranges()
         curve = np.array(self.num_unique_curve, dtype=float).reshape(-1, 2)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import math
 import operator
 import re
 import types
@@ -28,6 +29,7 @@ from pydantic import BaseModel, Field
 
 from costmodels.errors import CostModelError
 from costmodels.estimates import Source
+from costmodels.fields import Range
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
 from planner.errors import InvalidInputError, refuse
@@ -364,7 +366,8 @@ def schema_of(
             key does not have it.
         own: the types of further keys, which may come with a default.
     """
-    hints, found, kinds = typing.get_type_hints(noun), dict[str, str](), dict[str, Any]()
+    hints = typing.get_type_hints(noun, include_extras=True)
+    found, kinds = dict[str, str](), dict[str, Any]()
     for field in fields(noun):
         if field.init and field.name not in without:
             unit = _UNIT.search(field.name) if units else None
@@ -386,6 +389,10 @@ def schema_of(
 def _written(hint: Any) -> Any:
     """The type of a value in a file, for the type of a field."""
     kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        limits = parts[1] if isinstance(parts[1], Range) else Range()
+        low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
+        return Annotated[_written(parts[0]), Field(ge=low, le=high)]
     if kind in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_written, parts))
     if kind is tuple:

@@ -256,7 +256,7 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
             {
                 **by_field("run=name", "measured_s"),
                 **{column: partial(_error, column) for column in ("before", "fitted", "left out")},
-                **by_field("from=low_s?", "to=high_s?"),
+                **by_field("90 % from=low_s?", "90 % to=high_s?"),
             },
         ),
         Section("", tuple(Fact(label, (words,)) for label, words in lines.items() if words)),

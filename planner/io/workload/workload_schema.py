@@ -272,7 +272,7 @@ DenseSchema: Any = schemas.schema_of(DenseArch, "DenseSchema", base=_DenseKeys)
 class MemorySchema(schemas.Strict):
     """Device memory that the planner must leave free."""
 
-    reserve: schemas.Bytes | None = None
+    reserve: schemas.Bytes = None
 
 
 ASSUMED: Final = (

@@ -80,7 +80,11 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (":17: tables[1].pooling_factor", "[20.0]", "2 entries"),
     ),
     "exponent negative": (LAW, "{kind: zipf, exponent: -1}", ("exponent", "-1", "at least 0")),
-    "exponent large": (LAW, "{kind: zipf, exponent: 11}", ("exponent", "11", "0..10")),
+    "exponent large": (
+        LAW,
+        "{kind: zipf, exponent: 11}",
+        ("distribution.exponent", "11", "at most 10"),
+    ),
     "exponent overflows": (LAW, "{kind: zipf, exponent: 1e999}", ("exponent", "inf")),
     "exponent missing": (
         LAW,
@@ -105,6 +109,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "reserve in seconds": (RESERVE, "6 s", ("memory.reserve", "'6 s'", "GiB")),
     "reserve negative": (RESERVE, "-1 GiB", ("memory.reserve", "'-1 GiB'", "not negative")),
     "reserve in words": (RESERVE, "plenty", ("memory.reserve", "'plenty'", "unit")),
+    "reserve empty": (RESERVE, "null", ("memory.reserve", "value None", "number with its unit")),
     # words
     "optimizer unknown": (
         "optimizer: adagrad",

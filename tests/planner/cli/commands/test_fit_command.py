@@ -52,7 +52,7 @@ def test_times_become_a_system(
     assert f"{plans[0]}, {copy}: one plan, whose 2 times" in twice
     both = run(*asked, *given)
     assert both.code == 0, both.err
-    for words in ("lookup", "collective", "Left out", "of 4 factors"):
+    for words in ("lookup", "collective", "Left out", "of 4 factors", "90 % from"):
         assert words in both.out
     told = json.loads(run(*asked, *given, "--json").out)
     assert [r["name"] for r in told["runs"]] == [str(plan) for plan in plans]
