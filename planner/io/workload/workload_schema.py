@@ -85,7 +85,7 @@ Pair = Annotated[list[schemas.Amount], Field(min_length=2, max_length=2)]
 Curve = Annotated[list[Pair], Field(min_length=1)]
 
 
-_Law: Final = partial(schemas.schema_of, without=("num_embeddings",))
+_Law: Final = partial(schemas.schema_of, without=("num_embeddings", "most_draws_ratio"))
 LAWS: Final[dict[str, Any]] = {
     "uniform": _Law(Uniform, "UniformSchema", kind=Literal["uniform"]),
     "zipf": _Law(Zipf, "ZipfSchema", kind=Literal["zipf"]),
