@@ -50,7 +50,7 @@ from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.evaluation import FITTING, Assignment, SearchSpace
+from planner.space.evaluation import FITTING, ROUNDED, ROUNDING, Assignment, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 
 HBM: Final = 0
@@ -242,7 +242,6 @@ _SHARES: Final = (0.0, 0.1, 1.0, 10.0)
 seconds of all shards at price 0."""
 _CLOSE: Final = 1.003
 """A quick plan is good enough if its value is at most this many times the bound."""
-_ROUNDING: Final = 1e-9
 
 
 def torchrec_space(
@@ -299,10 +298,10 @@ class _Pruning:
             return None
         found = self._quick_plan(price)
         known = math.inf if found is None else found[0]
-        keep = self._largest_s <= known * (1 + _ROUNDING)
+        keep = self._largest_s <= known * ROUNDING
         for y in {0.0, price}:
             prices = self._priced(y)
-            slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
+            slack = self._ranks * (known * ROUNDING - self._bound(y))
             keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
         space = self._chosen(keep)
         if found is not None:
@@ -369,7 +368,7 @@ class _Pruning:
         high = self._bound(0.0) / self._room
         while lacking(self._cheapest(high)) > 0:
             high *= 4.0
-        step = _ROUNDING * high
+        step = ROUNDED * high
         return step + float(
             bisect(lambda price: lacking(self._cheapest(price)), 0.0, high, xtol=step)
         )

@@ -95,8 +95,6 @@ class Box:
         self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
         self.floor, self._num_phases = floor, num_phases
         self.first: IntArray = floor.phases
-        sides = np.unique(self.first, return_index=True)[1]
-        self._once = np.isin(np.arange(len(self.first)), sides)
         self.launches = launches
         self.low = low
         self.high = np.maximum(high, low + _NARROWEST_RATIO * float(high.max()) + _NARROWEST_S)

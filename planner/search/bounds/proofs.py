@@ -219,7 +219,7 @@ def price_all_above_floor(record: Record) -> None:
     """Price every assignment; a search that has to end before has a bound all the same.
 
     Under a time limit linear programs come before the walk, because they take a small part of its
-    time. Otherwise only the user can end the walk early, and one program follows then.
+    time. Otherwise only the user can end the walk early, and one linear bound follows then.
     """
     model = LinearModel(record.evaluate.space, record.evaluate.objective)
     if record.evaluate.budget.time_limit_s is not None:

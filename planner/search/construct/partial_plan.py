@@ -20,6 +20,9 @@ from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, Choice, SearchSpace
 
+HARD: Final = 1e3
+"""Penalty of overfull memory that is so high that no gain in time is worth it: plans do not stay
+overfull."""
 _MOST_DIGITS: Final = 150.0
 """Shares of loads are cut off where their powers have this many digits, so that sums of powers, and
 products of them, are finite numbers."""
@@ -128,7 +131,7 @@ class PartialPlan:
         scale: FloatArray,
         power: int,
         thrift: float = 0.0,
-        penalty: float = 1e3,
+        penalty: float = HARD,
     ) -> None:
         """Begin without a table."""
         space = model.space

@@ -34,7 +34,7 @@ from planner.search.bounds.bound_program import Relaxation, TypeSet, uses
 from planner.search.bounds.proofs import Proofs
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL
-from planner.search.construct.partial_plan import PartialPlan, grouped
+from planner.search.construct.partial_plan import HARD, PartialPlan, grouped
 from planner.search.construct.placer import PriceSearch, explore
 from planner.space.effort import Meter, insertion_s, sharing_s
 from planner.space.evaluation import ROUNDED, Assignment, SearchSpace
@@ -200,13 +200,16 @@ class Turns:
 
 
 STAGES: Final = (
-    *((32, 4.0, 10.0), (64, 2.0, 30.0)),
-    *((128, thrift, 1e3) for thrift in (1.0, 0.5, 0.2, 0.05)),
+    (32, 4.0, 10.0),
+    (64, 2.0, 30.0),
+    (128, 1.0, HARD),
+    (128, 0.5, HARD),
+    (128, 0.2, HARD),
+    (128, 0.05, HARD),
 )
 """Power of the norm, weight of the mean over ranks (thrift), and penalty of overfull memory in each
 stage of a cycle. With a small penalty plans may be overfull on the way to better ones (strategic
-oscillation: Glover, Decision Sciences 8 (1977)). The large penalty is far above any gain in time:
-plans do not stay overfull."""
+oscillation: Glover, Decision Sciences 8 (1977))."""
 LATE_STAGES: Final = STAGES[2:]
 """Stages of a cycle that begins with a good plan, which the first stages would spoil."""
 _CLOSE: Final = 1.002
@@ -508,9 +511,11 @@ class Improver:
 
     def _types(self, start: Assignment) -> TypeSet | None:
         """The set of sharding types whose bound and cuts hold for a plan; None for all together."""
+        if None in self._relaxed:  # then it is the only one
+            return None
         types = self._space.types(start)
-        if types in self._relaxed or None in self._relaxed:
-            return types if types in self._relaxed else None
+        if types in self._relaxed:
+            return types
         known, optional = (t for t in self._relaxed if t is not None), self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
 

@@ -59,7 +59,7 @@ class SecondSearch:
         self._has_begun = False
         # Where no process can be started, or it cannot be told of a class inside a function.
         unsent = (PicklingError, AttributeError, TypeError)
-        with contextlib.suppress(OSError, AssertionError, *unsent):
+        with contextlib.suppress(OSError, *unsent):
             self._pool.begin(self._answer, self._ends_at_s)
             self._has_begun = True
 
@@ -94,10 +94,9 @@ class SecondSearch:
             return self._answer(self._ends_at_s, stopped)
         done = next(self._pool.run(self._answer, [], should_stop=stopped), None)
         error = None if done is None else done[1].exception()
+        # A class of the caller's main module is not known there.
         if isinstance(error, AttributeError | ImportError) and "__main__" in str(error):
-            return self._answer(
-                self._ends_at_s, stopped
-            )  # it has classes of the caller's main module
+            return self._answer(self._ends_at_s, stopped)
         if isinstance(error, CostModelError):
             raise error
         if error is not None and not isinstance(error, ProcessDiedError):
