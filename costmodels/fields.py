@@ -64,12 +64,9 @@ Several = Annotated[int, Range(1, 2**31)]
 
 def _shown_limit(limit: float) -> str:
     """A limit as messages show it: ``2^48``, ``1e6`` or ``16384``."""
-    power = math.log2(limit) if limit >= 2**20 else 0.5
-    return (
-        f"2^{power:.0f}"
-        if power.is_integer()
-        else f"{limit:g}".replace("e+0", "e").replace("e+", "e")
-    )
+    if limit >= 2**20 and math.log2(limit).is_integer():
+        return f"2^{math.log2(limit):.0f}"
+    return f"{limit:g}".replace("e+0", "e").replace("e+", "e")
 
 
 def settle(owner: Any, where: str = "") -> None:

@@ -126,9 +126,9 @@ def _is_banded(cells: IntArray, num_embeddings: int, embedding_dim: int) -> bool
     ends_band = col + cols == embedding_dim
     next_row, next_col = np.where(ends_band, [row + rows, 0 * col], [row, col + cols])
     is_even = bool((ends_band[:-1] | (rows[1:] == rows[:-1])).all())
-    begins, ends = np.append(row, num_embeddings), np.append(col, 0)
-    in_turn = np.array_equal(begins[1:], next_row) and np.array_equal(ends[1:], next_col)
-    return is_even and in_turn and not (begins[0] or ends[0])
+    rows_follow = np.array_equal(np.append(row, num_embeddings), np.append(0, next_row))
+    cols_follow = np.array_equal(np.append(col, 0), np.append(0, next_col))
+    return is_even and rows_follow and cols_follow
 
 
 def _overlap(cells: IntArray) -> tuple[int, int] | None:

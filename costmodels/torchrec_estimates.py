@@ -401,11 +401,9 @@ class TorchrecShard(NamedTuple):
         if by_hosts and groups > 1:
             # Outputs are added up inside the group and then exchanged between groups. Gradients
             # take the way back.
-            vectors, each = (
-                table.inputs.num_outputs * groups * self.num_cols,
-                table.all_to_all_bytes,
-            )
-            comms = [vectors * b / inter + s for b, s in zip(each, comms, strict=True)]
+            vectors = table.inputs.num_outputs * groups * self.num_cols
+            pairs = zip(table.all_to_all_bytes, comms, strict=True)
+            comms = [vectors * b / inter + s for b, s in pairs]
         return comms
 
     def _device_rate(self) -> float:

@@ -115,7 +115,7 @@ def fit_fbgemm(rows: Sequence[LookupRow], topology: Topology) -> FbgemmFit:
         InvalidValueError: there are no rows.
     """
     require(bool(rows), "no lookups were measured, so that there is nothing to fit")
-    start, parts = _start(topology), _parts(rows, topology)
+    start, parts = _start(topology), row_parts(rows, topology)
     found = _solved(parts, _measured(rows), start)
     values = {n: float(getattr(start, n) * x) for n, x in zip(FITTED, found, strict=True)}
     predicted = left_out(rows, topology, folds_of(rows), parts)
@@ -134,10 +134,7 @@ def folds_of(rows: Sequence[LookupRow]) -> IntArray:
 
 
 def left_out(
-    rows: Sequence[LookupRow],
-    topology: Topology,
-    groups: IntArray,
-    parts: FloatArray | None = None,
+    rows: Sequence[LookupRow], topology: Topology, groups: IntArray, parts: FloatArray
 ) -> FloatArray:
     """Seconds ``[rows, 2]`` of each row, from fits to the rows of all other groups.
 
@@ -145,9 +142,8 @@ def left_out(
         rows: the calls.
         topology: the system that ran them.
         groups: ``[rows]`` the group of each row.
-        parts: what each constant gives to each row (:func:`_parts`); None to work it out.
+        parts: what each constant gives to each row (:func:`row_parts`).
     """
-    parts = _parts(rows, topology) if parts is None else parts
     measured, start = _measured(rows), _start(topology)
     predicted = np.zeros_like(measured)
     for group in np.unique(groups):
@@ -172,7 +168,7 @@ def _measured(rows: Sequence[LookupRow]) -> FloatArray:
     return np.array([row.measured_s for row in rows])
 
 
-def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
+def row_parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
     """Seconds ``[rows, 2, constants]`` of each row that every constant of the start gives alone."""
     start, none = _start(topology), dict.fromkeys(FITTED, 0.0)
     systems = [

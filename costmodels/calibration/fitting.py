@@ -292,6 +292,6 @@ def _fit_pass(
 
 def point_shards(points: Sequence[LookupPoint]) -> LookupShards:
     """Measured tables, described as the lookup model describes shards."""
-    tables, bags = TableColumns([p.table for p in points]), [float(p.num_bags) for p in points]
-    indices = np.array(bags) * tables.pooling_factor
-    return LookupShards.whole(tables, indices, np.array(bags), optimizer=Optimizer.SGD)
+    tables = TableColumns([p.table for p in points])
+    bags = np.array([float(p.num_bags) for p in points])
+    return LookupShards.whole(tables, bags * tables.pooling_factor, bags, optimizer=Optimizer.SGD)

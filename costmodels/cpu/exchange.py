@@ -2,8 +2,7 @@
 
 Where compute and communication share one processor, permuting indices, packing and unpacking cost
 as much as the transfer. :class:`CpuExchange` prices the whole; :class:`Gloo` prices single
-collectives of ranks on CPU cores, which move all bytes themselves. At the end is what each rank
-does in one step of a plan, as the counts that the models of CPU cores price, and the stages of a
+collectives of ranks on CPU cores, which move all bytes themselves. At the end are the stages of a
 step.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import ClassVar
 
@@ -91,7 +90,7 @@ class AbstractLayer(ABC):
     before_tables: bool = False
     can_split: ClassVar[bool] = False
     """Whether ranks can share a layer of this kind (tensor parallelism)."""
-    needs: ClassVar[Mapping[str, str]] = {}
+    needs: ClassVar[dict[str, str]] = {}
     """Keys that count only with another key, which must then be given, too."""
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, final
@@ -70,10 +69,11 @@ class Hstu(parts.AbstractSequenceLayer):
     contextual_width: int = 0
     stu: bool = False
     samples_per_history: int = field(default=1, metadata={"most": 10**8})
-    needs: ClassVar[Mapping[str, str]] = {
-        **parts.AbstractSequenceLayer.needs,
-        **{"kernel": "fused_attention", "stu": "fused_attention"},
-        **{"contextual_width": "contextual", "samples_per_history": "lengths"},
+    needs: ClassVar[dict[str, str]] = parts.AbstractSequenceLayer.needs | {
+        "kernel": "fused_attention",
+        "stu": "fused_attention",
+        "contextual_width": "contextual",
+        "samples_per_history": "lengths",
     }
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ Sequences may differ in length: how much work a batch of them has, and how batch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -213,7 +212,7 @@ class AbstractSequenceLayer(AbstractLayer):
     seq: int
     lengths: tuple[int, ...] = ()
     balanced: bool = False
-    needs: ClassVar[Mapping[str, str]] = {"balanced": "lengths"}
+    needs: ClassVar[dict[str, str]] = {"balanced": "lengths"}
 
     def __post_init__(self) -> None:
         """Refuse sizes and lengths that are out of range."""

@@ -16,7 +16,6 @@ other operators, attention too, use two bytes per element.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, final
@@ -363,8 +362,7 @@ class Transformer(parts.AbstractSequenceLayer):
     """
 
     can_split: ClassVar[bool] = True
-    needs: ClassVar[Mapping[str, str]] = {
-        **parts.AbstractSequenceLayer.needs,
+    needs: ClassVar[dict[str, str]] = parts.AbstractSequenceLayer.needs | {
         **dict.fromkeys(("lengths", "flash"), "fused_attention"),
         **dict.fromkeys(("tied", "predicted", "head_transform", "fused_loss"), "vocabulary"),
     }

@@ -33,8 +33,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.calibration import fit_fbgemm
 from costmodels.calibration.device import LOOKUP_BLOCKS
-from costmodels.calibration.fit_fbgemm import LOCATIONS, PASSES, LookupRow, folds_of, left_out
+from costmodels.calibration.fit_fbgemm import LOCATIONS, PASSES, LookupRow
 from costmodels.datatypes import DataType, FloatArray, IntArray
 from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants, kernel_time
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
@@ -306,8 +307,9 @@ def lookup_rows() -> tuple[LookupRow, ...]:
 def lookups() -> tuple[cases.Part, ...]:
     """A part for every way of fitting, and one of the calls to which nothing is fitted."""
     rows, topology, by = lookup_rows(), cases.system("h200_sxm"), ("calls", "direction")
+    parts = fit_fbgemm.row_parts(rows, topology)
     found = {
-        way: _lookups(way, rows, left_out(rows, topology, groups), topology)
+        way: _lookups(way, rows, fit_fbgemm.left_out(rows, topology, groups, parts), topology)
         for way, groups in ways(rows).items()
     }
     known = {*LOCATIONS, *PASSES}
@@ -323,7 +325,7 @@ def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
     columns = np.array([row.shards.num_cols[0] for row in rows])
     bags = np.array([row.shards.tables.pooling_factor[0] for row in rows])
     return {
-        "a tenth of the points left out": folds_of(rows),
+        "a tenth of the points left out": fit_fbgemm.folds_of(rows),
         "wider or narrower rows left out": (columns > np.median(columns)).astype(np.int64),
         "longer or shorter bags left out": (bags > np.median(bags)).astype(np.int64),
     }

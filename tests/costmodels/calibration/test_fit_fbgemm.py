@@ -15,6 +15,7 @@ from costmodels.calibration.fit_fbgemm import (
     fit_fbgemm,
     folds_of,
     left_out,
+    row_parts,
 )
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.fbgemm import DEFAULTS
@@ -73,7 +74,7 @@ def test_a_point_is_left_out_with_all_its_rows() -> None:
     by_point = {(r.block, r.point): g for r, g in zip(ROWS, groups, strict=True)}
     assert [by_point[r.block, r.point] for r in ROWS] == groups.tolist()
     assert len(set(groups.tolist())) == 10
-    predicted = left_out(SOME, H200, folds_of(SOME))
+    predicted = left_out(SOME, H200, folds_of(SOME), row_parts(SOME, H200))
     assert predicted.shape == (len(SOME), 2)
     assert np.all(predicted > 0)
     assert sum(e.count for e in block_errors(SOME, predicted).values()) == 2 * len(SOME)
