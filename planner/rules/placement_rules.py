@@ -7,7 +7,7 @@ of two kinds:
   tables apart is a cap of one distinct table;
 - a *union* allows all its members together only one rank or host.
 
-A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
+A limit on what moves (:class:`MoveBudget`) is checked with them.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _listed(places: Sequence[int]) -> str:
 #   tables apart is a cap of one distinct table;
 # - a *union* allows all its members together only one rank or host.
 #
-# A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
+# A limit on what moves (:class:`MoveBudget`) is checked with them.
 
 Placed = tuple[sharding.ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""
