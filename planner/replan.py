@@ -75,10 +75,9 @@ def _flows(
     flows, moved = np.zeros((world_size, world_size)), set[str]()
     for table in workload.tables:
         old, new = before.placement(table.name), after.placement(table.name)
-        sources = np.array([s.rank for s in old.shards], dtype=np.int64)
-        targets = np.array([s.rank for s in new.shards], dtype=np.int64)
-        areas = rectangles(new.shards)
-        cells = overlaps(rectangles(old.shards), areas)
+        sources, targets = old.cells.rank, new.cells.rank
+        areas = rectangles(new.cells)
+        cells = overlaps(rectangles(old.cells), areas)
         is_own = sources[:, None] == targets[None]
         missing = overlaps(areas, areas).diagonal() - np.where(is_own, cells, 0.0).sum(axis=0)
         cells = np.where(is_own, 0.0, cells)

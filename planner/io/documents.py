@@ -1,4 +1,4 @@
-"""Reads YAML and JSON strictly, with the line of every key.
+"""Reads YAML and JSON strictly, with the line of every key, and finds shipped files by name.
 
 In YAML these are refused: duplicate keys, tags, aliases that multiply, deep nesting, several
 documents. Words are text, except for ``true``, ``false``, ``null`` and decimal or hexadecimal

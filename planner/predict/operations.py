@@ -469,9 +469,8 @@ def predict_calls(
 def _lookup_trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
     if topology.calibration:
-        counts = dict(zip(("forward", "backward"), _PHASES[call.phase], strict=False))
-        kinds = [f"lookup {phase} fused" for phase, count in counts.items() if count]
-        spreads = [calibrated_spread_ratio(topology, kind) for kind in kinds]
+        counts = zip(("forward", "backward"), _PHASES[call.phase], strict=False)
+        spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p, n in counts if n]
         unfitted = spread_ratio(_EXTRAPOLATED_SIGMA)
         return max((s for s in spreads if s is not None), default=unfitted), Basis.CALIBRATED
     kernel, table = call.kernel, call.table
@@ -604,8 +603,8 @@ def _law(
     most = min(indices, float(rows)) * num_tables
     unique = number(given, "lookups_unique", low=0, high=most) / num_tables
     bins = (law or Uniform(num_embeddings=rows)).frequency_bins()
-    most = max(indices, 1.0)
-    curve = ((most, min(max(unique, 1.0), most)),)
+    drawn = max(indices, 1.0)
+    curve = ((drawn, min(max(unique, 1.0), drawn)),)
     return Empirical.from_bins(*bins, rows, num_unique_curve=curve, most_draws_ratio=1000.0)
 
 

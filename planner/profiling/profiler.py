@@ -73,7 +73,9 @@ def profile_files(
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
         num_samples=indices.num_samples,
-        **{n: getattr(options, n) for n in ("first_samples", "sample_rows", "max_ind_range")},
+        first_samples=options.first_samples,
+        sample_rows=options.sample_rows,
+        max_ind_range=options.max_ind_range,
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(others),
     )

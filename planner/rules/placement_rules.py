@@ -7,7 +7,7 @@ of two kinds:
   tables apart is a cap of one distinct table;
 - a *union* allows all its members together only one rank or host.
 
-A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
+A limit on what moves (:class:`MoveBudget`) is checked with them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,10 @@ def cell_bytes(table: Table, workload: Workload) -> float:
     return workload.trained_row_bytes(table) / table.embedding_dim
 
 
-def rectangles(shards: Sequence[sharding.Shard]) -> IntArray:
+def rectangles(shards: sharding.Shards) -> IntArray:
     """``[N, 4]`` of each shard: first row, row after the last, first column, column after it."""
-    cells = [
-        (s.row_offset, s.row_offset + s.num_rows, s.col_offset, s.col_offset + s.num_cols)
-        for s in shards
-    ]
-    return np.array(cells, dtype=np.int64).reshape(-1, 4)
+    _, row, rows, col, cols = shards.columns
+    return np.stack([row, row + rows, col, col + cols], axis=1)
 
 
 def overlaps(a: IntArray, b: IntArray) -> FloatArray:
@@ -82,8 +79,8 @@ def received_bytes(
         table: the table.
         workload: names the optimizer, which decides the state of a row.
     """
-    old, new = rectangles(before.shards), rectangles(after.shards)
-    same_rank = np.array([[a.rank == b.rank for b in before.shards] for a in after.shards])
+    old, new = rectangles(before.cells), rectangles(after.cells)
+    same_rank = after.cells.rank[:, None] == before.cells.rank
     heights, widths = (new[:, i + 1] - new[:, i] for i in (0, 2))
     cells = float((heights.astype(float) * widths).sum())
     held = float((overlaps(new, old) * same_rank).sum())
@@ -101,7 +98,7 @@ class MoveBudget:
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [limit.start.placement(t.name).shards for t in workload.tables]
+        self._held = [limit.start.placement(t.name).cells for t in workload.tables]
         self._known: dict[sharding.ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
@@ -131,26 +128,23 @@ class MoveBudget:
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
         where = (0,) * option.num_pieces
-        shards = sharding.place(
-            option, rows, where, world_size=world, local_world_size=local
-        ).shards
+        placed = sharding.place(option, rows, where, world_size=world, local_world_size=local)
+        shards = placed.cells
         missing = self._missing(table, shards)
         if option.is_uniform:
-            ranks = np.array([s.rank for s in shards])
-            return np.asarray(missing[np.arange(len(shards)), ranks].sum(keepdims=True))
+            return np.asarray(missing[np.arange(len(shards)), shards.rank].sum(keepdims=True))
         if option.spread is sharding.Spread.RANKS:
             return missing
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
         return np.asarray(np.einsum("pihi->ph", blocks))
 
-    def _missing(self, table: int, shards: Sequence[sharding.Shard]) -> FloatArray:
+    def _missing(self, table: int, shards: sharding.Shards) -> FloatArray:
         """``[shards, W]`` bytes that each rank would receive to hold each shard."""
         new = rectangles(shards)
         cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
         held = self._held[table]
-        ranks = np.array([s.rank for s in held], dtype=np.int64)
-        np.subtract.at(missing.T, ranks, overlaps(new, rectangles(held)).T)
+        np.subtract.at(missing.T, held.rank, overlaps(new, rectangles(held)).T)
         return missing * self._cell[table]
 
 
@@ -253,7 +247,7 @@ def _listed(places: Sequence[int]) -> str:
 #   tables apart is a cap of one distinct table;
 # - a *union* allows all its members together only one rank or host.
 #
-# A limit on what moves (:mod:`planner.rules.placement_rules`) is checked with them.
+# A limit on what moves (:class:`MoveBudget`) is checked with them.
 
 Placed = tuple[sharding.ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -260,10 +260,9 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[Tr
     found += [stage for stage in stages if any(stage[1:])]
     if measured.host_s is not None:
         found.append((HOST, measured.host_s, host_s))
-    rank, waits = measured.rank, {"measured_wait_s": measured.told_waits_s}
-    waits["wait_s"] = predicted.told_waits_s
+    rows = [TraceRow(rank=measured.rank, kind=k, measured_s=m, predicted_s=p) for k, m, p in found]
+    told_s, expected_s = measured.told_waits_s, predicted.told_waits_s
     return [
-        TraceRow(rank=rank, kind=kind, measured_s=measured_s, predicted_s=predicted_s, **told_s)
-        for kind, measured_s, predicted_s in found
-        for told_s in (waits if kind in TOTALS[2:] else {},)
+        replace(row, measured_wait_s=told_s, wait_s=expected_s) if row.kind in TOTALS[2:] else row
+        for row in rows
     ]

@@ -183,7 +183,6 @@ class _TableKeys(schemas.Strict):
     communication: CommunicationSchema | None = None
     row_update: _Update | None = None
     deduplicate_indices: bool | None = None
-    next_batch_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = Field(default_factory=TableConstraintSchema)
 

@@ -139,13 +139,8 @@ def counted(space: SearchSpace) -> Rows:
     least = [np.array([taken(cap, option, rules) for option in space.options]) for cap in caps]
     counts = [np.where(c.members[space.table_of], n, 0) for c, n in zip(caps, least, strict=True)]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
-    most = np.array([float(c.most * _places(space, c.level)) for c in caps])
+    most = np.array([float(c.most * rules.num_places(c.level)) for c in caps])
     return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
-
-
-def _places(space: SearchSpace, level: Level) -> int:
-    """Number of ranks or of hosts."""
-    return space.world_size if level is Level.RANK else space.num_hosts
 
 
 def unlisted_bytes(space: SearchSpace) -> float:
@@ -199,7 +194,7 @@ class RankFreeProgram:
         alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
         self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
         self._tied = [
-            (np.flatnonzero(members[self.space.table_of]), _places(self.space, level))
+            (np.flatnonzero(members[self.space.table_of]), self.space.rules.num_places(level))
             for level in Level
             for members in self.space.rules.tied(level)
         ]
