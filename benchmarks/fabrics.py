@@ -305,15 +305,17 @@ def by_own_constants(records: Sequence[CurveRecord]) -> FloatArray:
     for p in prepared(crossing(records)):
         by_source[source_of(p.record)].append(p)
     plain = Constants(startup_s=20e-6, efficiency_ratio=_share(_CENTRE), protocol_s=64e-6)
-    found = []
-    for own in by_source.values():
 
-        def off(logs: FloatArray, own: Sequence[Point] = own) -> FloatArray:
-            return np.concatenate([p.log_error(plain.apart(logs)) for p in own])
+    def off(logs: FloatArray, own: Sequence[Point]) -> FloatArray:
+        return np.concatenate([p.log_error(plain.apart(logs)) for p in own])
 
-        best = least_squares(off, np.zeros(3), bounds=(-8.0, 8.0), loss="soft_l1", f_scale=_ERROR)
-        found.append(np.abs(np.expm1(off(best.x))))
-    return np.concatenate(found)
+    errors = [
+        least_squares(
+            off, np.zeros(3), bounds=(-8.0, 8.0), loss="soft_l1", f_scale=_ERROR, args=(own,)
+        ).fun
+        for own in by_source.values()
+    ]
+    return np.abs(np.expm1(np.concatenate(errors)))
 
 
 def inside_by_others(found: Iterable[tuple[str, HeldOut]]) -> float:

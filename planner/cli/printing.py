@@ -1,4 +1,4 @@
-"""What ``shardplan validate`` prints: of published measurements, of runs, and of traces."""
+"""Tables of predictions held against measurements: published ones, runs and traces."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from planner.validation.intervals import Coverage, PlanPair
 from planner.validation.tasks import Outcome
 
 _ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
+_RATIOS: Final = ("measured_ratio", "predicted_ratio", "error_ratio")
 
 
 def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
@@ -157,11 +158,10 @@ def interval_sections(
 ) -> tuple[Section, Section]:
     """How many held-out measurements are inside their intervals, and pairs of plans."""
     inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
-    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
     never = "measurements never fitted=family"
     return (
         Section.of("Coverage of 90 % intervals", found, by_field(never, "rows", *inside)),
-        Section.of("Two plans on one system", pairs, by_field("first", "second", *ratios)),
+        Section.of("Two plans on one system", pairs, by_field("first", "second", *_RATIOS)),
     )
 
 
@@ -228,9 +228,8 @@ def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
         for a, b in zip(outcomes[:half], outcomes[half:], strict=True)
     ]
     error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
-    ratios = ("measured_ratio", "predicted_ratio", "error_ratio")
     note = f"geometric mean error of the ratio: {format_percent(error)}"
-    return Section.of(title, pairs, by_field("plan=first", *ratios), notes=(note,))
+    return Section.of(title, pairs, by_field("plan=first", *_RATIOS), notes=(note,))
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:

@@ -46,10 +46,10 @@ class _LazyFinder:
     """
 
     def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
-        """Where a module is, and what loads it."""
-        found = PathFinder.find_spec(name, *where)
+        """Where one of our modules is, and what loads it; None for those of others."""
         is_own = name.startswith(("planner.", "costmodels."))
-        if found is not None and found.loader and is_own and not found.submodule_search_locations:
+        found = PathFinder.find_spec(name, *where) if is_own else None
+        if found is not None and found.loader and not found.submodule_search_locations:
             found.loader = LazyLoader(found.loader)
         return found
 

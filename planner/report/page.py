@@ -164,12 +164,9 @@ def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
     return words, f"{value:.9g}", side if kind is Kind.DELTA and words != "0" else ""
 
 
-# ------------------------------------------------------------------ charts
+# ------------------------------------------------------------------ charts: bars in lanes
 
 _MOST_TICKS: Final = 7
-
-# ------------------------------------------------------------------ bars in lanes
-
 _CHARACTER: Final = 6.2
 """Mean width of a character of a bar label in the widest font, in pixels."""
 

@@ -371,7 +371,7 @@ def checked_knobs(
                 f"--vary {name}: name a key of the workload such as training.pipeline, one of the "
                 f"system such as system.links.network.bandwidth, or {', '.join(OWN_KNOBS)}"
             )
-        found[name] = tuple(_menu(v) for v in values) if name == "cache_sizes" else tuple(values)
+        found[name] = tuple(_menu(v) for v in values) if name == CACHE else tuple(values)
     return found
 
 

@@ -134,7 +134,6 @@ def _kind(path: Path) -> str:
 
 
 def _summary(workload: planner.Workload) -> str:
-
     batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)

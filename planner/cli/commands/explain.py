@@ -99,10 +99,10 @@ def command(
             )
         sections.append(costs_section(costs))
     assumed = assuming.priced_assumptions(read.problem, read.plans[0], read.assumed)
-    cut = (_CUT,) if any(cost.is_cut for cost in costs) else ()
+    warned = (_CUT,) if any(cost.is_cut for cost in costs) else ()
     sections.append(assumed_section(assumed, explainer.plan_time_s))
     data = as_json(explainer.plan_time_s, told, changes, costs)
-    warnings = read.warnings + _ignored(plan or workload, read.made_for) + cut
+    warnings = read.warnings + _ignored(plan or workload, read.made_for) + warned
     tell({**data, "assumed": assumed}, sections, warnings)
 
 
@@ -133,8 +133,8 @@ def _plain(
     **placements: sharding.TablePlacement,
 ) -> dict[str, Any]:
     """The figures of an item, its placements in words, and the ranks where it puts the table."""
-    figures = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
-    return {**figures, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
+    plain = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
+    return {**plain, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
 
 
 def cut(placement: sharding.TablePlacement) -> str:

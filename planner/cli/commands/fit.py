@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -214,7 +213,6 @@ def _as_json(
     runs: Sequence[estimate.Run],
     compared: Mapping[str, tuple[kineto.TraceRow, ...]],
 ) -> dict[str, Any]:
-
     return {
         "factors": dict(zip(topology.FITTED_KINDS, found.factors.ratios, strict=True)),
         "settled_ratio": dict(zip(topology.FITTED_KINDS, found.settled_ratio, strict=True)),
@@ -229,7 +227,6 @@ def _as_json(
 
 
 def _sections(found: estimate.Fit) -> tuple[Section, ...]:
-
     mean, kinds = "geometric mean error {:.1f} %", topology.FITTED_KINDS
     left = found.left_out_ratio
     others = "" if left is None else f"{mean}, each run predicted from the others"
@@ -255,7 +252,9 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
             found.errors,
             {
                 **by_field("run=name", "measured_s"),
-                **{column: partial(_error, column) for column in ("before", "fitted", "left out")},
+                "before": lambda e: _error(e.before_s, e.measured_s),
+                "fitted": lambda e: _error(e.fitted_s, e.measured_s),
+                "left out": lambda e: _error(e.left_out_s, e.measured_s),
                 **by_field("90 % from=low_s?", "90 % to=high_s?"),
             },
         ),
@@ -263,6 +262,5 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
     )
 
 
-def _error(column: str, run: estimate.RunError) -> str:
-    predicted_s = getattr(run, f"{column.replace(' ', '_')}_s")
-    return "" if predicted_s is None else f"{100 * (predicted_s / run.measured_s - 1):+.1f} %"
+def _error(predicted_s: float | None, measured_s: float) -> str:
+    return "" if predicted_s is None else f"{100 * (predicted_s / measured_s - 1):+.1f} %"

@@ -16,10 +16,8 @@ from planner.cli import flags as spec
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_file
 from planner.io.workload import table_list
-from planner.profiling import profiler
+from planner.profiling import profiler, statistics, stats
 from planner.profiling import readers as formats
-from planner.profiling import statistics as counting
-from planner.profiling import stats as statistics
 from planner.report.base import Fact, Kind, Section, format_cell
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
@@ -73,11 +71,11 @@ class ProfileFlags(spec.Flags):
         both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
         spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
 
-    def options(self) -> counting.ProfileOptions:
+    def options(self) -> statistics.ProfileOptions:
         """How the data are counted."""
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()
-        return counting.ProfileOptions(
+        return statistics.ProfileOptions(
             **said, by_feature=table_list.parse_table_map(self.table_map)
         )
 
@@ -107,38 +105,38 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
         def progress(what: str, done: float, total: float) -> None:
             show(f"{what} {min(done / max(total, 1e-9), 1.0):.0%}")
 
-        stats = profiler.profile_files(data, output, options, readers=readers, progress=progress)
-    lost = statistics.left_out_remark(stats.source)
-    remarks = [*profiler.folders_inside(data), lost, statistics.undersampled_remark(stats.tables)]
+        found = profiler.profile_files(data, output, options, readers=readers, progress=progress)
+    lost = stats.left_out_remark(found.source)
+    remarks = [*profiler.folders_inside(data), lost, stats.undersampled_remark(found.tables)]
     if (sampled := options.sample_rows) is not None:
         sources = profiler.find_sources(data, readers, options.format_name)
         remarks.append(profiler.unspread_remark(sources, sampled))
     told = [text for text in remarks if text is not None]
-    if options.memory_bytes < counting.LEAST_MEMORY_BYTES:
+    if options.memory_bytes < statistics.LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if spec.is_given("empty") and formats.CriteoTsvReader.name not in stats.source.formats:
+    if spec.is_given("empty") and formats.CriteoTsvReader.name not in found.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(tuple(told))
-    console.tell(json.loads(statistics.stats_text(stats)), _sections(stats, output))
+    console.tell(json.loads(stats.stats_text(found)), _sections(found, output))
     if console.settings().json:
         console.remark(f"wrote {console.shown_paths((output,))}")
 
 
-def _sections(stats: statistics.Stats, output: Path) -> Iterator[Section]:
-    batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
-    source = stats.source
+def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
+    batch = max(b.batch_size for table in found.tables.values() for b in table.batches)
+    source = found.source
     parts = (
         f"{source.num_samples:,} samples",
-        f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
-        f"{len(stats.tables)} tables",
+        f"{sum(t.num_indices for t in found.tables.values()):,} indices",
+        f"{len(found.tables)} tables",
         f"{counted(len(source.files), 'file')} of {', '.join(source.formats)}",
     )
     yield Section("", (Fact("Data", parts),))
     share = functools.partial(format_cell, Kind.SHARE)
-    hashed = (_HASHED,) if any(t.ids_are_hashes for t in stats.tables.values()) else ()
+    hashed = (_HASHED,) if any(t.ids_are_hashes for t in found.tables.values()) else ()
     yield Section.of(
         "Index statistics",
-        [(name, t, max(t.batches, key=lambda b: b.batch_size)) for name, t in stats.tables.items()],
+        [(name, t, max(t.batches, key=lambda b: b.batch_size)) for name, t in found.tables.items()],
         {
             "table": lambda row: row[0],
             "rows": lambda row: f"{row[1].num_embeddings:,}",
@@ -170,7 +168,7 @@ def _sections(stats: statistics.Stats, output: Path) -> Iterator[Section]:
     yield Section("", (Fact("Wrote", (str(output),)),))
 
 
-def _law(table: statistics.TableStats, field: str, form: str) -> str:
+def _law(table: stats.TableStats, field: str, form: str) -> str:
     """A number of the fitted law; ``-`` without one."""
     if table.zipf is None:
         return "-"

@@ -423,7 +423,6 @@ def _as_json(study: studies.Study, result: dict[str, Any] | None) -> dict[str, A
 
 
 def _sections(study: studies.Study, result: results.PlanningResult | None) -> Iterator[Section]:
-
     if study.smallest_for is not None:
         yield _answers(study)
     table = compare.setups_table(study, None if study.effort.is_grid else _SHOWN)

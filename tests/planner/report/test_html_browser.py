@@ -33,7 +33,6 @@ SPILLS = """() => [...document.querySelectorAll('svg.plot rect.on, svg.plot text
   return shape && shape.tagName === 'rect'
     && t.getBoundingClientRect().right > shape.getBoundingClientRect().right + 1;
 }).map(t => t.textContent)"""
-"""A long list of tables is folded below its first rows."""
 NUMBERS = """() => [...document.querySelectorAll('section td[data-v]')]
   .filter(e => e.dataset.v).map(e => [e.closest('section').id,
   e.closest('tr').cells[0].textContent,
