@@ -240,8 +240,7 @@ def _require_ssd(options: Sequence[ShardingOption], topology: torchrec_types.Top
         needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:
-            sizes = map(format_bytes, (needed[rank], device.storage.ssd))
-            told = dict(zip(("needed", "given"), sizes, strict=True))
-            message = settings.said("full ssd", rank=rank, **told)
+            needs, given = format_bytes(needed[rank]), format_bytes(device.storage.ssd)
+            message = settings.said("full ssd", rank=rank, needed=needs, given=given)
             kind = torchrec_types.PlannerErrorType.INSUFFICIENT_STORAGE
             raise settings.ShardPlannerError(message, kind)

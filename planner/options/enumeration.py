@@ -1,11 +1,10 @@
 """From a problem to the options of its tables: every option that can be part of the best plan.
 
-Sharding types that another one stands for are left out. In large
-problems kernels that keep weights in host memory are left out too: for all tables if device memory
-is far from full, and otherwise for the smallest ones. No table is looked up faster from host
-memory, so these kernels help only where device memory is short. A bound that ignores memory then
-holds for them as well, unless other tables are listed with such kernels; see
-:attr:`Listing.bounds_hold_beyond`.
+Sharding types that another one stands for are left out. In large problems kernels that keep weights
+in host memory are left out too: for all tables if device memory is far from full, and otherwise for
+the smallest ones. No table is looked up faster from host memory, so these kernels help only where
+device memory is short. A bound that ignores memory then holds for them as well, unless other tables
+are listed with such kernels; see :attr:`Listing.bounds_hold_beyond`.
 
 Also the ways to cut a table, without kernels and places.
 
@@ -369,8 +368,7 @@ def enumerate_options(
         kept = [option for option in alike if _is_listed(option, limit, menu)]
         if menu is HostMenu.NONE and len(kept) < len(alike):
             left_out.append(limit.table.name)
-        named = [replace(option, table=limit.table.name) for option in kept]
-        own = [option for option in named if limit.obstacle(option) is None]
+        own = [replace(o, table=limit.table.name) for o in kept if limit.obstacle(o) is None]
         options.append((*own, *_given(problem, names, limit, own)))
         problems += [] if options[-1] else [_nothing_left(limit, alike)]
     refuse_any(problems)
@@ -508,8 +506,10 @@ def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
     ``table_column_wise`` may be on all ranks.
     """
     same = {ShardingType.COLUMN_WISE}
-    same.update([ShardingType.GRID_SHARD] * (topology.local_world_size == 1))
-    same.update([ShardingType.TABLE_COLUMN_WISE] * (topology.num_hosts == 1))
+    if topology.local_world_size == 1:
+        same.add(ShardingType.GRID_SHARD)
+    if topology.num_hosts == 1:
+        same.add(ShardingType.TABLE_COLUMN_WISE)
     return [kind, *sorted(same - {kind})] if kind in same else [kind]
 
 

@@ -112,10 +112,8 @@ def _options(
             blocks = [table.num_embeddings] * topology.world_size
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
             shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
-            seconds, held = shard.perf().total_s, {}
-            for rows in set(blocks):
-                kept = shard.storage(rows)
-                held[rows] = DefaultShard(seconds, kept.hbm_bytes, kept.ddr_bytes)
+            seconds = shard.perf().total_s
+            held = {rows: DefaultShard(seconds, *shard.storage(rows)) for rows in set(blocks)}
             shards = tuple(held[rows] for rows in blocks) * len(widths)
             columns = tuple(zip(*shards, strict=True))
             cached = kernel is ComputeKernel.FUSED_UVM_CACHING
@@ -126,7 +124,7 @@ def _options(
                 column_widths=widths,
                 cache_load_factor_ratio=estimates.CACHE_LOAD_FACTOR if cached else None,
             )
-            most, total = (DefaultShard(*map(of, columns)) for of in (max, sum))
+            most, total = DefaultShard(*map(max, columns)), DefaultShard(*map(sum, columns))
             yield DefaultOption(table=index, option=option, shards=shards, most=most, total=total)
 
 

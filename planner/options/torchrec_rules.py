@@ -233,21 +233,23 @@ def odd_tables(workload: Workload) -> tuple[Table, ...]:
 
 def widened(workload: Workload) -> Workload:
     """The workload with the columns of such tables rounded up to the next multiple."""
-    multiple = column_multiple(workload)
-    wide = (-(-t.embedding_dim // multiple) * multiple for t in workload.tables)
-    pairs = zip(workload.tables, wide, strict=True)
-    return replace(workload, tables=tuple(replace(t, embedding_dim=dim) for t, dim in pairs))
+    tables = (replace(t, embedding_dim=_next(t, workload)) for t in workload.tables)
+    return replace(workload, tables=tuple(tables))
+
+
+def _next(table: Table, workload: Workload) -> int:
+    return table.embedding_dim + -table.embedding_dim % column_multiple(workload)
 
 
 def width_remarks(workload: Workload) -> tuple[str, ...]:
     """What FBGEMM's rule does to the tables, with their names and the next widths; often empty."""
-    odd, wide = odd_tables(workload), widened(workload)
+    odd = odd_tables(workload)
     if not odd:
         return ()
     named = _listed(f"{t.name!r} ({t.embedding_dim})" for t in odd)
-    pairs = {t.embedding_dim: wide.table(t.name).embedding_dim for t in odd}
+    pairs = {t.embedding_dim: _next(t, workload) for t in odd}
     next_widths = _listed(f"{dim} for {width}" for width, dim in sorted(pairs.items()))
-    more_bytes = format_bytes(wide.weight_bytes - workload.weight_bytes)
+    more_bytes = format_bytes(widened(workload).weight_bytes - workload.weight_bytes)
     have = "has" if len(odd) == 1 else "have"
     return (
         f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
@@ -260,8 +262,7 @@ def width_remarks(workload: Workload) -> tuple[str, ...]:
 
 def priced_remark(workload: Workload, time_s: float, widened_s: float) -> str:
     """What the step takes with the widened tables, beside the time of the plan."""
-    wide = widened(workload)
-    sizes = (f"{wide.table(t.name).embedding_dim} for {t.name!r}" for t in odd_tables(workload))
+    sizes = (f"{_next(t, workload)} for {t.name!r}" for t in odd_tables(workload))
     return (
         f"with embedding_dim {_listed(sizes)}, a short search finds a step of "
         f"{format_time(widened_s)} instead of {format_time(time_s)}; the bound of this plan holds "

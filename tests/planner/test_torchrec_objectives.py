@@ -12,12 +12,7 @@ import pytest
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import (
-    CACHE_LOAD_FACTOR,
-    TorchrecMachine,
-    TorchrecShard,
-    TorchrecTable,
-)
+from costmodels.torchrec_estimates import CACHE_LOAD_FACTOR, TorchrecMachine
 from costmodels.units import GIB
 from costmodels.workload import Workload
 from planner import api
@@ -28,6 +23,7 @@ from planner.options.enumeration import Listing, enumerate_options, torchrec_wid
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.space.evaluation import SearchSpace
 from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
+from tests.differential.judging.judge import torchrec_shards
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
@@ -58,16 +54,8 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
     load: dict[int, float] = defaultdict(float)
     phases: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for placement in plan.placements:
-        table = TorchrecTable.of(workload.table(placement.table), workload)
-        for shard in placement.shards:
-            perf = TorchrecShard(
-                table,
-                machine,
-                placement.sharding_type,
-                placement.kernel,
-                num_cols=shard.num_cols,
-                cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            ).perf()
+        for shard, theirs in torchrec_shards(placement, workload, machine):
+            perf = theirs.perf()
             load[shard.rank] += perf.total_s
             kind = placement.sharding_type
             phases["forward"][shard.rank] += perf.fwd_compute_s
@@ -167,20 +155,8 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
     machine = TorchrecMachine.of(problem.topology)
     used: dict[int, float] = defaultdict(float)
     for placement in found.plan.placements:
-        table = TorchrecTable.of(problem.workload.table(placement.table), problem.workload)
-        for shard in placement.shards:
-            used[shard.rank] += (
-                TorchrecShard(
-                    table,
-                    machine,
-                    placement.sharding_type,
-                    placement.kernel,
-                    num_cols=shard.num_cols,
-                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
-                )
-                .storage(shard.num_rows)
-                .hbm_bytes
-            )
+        for shard, theirs in torchrec_shards(placement, problem.workload, machine):
+            used[shard.rank] += theirs.storage(shard.num_rows).hbm_bytes
     limits = machine.device_limits_bytes(problem.workload)
     assert all(used[r] <= limits[r] for r in used)
 

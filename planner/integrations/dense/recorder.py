@@ -459,10 +459,10 @@ class Recorder(TorchDispatchMode):
         if product := product_of(call, path):
             operands, told = product
             is_fused = told["kind"] is OperatorKind.ATTENTION
-            gradients = (has_gradient,) * 2 if is_fused else self._needs(operands)
-            figures |= {"dtype": data_type(operands[0]), **told}
-            figures |= dict(zip(("left_gradient", "right_gradient"), gradients, strict=True))
-            return Operator(is_cast=any(_storage(x) in self._cast for x in operands), **figures)
+            left, right = (has_gradient,) * 2 if is_fused else self._needs(operands)
+            figures |= {"left_gradient": left, "right_gradient": right, **told}
+            is_cast = any(_storage(x) in self._cast for x in operands)
+            return Operator(dtype=data_type(operands[0]), is_cast=is_cast, **figures)
         if kind is None:
             words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it"
             counter = flop_registry.get(func.overloadpacket)

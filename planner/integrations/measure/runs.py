@@ -407,11 +407,10 @@ def validate_tasks(
             for plan, _ in plans
         ]
         runs = iter(run_plans(trained, world_size=topology.world_size, settings=settings))
+        prices = [(label, CostPipeline(priced, topology, models)) for label, priced, *_ in variants]
         yield [
             _outcome(pipeline, plan, next(runs), task=task, skew=label, origin=origin)
-            for label, pipeline in (
-                (label, CostPipeline(priced, topology, models)) for label, priced, _, _ in variants
-            )
+            for label, pipeline in prices
             for plan, origin in plans
         ]
 

@@ -287,8 +287,8 @@ def search_limits(
             stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
         limits.append(left or limit)
     refuse_any(problems)
-    if stuck:
-        logger.warning("%s: %s", settings.said("cpu types", count=len(stuck)), stuck[:_SHOWN])
+    for line in _about(stuck, "cpu types"):
+        logger.warning(line)
     return replace(constraints, tables=tuple(limits))
 
 

@@ -9,19 +9,16 @@ compute plus, for each module and sharding type, the largest exchange in either 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, ShardingType, TablePlacement
-from costmodels.torchrec_estimates import (
-    TorchrecMachine,
-    TorchrecShard,
-    TorchrecTable,
-)
+from costmodels.sharding import Plan, Shard, ShardingType, TablePlacement
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, TorchrecTable
+from costmodels.workload import Workload
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, limited_topology, models_on
 
@@ -123,6 +120,16 @@ class PipelineJudge(Judge):
         return np.split(work, len(self.pipelines), axis=-1)
 
 
+def torchrec_shards(
+    placement: TablePlacement, workload: Workload, machine: TorchrecMachine
+) -> Iterator[tuple[Shard, TorchrecShard]]:
+    """Each shard of a placed table, and the shard as TorchRec's estimates see it."""
+    table = TorchrecTable.of(workload.table(placement.table), workload)
+    of = table, machine, placement.sharding_type, placement.kernel
+    for shard in placement.shards:
+        yield shard, TorchrecShard(*of, shard.num_cols, placement.cache_load_factor_ratio)
+
+
 @final
 class TorchrecJudge(Judge):
     """TorchRec's estimates. Columns: device bytes, host bytes, seconds by what is waited for.
@@ -146,24 +153,8 @@ class TorchrecJudge(Judge):
     def work(self, placement: TablePlacement) -> FloatArray:
         work = np.zeros((self._world, self._num_columns))
         table = self._workload.table(placement.table)
-        read = TorchrecTable.of(table, self._workload)
-        for shard in placement.shards:
-            perf = TorchrecShard(
-                read,
-                self._machine,
-                placement.sharding_type,
-                placement.kernel,
-                num_cols=shard.num_cols,
-                cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            ).perf()
-            storage = TorchrecShard(
-                read,
-                self._machine,
-                placement.sharding_type,
-                placement.kernel,
-                num_cols=shard.num_cols,
-                cache_load_factor_ratio=placement.cache_load_factor_ratio,
-            ).storage(shard.num_rows)
+        for shard, theirs in torchrec_shards(placement, self._workload, self._machine):
+            perf, storage = theirs.perf(), theirs.storage(shard.num_rows)
             row = work[shard.rank]
             row[:2] += storage.hbm_bytes, storage.ddr_bytes
             if not self._by_phase:

@@ -218,9 +218,10 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
     kind, kernel, factor = case["kind"], case["kernel"], case["factor"]
     for shard in option.shards:
         rows, cols = shard.size
-        perf = TorchrecShard(
+        ours = TorchrecShard(
             table, machine, kind, kernel, num_cols=cols, cache_load_factor_ratio=factor
-        ).perf()
+        )
+        perf = ours.perf()
         theirs = shard.perf
         assert [
             perf.fwd_compute_s,
@@ -239,14 +240,7 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
             rel=SAME,
             abs=0.0,
         )
-        storage = TorchrecShard(
-            table,
-            machine,
-            kind,
-            kernel,
-            num_cols=cols,
-            cache_load_factor_ratio=factor,
-        ).storage(rows)
+        storage = ours.storage(rows)
         # TorchRec rounds up quotients of integers that are not always exact: a byte or two.
         assert storage.hbm_bytes == pytest.approx(shard.storage.hbm, rel=SAME, abs=4)
         assert storage.ddr_bytes == pytest.approx(shard.storage.ddr, rel=SAME, abs=4)
