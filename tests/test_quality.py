@@ -34,7 +34,7 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 12_100,
+    "costmodels": 12_050,
     "planner": 1_200,
     "planner/cli": 3_800,
     "planner/drift": 250,
@@ -58,7 +58,7 @@ MAX_CODE_LINES = {
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 41_600
+MAX_TOTAL_CODE_LINES = 41_550
 MAX_FILES = 284
 """Of both packages; the same holds."""
 
