@@ -8,8 +8,6 @@ that a cache still has. The same is true of the code and the objects that the st
 uses.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ collectives of ranks on CPU cores, which move all bytes themselves. At the end a
 step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final

@@ -7,8 +7,6 @@ bags are gathered for each index, and each distinct row is read, updated and wri
 The time of lookups on a CPU core, from measurements on the same machine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, final

@@ -1,7 +1,5 @@
 """The interface of a dense model, and the operators of a workload's dense part."""
 
-from __future__ import annotations
-
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -119,7 +117,7 @@ class AbstractDenseModel(ABC):
         del workload
         return None
 
-    def beside(self, lookup_s: Callable[[], float]) -> AbstractDenseModel:
+    def beside(self, lookup_s: Callable[[], float]) -> "AbstractDenseModel":
         """This model for a dense part whose step also contains lookups.
 
         Args:

@@ -39,13 +39,11 @@ keep few threads busy, so that norms and the gradients of biases take a time for
 few bytes it has.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from costmodels import sustained
 from costmodels.datatypes import DataType
@@ -128,7 +126,7 @@ class KernelConstants:
     pass_s: float = 6.97e-06
     chunk_parameters: int = 21_000_000
 
-    def on(self, device: Device) -> KernelConstants:
+    def on(self, device: Device) -> Self:
         """The constants of a device with its own ``kernel_latency`` and ``sort_rate``."""
         later = device.kernel_latency_s / REFERENCE_LATENCY_S
         longer = REFERENCE_SORT_RATE_PER_S / device.sort_rate_per_s
@@ -163,10 +161,10 @@ class Gpu:
     is_capped: bool = False
     slowest_ratio: float = 0.0
 
-    @staticmethod
-    def plain(device: Device, constants: KernelConstants = KERNELS) -> Gpu:
+    @classmethod
+    def plain(cls, device: Device, constants: KernelConstants = KERNELS) -> Self:
         """A device at its full rates, whose constants are scaled to it."""
-        return Gpu(device, constants=constants.on(device))
+        return cls(device, constants=constants.on(device))
 
     def shares_in(self, dtype: DataType) -> Shares:
         """The shares of the rates that operators in a type reach."""

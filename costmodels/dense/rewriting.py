@@ -14,8 +14,6 @@ write it out as often as it runs; both must have the same price. All lists are t
 the form in which a block is written once.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Hashable, Sequence

@@ -1,12 +1,10 @@
 """The dense part of a device, operator by operator: matrix units and memory limit each kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Final, final
+from typing import Final, Self, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense import kernels
@@ -62,7 +60,7 @@ class DenseRoofline(AbstractDenseModel):
     lookup_s: float | None = None
     constants: KernelConstants = KERNELS
 
-    def beside(self, lookup_s: Callable[[], float]) -> DenseRoofline:
+    def beside(self, lookup_s: Callable[[], float]) -> Self:
         """The same model with these lookups in the step."""
         return replace(self, lookup_s=lookup_s())
 

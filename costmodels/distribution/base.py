@@ -1,7 +1,5 @@
 """The interface of an index distribution, and everything that follows from its frequency bins."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Annotated, Final, final
@@ -51,7 +49,7 @@ class AbstractIndexDistribution(ABC):
         sum to 1.
         """
 
-    def alternatives(self) -> tuple[AbstractIndexDistribution, ...]:
+    def alternatives(self) -> "tuple[AbstractIndexDistribution, ...]":
         """Other laws that the data allow as well; none if the law is known."""
         return ()
 

@@ -28,8 +28,6 @@ In expectation, the law gives to the rows that were never seen the probability o
 N1 / n, where N1 rows were seen once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

@@ -7,8 +7,6 @@ and homogeneous in the work: twice the work takes twice the time. So the mean ov
 tangent at any point, bound the largest phase of all ranks from below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Final

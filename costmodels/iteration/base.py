@@ -5,8 +5,6 @@ that stream, after the steps that it names, and after the host thread has issued
 starts when the last rank has arrived at it, and takes the same time on all ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

@@ -16,8 +16,6 @@ thread counts as the cause before any step, and a later step before an earlier o
 arrived last at a collective, the cause is the one that arrived later at the collective before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """``attention_pooling``: a history is summed with weights that say how well it fits a target."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

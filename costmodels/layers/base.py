@@ -1,10 +1,8 @@
 """The interface of a kind of layer: it turns what reaches the layer into a list of operators."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -50,7 +48,7 @@ class Flow:
         """Positions of all samples: the rows of the matrix that a linear layer multiplies."""
         return self.batch_size * self.length
 
-    def after(self, width: int, length: int | None = None) -> Flow:
+    def after(self, width: int, length: int | None = None) -> Self:
         """What comes out of a layer.
 
         Args:
@@ -103,11 +101,11 @@ class AbstractLayer(ABC):
         """What users should know about the price of the layer on a GPU; usually empty."""
         return ""
 
-    def as_compiled(self) -> AbstractLayer:
+    def as_compiled(self) -> Self:
         """The same layer where a compiler joins kernels, if its kind knows by itself which."""
         return self
 
-    def evened(self) -> AbstractLayer:
+    def evened(self) -> Self:
         """The same layer if all ranks get equal work; another one where lengths are as drawn."""
         return self
 

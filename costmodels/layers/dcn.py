@@ -1,7 +1,5 @@
 """``dcn``: a low-rank cross network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

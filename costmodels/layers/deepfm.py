@@ -1,7 +1,5 @@
 """``deepfm``: a linear term, all pairs of looked-up vectors, and an MLP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """The dense part of a model: the layers that are not embedding tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final

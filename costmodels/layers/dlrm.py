@@ -1,7 +1,5 @@
 """``dlrm``: the bottom MLP, the interaction and the top MLP of a DLRM as one layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, final
 

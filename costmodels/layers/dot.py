@@ -1,7 +1,5 @@
 """``dot``: the pairwise interaction of a DLRM."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """``hstu``: layers of pointwise attention over a history."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, final

@@ -1,7 +1,5 @@
 """``mlp``: linear layers, each followed by an activation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """``mmoe``: experts whose results each task mixes by a gate of its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final

@@ -1,7 +1,5 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final

@@ -9,8 +9,6 @@ Sequences may differ in length: how much work a batch of them has, and how batch
 :class:`AbstractSequenceLayer`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial

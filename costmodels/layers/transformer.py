@@ -13,12 +13,10 @@ linear layers only: each of them scales and casts its input, its weights and its
 other operators, attention too, use two bytes per element.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
@@ -419,7 +417,7 @@ class Transformer(parts.AbstractSequenceLayer):
         is_wide = self.autocast or dtype.num_bytes == DataType.FP32.num_bytes
         return is_wide and (self.gated or self.joint_qkv)
 
-    def as_compiled(self) -> Transformer:
+    def as_compiled(self) -> Self:
         """The same blocks, compiled."""
         return replace(self, compiled=True)
 

@@ -1,7 +1,5 @@
 """``two_tower``: one MLP for users, one for items, and the scores of all pairs of a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

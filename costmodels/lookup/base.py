@@ -6,13 +6,11 @@ single lookups. A model therefore answers two questions: what one shard adds to 
 (``LookupWork``), and how many seconds a call with a given work takes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, NoReturn, final
+from typing import Any, Final, NamedTuple, NoReturn, Self, final
 
 import numpy as np
 
@@ -144,15 +142,16 @@ class LookupShards:
         """Number of shards."""
         return len(self.table)
 
-    @staticmethod
+    @classmethod
     def whole(
+        cls,
         tables: TableColumns,
         num_indices: FloatArray,
         num_bags: FloatArray,
         kernel: ComputeKernel = ComputeKernel.FUSED,
         cache_load_factor_ratio: float = 0.0,
         **common: Any,
-    ) -> LookupShards:
+    ) -> Self:
         """Whole tables, each of them one shard, that one kernel looks up.
 
         Args:
@@ -164,7 +163,7 @@ class LookupShards:
             common: what all shards have in common: other fields.
         """
         size = len(tables.tables)
-        return LookupShards(
+        return cls(
             tables=tables,
             table=np.arange(size),
             kernel=np.full(size, KERNELS.index(kernel)),
@@ -178,7 +177,7 @@ class LookupShards:
             **common,
         )
 
-    def chosen(self, where: BoolArray | IntArray) -> LookupShards:
+    def chosen(self, where: BoolArray | IntArray) -> Self:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         some: dict[str, Any] = {n: x[where] for n, x in values.items() if isinstance(x, np.ndarray)}
@@ -348,7 +347,7 @@ class AbstractLookupModel(ABC):
 
     def for_calls(
         self, shards: LookupShards, topology: Topology, workload: Workload | None = None
-    ) -> AbstractLookupModel:
+    ) -> "AbstractLookupModel":
         """The model that prices the calls of some tables; this one, unless it says otherwise.
 
         Args:

@@ -1,7 +1,5 @@
 """Seconds of FBGEMM's table-batched lookups: what its kernels do for each index, bag and row."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final, final

@@ -1,7 +1,5 @@
 """Seconds of lookups from the memory traffic that an index distribution causes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

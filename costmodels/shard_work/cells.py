@@ -1,11 +1,9 @@
 """The shards of options and plans as columns of numbers; shards that are alike are kept once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -21,6 +19,8 @@ from costmodels.workload import Table, Workload
 _Block = tuple[int, int, float, float]
 """Offset and number of the rows of a block, its share of accesses, or :data:`_OF_LAW`, and
 ``batch_ratio`` of :class:`Cells`."""
+_Shape = tuple[int, ...]
+"""How many neighbouring row blocks each of the different blocks stands for."""
 _OF_LAW: Final = -1.0
 """In the place of a share of accesses that the law of the table says."""
 
@@ -215,8 +215,6 @@ class OptionCells:
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 """Position of each kernel in ``KERNELS``."""
-_Shape = tuple[int, ...]
-"""How many neighbouring row blocks each of the different blocks stands for."""
 MOST_HASHED: Final = 5
 """Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty. Where an
 option has more, neighbouring blocks may cost the same although they differ."""
@@ -330,10 +328,10 @@ class OptionWork:
     rows: FloatArray
     index: IntArray
 
-    @staticmethod
-    def of(work: FloatArray) -> OptionWork:
+    @classmethod
+    def of(cls, work: FloatArray) -> Self:
         """From work ``[..., F]``; neighbouring rows that are equal become one."""
-        return OptionWork(
+        return cls(
             rows=work.reshape(-1, work.shape[-1]),
             index=np.arange(np.prod(work.shape[:-1])).reshape(work.shape[:-1]),
         ).merged()
@@ -343,13 +341,13 @@ class OptionWork:
         """The work with every row, ``[..., F]``."""
         return np.asarray(self.rows[self.index])
 
-    def merged(self) -> OptionWork:
+    def merged(self) -> Self:
         """The same work; rows that are equal to the row before them are joined with it."""
         new = np.ones(len(self.rows), dtype=bool)
         new[1:] = (self.rows[1:] != self.rows[:-1]).any(axis=-1)
         if new.all():
             return self
-        return OptionWork(rows=self.rows[new], index=(np.cumsum(new) - 1)[self.index])
+        return replace(self, rows=self.rows[new], index=(np.cumsum(new) - 1)[self.index])
 
     def __matmul__(self, coefficients: FloatArray) -> FloatArray:
         """The product of the work with coefficients ``[F]``, shaped like ``index``."""
@@ -372,12 +370,12 @@ class WorkPool:
     index: tuple[IntArray, ...]
     counts: IntArray
 
-    @staticmethod
-    def of(works: Sequence[OptionWork], num_features: int) -> WorkPool:
+    @classmethod
+    def of(cls, works: Sequence[OptionWork], num_features: int) -> Self:
         """Put the rows of ``works`` one after the other."""
         if not works:
             none = np.zeros(0, dtype=np.int64)
-            return WorkPool(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
+            return cls(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
         sizes = np.array([len(work.rows) for work in works], dtype=np.int64)
         first = np.cumsum(sizes) - sizes
         lengths = np.array([work.index.size for work in works], dtype=np.int64)
@@ -385,7 +383,7 @@ class WorkPool:
         flat += np.repeat(first, lengths)
         ends = np.cumsum(lengths)
         spans = zip((ends - lengths).tolist(), ends.tolist(), works, strict=True)
-        return WorkPool(
+        return cls(
             rows=np.concatenate([work.rows for work in works]),
             first=first,
             index=tuple(flat[a:b].reshape(work.index.shape) for a, b, work in spans),

@@ -6,8 +6,6 @@ time and memory, is a function of its work ``[world_size, columns]``. A search c
 subtract rows instead of pricing plans from scratch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property

@@ -4,8 +4,6 @@ For tables these are indices to the shards, vectors back, and their gradients; f
 all-reduces in buckets, or shards of parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property, partial

@@ -13,8 +13,6 @@ of five traces. No wall of a step was fitted; but counts were rounded, and that 
 was added, with the errors in sight. ``shardplan validate published --what steps`` prints them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """From work to the duration of every stage of an iteration on every rank."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from functools import cached_property
 
