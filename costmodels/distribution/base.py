@@ -101,11 +101,6 @@ class AbstractIndexDistribution(ABC):
         return float(np.interp(num_hottest_rows, [0.0, *ends], [0.0, *mass]))
 
     @final
-    def range_share(self, row_offset: int, num_rows: int) -> float:
-        """Share (0..1) of all accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
-        return _asked(self, "range_share", ids=(row_offset, num_rows))
-
-    @final
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
@@ -143,18 +138,9 @@ _FIRST.flags.writeable = False
 """The column ``law`` of a single query about the only law of a :class:`Laws`."""
 
 
-def _asked(
-    law: AbstractIndexDistribution, question: str, *values: float, ids: tuple[int, ...] = ()
-) -> float:
-    """The answer of :class:`Laws` to a single query about one law.
-
-    Args:
-        law: the law.
-        question: a method of ``Laws``.
-        values: its arguments that are counts.
-        ids: its arguments that are an id and a number of rows.
-    """
-    columns = [np.array([v], dtype=float) for v in values] + [np.array([i]) for i in ids]
+def _asked(law: AbstractIndexDistribution, question: str, *values: float) -> float:
+    """The answer of a method of :class:`Laws` to a single query about one law."""
+    columns = [np.array([v], dtype=float) for v in values]
     return float(getattr(_alone(law), question)(_FIRST, *columns)[0])
 
 

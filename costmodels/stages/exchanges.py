@@ -410,12 +410,8 @@ class EmbeddingExchanges:
             return first, second, indices + self.lengths_s * whole
         shards = _calls(work, family).sum(axis=-1)
         traffic = Traffic(arriving_bytes=arriving, leaving_bytes=sent[0], num_shards=shards)
-        first = exchange.output_growth(kind, traffic)
-        indices = exchange.input_growth(kind, traffic, self.workload.batch_size_per_rank)
-        if whole:
-            indices_s, outputs_s = exchange.fixed_s(kind)
-            first = first + exchange.output_extra(kind, traffic) + outputs_s
-            indices = indices + indices_s
+        batch = self.workload.batch_size_per_rank
+        first, indices = exchange.seconds(kind, traffic, batch, whole=whole)
         return first, np.zeros_like(first), indices
 
 

@@ -15,6 +15,7 @@ from planner.io.workload.table_list import parse_table_map
 from planner.profiling.profiler import build_table_map, profile_files
 from planner.profiling.statistics import ProfileOptions
 from planner.profiling.stats import load_stats, stats_text
+from tests.index_laws import range_share
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
 WORKLOAD = """
@@ -124,7 +125,7 @@ def test_a_law_for_another_size(stats_file: Path) -> None:
     assert law.expected_unique_rows(4_096) == pytest.approx(
         table.distribution(rows).expected_unique_rows(4_096), rel=1e-3
     )
-    assert law.range_share(rows, 10**6 - rows) == pytest.approx(0.0, abs=1e-6)
+    assert range_share(law, rows, 10**6 - rows) == pytest.approx(0.0, abs=1e-6)
     with pytest.raises(InvalidInputError, match=f"ids up to {rows - 1}.*--max-ind-range 10"):
         table.distribution(10)
     hashed = table.model_copy(update={"ids_are_hashes": True, "highest_index": 2**31})
