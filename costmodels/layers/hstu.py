@@ -124,22 +124,23 @@ class Hstu(parts.AbstractSequenceLayer):
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
         return self.placed((*first, *self.uneven(repeated, flow.batch_size)), met)
 
+    def _part(self, name: str, flow: Flow) -> parts.Part:
+        """Makes the operators of a part of the layer."""
+        return parts.Part(name=f"{self.prefix}.{name}", dtype=flow.dtype)
+
     def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """Norm, product and activation of ``rows`` positions.
 
         With fused attention the product's kernel computes the activation too, and writes its result
         with and without activation.
         """
-        name, dtype = f"{self.prefix}.in", flow.dtype
-        wide = 2 * self._queries + 2 * self._values
-        again = self.stu
-        norm = parts.norm(name, rows, self.hidden, dtype, is_recomputed=again)
-        keeps = {"keeps_input": not again, "is_recomputed": again}
-        product = parts.linear(name, rows, self.hidden, wide, dtype, **keeps)
+        part, wide = self._part("in", flow), 2 * self._queries + 2 * self._values
+        norm = part.norm(rows, self.hidden, is_recomputed=self.stu)
+        kept = 0 if self.stu else rows * self.hidden
+        product = part.linear(rows, self.hidden, wide, saved=kept, is_recomputed=self.stu)
         if self.stu:
-            active = parts.streamed(name, (rows, self._values), dtype, is_recomputed=True)
-            return norm, product, active
-        active = parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
+            return norm, product, part.streamed((rows, self._values), is_recomputed=True)
+        active = part.streamed((rows, wide), saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return norm, product, active
@@ -153,11 +154,9 @@ class Hstu(parts.AbstractSequenceLayer):
             return self._scores(flow, rows, (groups, long, seen))
         # Other operators keep what the backward pass of the one kernel reads.
         queries, values, element = self._queries, self._values, float(flow.dtype.num_bytes)
-        kernel = Operator(
-            name=f"{self.prefix}.attention",
+        kernel = self._part("attention", flow).operator(
+            (groups, long, seen, queries // self.heads, values // self.heads),
             kind=OperatorKind.ATTENTION,
-            shape=(groups, long, seen, queries // self.heads, values // self.heads),
-            dtype=flow.dtype,
             read_bytes=element * rows * (2 * queries + values),
             written_bytes=element * rows * values,
             is_causal=self.causal,
@@ -174,27 +173,22 @@ class Hstu(parts.AbstractSequenceLayer):
             rows: positions of the batch.
             pairs: groups (sequences times heads), queries, and keys of each group.
         """
-        name, dtype, (groups, long, seen) = f"{self.prefix}.attention", flow.dtype, pairs
-
-        def copied(width: int, *, kept: bool = True) -> Operator:
-            saved = rows * width if kept else 0
-            return parts.streamed(name, (rows, width), dtype, saved=saved)
-
-        scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = parts.streamed(name, pairs, dtype, saved=scores)
-        masked = parts.streamed(name, pairs, dtype, reads=2.0)
+        part, (groups, long, seen) = self._part("attention", flow), pairs
+        queries, values = self._queries, self._values
+        score = part.streamed(pairs, saved=groups * long * seen)
+        masked = part.streamed(pairs, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
-        mask = (masked,) if self.causal else ()
+        query = part.streamed((rows, queries), saved=rows * queries)
         return (
-            copied(queries),
-            copied(queries),
-            parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
+            query,
+            query,
+            part.batched((groups, long, queries // self.heads, seen)),
             score,
             score,
-            *mask,
-            copied(values),
-            parts.batched(name, (groups, long, seen, values // self.heads), dtype),
-            copied(values, kept=False),
+            *((masked,) if self.causal else ()),
+            part.streamed((rows, values), saved=rows * values),
+            part.batched((groups, long, seen, values // self.heads)),
+            part.streamed((rows, values)),
         )
 
     def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
@@ -203,10 +197,10 @@ class Hstu(parts.AbstractSequenceLayer):
         With fused attention, norm and gate are one kernel, and so are product and sum. In a STU
         that kernel also writes x and u beside the gated result.
         """
-        name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
-        norm = parts.norm(name, rows, wide, dtype)
-        gate = parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
-        added = parts.streamed(name, (rows, hidden), dtype, reads=2.0)
+        part, hidden, wide = self._part("out", flow), self.hidden, self._values
+        norm = part.norm(rows, wide)
+        gate = part.streamed((rows, wide), reads=2.0, saved=2 * rows * wide)
+        added = part.streamed((rows, hidden), reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
@@ -217,7 +211,7 @@ class Hstu(parts.AbstractSequenceLayer):
                 norm = replace(norm, backward_bytes=3.0 * joined)
                 wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
-        product = parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
+        product = part.linear(rows, wide, hidden, saved=0)
         return (norm, product, added) if self.fused_attention else (norm, gate, product, added)
 
 

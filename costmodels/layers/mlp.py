@@ -24,5 +24,6 @@ class Mlp(AbstractLayer):
         """A matrix product and an activation for each size."""
         joined, met = parts.joined(flow, self.prefix)
         sizes = (met.width, *self.sizes)
-        operators = parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
+        part = parts.Part(name=self.prefix, dtype=met.dtype)
+        operators = part.mlp(met.positions, sizes, is_input=met.is_input)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

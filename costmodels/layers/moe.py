@@ -1,7 +1,6 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 from costmodels.layers import parts
@@ -38,12 +37,11 @@ class Moe(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
         joined, met = parts.joined(flow, self.prefix)
-        rows, width, dtype = met.positions, met.width, met.dtype
-        name, experts, ffn = self.prefix, self.experts, self.ffn
+        rows, width, experts, ffn = met.positions, met.width, self.experts, self.ffn
+        part = parts.Part(name=self.prefix, dtype=met.dtype)
         share = -(-rows * self.top // experts)
         taken = experts * share
-        moved = partial(parts.streamed, dtype=dtype)
-        gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
+        gate, chosen, taking, giving = map(part.named, ("gate", "experts", "take", "give"))
         weights, inner = experts * width * ffn, (experts, share, ffn, width)
         outer = experts, share, width, ffn
         left: dict[str, Any] = {"left_gradient": not met.is_input}
@@ -51,15 +49,15 @@ class Moe(AbstractLayer):
         sorted_: dict[str, Any] = {"saved": 2 * taken, "num_sorted": rows * self.top}
         operators = (
             *joined,
-            parts.linear(gate, rows, width, experts, dtype, bias=False, **left),
-            moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
-            moved(gate, (rows, experts), kind=other, **sorted_),
-            moved(taking, (taken, width), kind=gather, saved=taken * width),
-            parts.batched(chosen, outer, dtype, num_parameters=weights, **left),
-            moved(chosen, (taken, ffn), saved=taken * ffn),
-            parts.batched(chosen, inner, dtype, num_parameters=weights, saved=taken * width),
-            moved(giving, (taken, width), saved=taken * (1 + width)),
-            moved(giving, (rows, width)),
-            moved(giving, (rows, width), reads=2.0, kind=gather),
+            gate.linear(rows, width, experts, bias=False, **left),
+            gate.streamed((rows, experts), kind=softmax, saved=rows * experts),
+            gate.streamed((rows, experts), kind=other, **sorted_),
+            taking.streamed((taken, width), kind=gather, saved=taken * width),
+            chosen.batched(outer, num_parameters=weights, **left),
+            chosen.streamed((taken, ffn), saved=taken * ffn),
+            chosen.batched(inner, num_parameters=weights, saved=taken * width),
+            giving.streamed((taken, width), saved=taken * (1 + width)),
+            giving.streamed((rows, width)),
+            giving.streamed((rows, width), reads=2.0, kind=gather),
         )
         return self.placed(operators, met.after(width))

@@ -31,7 +31,8 @@ class TwoTower(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
         joined, met = parts.joined(flow, self.prefix)
-        rows, dtype, name = met.batch_size, met.dtype, self.prefix
+        rows, dtype = met.batch_size, met.dtype
+        part = parts.Part(name=self.prefix, dtype=dtype)
         user = self.user_elements or met.width // 2
         item = met.width - user
         self.need(
@@ -47,12 +48,13 @@ class TwoTower(AbstractLayer):
             "read_bytes": 2.0 * plain + cast * count,
             "backward_bytes": 4.0 * plain + 1.5 * cast * count,
         }
+        scores = part.named("scores")
         operators = (
             *joined,
-            *parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
-            *parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
-            parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
-            parts.streamed(f"{name}.scores", (rows, rows), dtype, **softmax),
-            parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
+            *part.named("user").mlp(rows, (user, *self.sizes), is_input=met.is_input),
+            *part.named("item").mlp(rows, (item, *self.sizes), is_input=met.is_input),
+            scores.matmul((1, rows, self.sizes[-1], rows)),
+            scores.streamed((rows, rows), **softmax),
+            scores.streamed((rows,), kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))
