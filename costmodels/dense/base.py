@@ -55,10 +55,6 @@ class Layer:
         return sum(o.num_repeats * o.num_parameters for o in self.operators)
 
 
-_DLRM = "bottom MLP", "interaction and top MLP"
-"""Names of a DLRM's dense part before and after the looked-up vectors arrive."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayers:
     """The layers before the looked-up vectors arrive (``bottom``), and those after (``top``)."""
@@ -92,7 +88,7 @@ class DenseTimes:
 
     def __iter__(self) -> Iterator[FloatArray | float]:
         """Each time, in the order of the fields."""
-        return (getattr(self, field.name) for field in fields(self))
+        return (getattr(self, field.name) for field in fields(DenseTimes))
 
 
 class AbstractDenseModel(ABC):
@@ -156,7 +152,7 @@ def dense_names(workload: Workload) -> tuple[str, str]:
     arch = workload.dense
     is_dlrm = all(isinstance(layer, Dlrm) for layer in arch.layers) and arch.operators is None
     if is_dlrm and not (arch.layers and not workload.tables):
-        return _DLRM
+        return "bottom MLP", "interaction and top MLP"
     has_before = any(layer.before_tables for layer in arch.layers)
     listed = arch.operators.before_tables if arch.operators is not None else ()
     has_before |= any(o.product is not None for o in listed)

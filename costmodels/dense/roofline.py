@@ -204,7 +204,7 @@ def _operator_s(operator: Operator, gpu: Gpu, *, is_backward: bool = False) -> f
     if kind is OperatorKind.REDUCTION and is_eager and is_backward:
         return kernels.bias_gradient_time(*kernels.rows_of(operator.shape), operator.dtype, gpu)
     num_bytes = _backward_bytes(operator) if is_backward else operator.moved_bytes
-    moved_s, picks = _moved_s(num_bytes, operator, gpu), kind is OperatorKind.GATHER
+    moved_s, picks = kernels.moved_time(num_bytes, operator, gpu), kind is OperatorKind.GATHER
     if picks is is_backward and operator.num_sorted:
         # Indices of 8 bytes are sorted, with the position of each.
         moved_s += gpu.constants.sort_s + gpu.constants.sorted_s * operator.num_sorted
@@ -223,14 +223,6 @@ def _products_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
         _, rows, _, columns = operator.shape
         seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
     return seconds
-
-
-def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
-    """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio = gpu.shares_in(operator.dtype).memory_ratio
-    ratio *= gpu.constants.join_ratio if operator.num_joined else 1.0
-    moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
-    return moved_s + gpu.constants.join_s * operator.num_joined
 
 
 def _backward_bytes(operator: Operator) -> float:

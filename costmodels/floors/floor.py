@@ -155,15 +155,10 @@ class IterationFloor:
         """
         if self._stages.topology.world_size == 1:
             return 0.0, 0.0, 0.0
-        few = self.of(types, fetches=fetches)
-        many = self.of(types, fetches=fetches, more_calls=1)
-        device_s = many.own_s(base.LOOKUP_FORWARD) - few.own_s(base.LOOKUP_FORWARD)
-        backward_s = many.own_s(base.LOOKUP_BACKWARD) - few.own_s(base.LOOKUP_BACKWARD)
-        host_s = many.issue_s(base.LOOKUP_FORWARD) - few.issue_s(base.LOOKUP_FORWARD)
-        forward_s, alone_s = (
-            device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
-            for at in ((base.LOOKUP_FORWARD, 0), (base.LOOKUP_FORWARD, -1))
-        )
+        few, many = (self.of(types, fetches=fetches, more_calls=n).lookups() for n in (0, 1))
+        device_s, backward_s, host_s = (b - a for a, b in zip(few[0], many[0], strict=True))
+        pairs = zip(few[1], many[1], strict=True)
+        forward_s, alone_s = (device_s + (host_s if a and b else 0.0) for a, b in pairs)
         kept = 1.0 - _ROUNDING
         return forward_s * kept, backward_s * kept, alone_s * kept
 
@@ -491,19 +486,19 @@ class TypeFloor:
         found = timing.run(self._steps, list(durations), (ranks,))
         return timing.simulation(self._steps, found), np.stack(found.issued_s)
 
-    def own_s(self, step_name: str) -> float:
-        """Seconds of a step on the first rank, without its leaves."""
-        return float(self._own_s[self._named(step_name), 0])
+    def lookups(self) -> tuple[tuple[float, float, float], tuple[bool, bool]]:
+        """What the lookups take on the first rank without leaves, and whether they wait for a host.
 
-    def issue_s(self, step_name: str) -> float:
-        """Seconds that the host of the first rank needs to issue a step."""
-        return float(self._host_s[self._named(step_name), 0])
-
-    def waits_for_host(self, step_name: str, rank: int) -> bool:
-        """Whether a step of a rank waits for its host alone, however long the leaves are."""
+        Returns:
+            Seconds of the forward and of the backward lookup, and those in which the host issues
+            the former; whether the forward lookup of the first and of the last rank waits for its
+            host alone, however long the leaves are.
+        """
+        names = [step.name for step in self._steps]
+        forward, backward = map(names.index, (base.LOOKUP_FORWARD, base.LOOKUP_BACKWARD))
         walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
-        return walk.released_by((rank % self._own_s.shape[1], self._named(step_name))) is None
-
-    def _named(self, step_name: str) -> int:
-        """Position of the step with this name."""
-        return next(i for i, step in enumerate(self._steps) if step.name == step_name)
+        first, last = (
+            walk.released_by((rank, forward)) is None for rank in (0, self._own_s.shape[1] - 1)
+        )
+        own_s, host_s = self._own_s[:, 0].tolist(), self._host_s[:, 0].tolist()
+        return (own_s[forward], own_s[backward], host_s[forward]), (first, last)

@@ -21,6 +21,9 @@ from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import BATCHED, Operator, OperatorKind
 
 Shape = tuple[int, ...]
+CAST_BYTES = 6.0
+"""Bytes per element to cast it between fp32 and a type of two bytes: four on one side, two on the
+other."""
 _MASTER_BYTES = 4.0
 """Bytes of a number in fp32: parameters, and the means and deviations of norms, have this type
 whatever the products compute in."""

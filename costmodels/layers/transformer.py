@@ -21,12 +21,9 @@ from typing import Any, ClassVar, Self, final
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
 from costmodels.layers.base import Built, Flow
-from costmodels.layers.parts import Shape
+from costmodels.layers.parts import CAST_BYTES, Shape
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
-_CAST = 6.0
-"""Bytes per element to cast it between fp32 and a type of two bytes: four on one side, two on the
-other."""
 _SCALED = 6.0
 """Bytes per element to scale it from a type of two bytes to one of one byte. The tensor is read
 twice, for its largest value and for the cast, and written twice, as it is and transposed."""
@@ -133,7 +130,7 @@ class Style(parts.Part):
             own = {"kind": OperatorKind.REDUCTION, **parts.trained_fields(width)}
             operators.append(self.moved(result, added, self.element, **own))
         if self.casts:
-            operators.append(self.moved(weights, _CAST, _CAST))
+            operators.append(self.moved(weights, CAST_BYTES, CAST_BYTES))
         if self.dtype is not self.inner.dtype:
             operators.append(self.moved((rows, fan_in), _SCALED, 0.0))
             operators.append(self.moved(weights, _SCALED, 0.0))
@@ -162,7 +159,7 @@ class Style(parts.Part):
             kept = self.residual * float(math.prod(shape)) + 8.0 * rows
             own = trained | {"kind": OperatorKind.NORM, "saved_bytes": kept}
             made = self.moved(shape, forward, backward, **own)
-        return (made, *((self.moved(shape, _CAST, _CAST),) if is_cast else ()))
+        return (made, *((self.moved(shape, CAST_BYTES, CAST_BYTES),) if is_cast else ()))
 
     def added(self, rows: int, width: int) -> tuple[Operator, ...]:
         """Dropout, and the addition to the residuals.
@@ -175,7 +172,7 @@ class Style(parts.Part):
             kept = 1.0 if self.dropout else 0.0
             return (self.moved(shape, self.element + 2.0 * path, backward, kept),)
         dropped = self.moved(shape, self.dropped, self.dropped, 1.0)
-        backward = 3.0 * path + (_CAST if self.casts else 0.0)
+        backward = 3.0 * path + (CAST_BYTES if self.casts else 0.0)
         total = self.moved(shape, self.element + 2.0 * path, backward)
         return (dropped, total) if self.dropout else (total,)
 
@@ -229,10 +226,10 @@ class Style(parts.Part):
             (True, 2.0 * e, 2.0 * e, {}),
             (is_masked, 2.0 * e, 0.0, {}),
             (is_causal, 2.0 * e, 2.0 * e, {}),
-            (is_bf16, _CAST, _CAST, {}),
+            (is_bf16, CAST_BYTES, CAST_BYTES, {}),
             (True, read + wide, 2.0 * wide + read, {"kind": kind, "saved": wide}),
             (self.dropout, 2.0 * wide + 1.0, 2.0 * wide + 1.0, {"saved": 1.0}),
-            (self.casts, _CAST, _CAST, {"saved": 2.0}),
+            (self.casts, CAST_BYTES, CAST_BYTES, {"saved": 2.0}),
         )
         if self.compiled:
             between = ((True, 2.0 * e, 3.0 * e, {"kind": kind, "saved": e}),)
@@ -255,9 +252,9 @@ class Style(parts.Part):
         wide = self.element if self.is_half and not is_cast else 4.0
         forward, backward, kernels = 3.0 * wide, 5.0 * wide, 1
         if self.is_half and is_cast:
-            forward, backward, kernels = _CAST + forward, backward + _CAST, 2
+            forward, backward, kernels = CAST_BYTES + forward, backward + CAST_BYTES, 2
         elif self.casts:
-            forward, backward, kernels = _CAST + forward, backward + _CAST + 4.0, 2
+            forward, backward, kernels = CAST_BYTES + forward, backward + CAST_BYTES + 4.0, 2
         return self.moved(shape, forward, backward, 4.0, num_kernels=kernels, **given)
 
 

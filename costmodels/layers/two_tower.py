@@ -8,9 +8,6 @@ from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
-_CAST = 6.0
-"""Bytes per element to cast it between fp32 and a type of two bytes."""
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class TwoTower(AbstractLayer):
             f"user_elements must leave some for the item, got {user} of {met.width}",
         )
         # The log-softmax of all scores, whose result autocast casts to fp32 for the loss.
-        cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
+        cast = parts.CAST_BYTES if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
         count, plain = rows * rows, float(rows * rows) * dtype.num_bytes
         softmax: dict[str, Any] = {
             "kind": OperatorKind.SOFTMAX,

@@ -210,6 +210,11 @@ class LookupShards:
         kind = np.where(own < 0, _OPTIMIZERS.index(self.optimizer), own)
         return np.asarray(_STATE_PER_ROW[kind] + _STATE_PER_COLUMN[kind] * self.num_cols)
 
+    @property
+    def whole_gradient_bytes(self) -> FloatArray:
+        """``[n]`` bytes that a backward pass moves for the gradient of a replicated table."""
+        return np.asarray(_DENSE_PASSES * 4.0 * self.num_rows.astype(float) * self.num_cols)
+
     def runs(self, kernel: ComputeKernel) -> BoolArray:
         """``[n]`` whether a shard is looked up by this kernel."""
         return np.asarray(self.kernel == KERNELS.index(kernel))
@@ -258,6 +263,11 @@ _BACKWARD_KERNELS: Final = 3.0
 _CACHE_KERNELS: Final = 25.0
 """Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
 each, the search for the indices, and the insertion of missing rows."""
+
+
+_DENSE_PASSES: Final = 6.0
+"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
+and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 
 
 class CallFloor(NamedTuple):

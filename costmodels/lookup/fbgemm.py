@@ -46,9 +46,6 @@ where calls like them on the H200 are missed by 0.13."""
 _OTHER_SIGMA: Final = 0.3
 """Added for all other cards. No card of another generation was measured, so that this is a guess:
 clocks, caches and latencies differ by up to such a factor where rates do not tell them."""
-_DENSE_PASSES: Final = 6.0
-"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
-and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 
 
 @final
@@ -135,8 +132,8 @@ class Fbgemm(AbstractLookupModel):
         gradients = c.gradient_passes_ratio * _missed_gradients(shards, topology) * output
         state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
         updates = c.update_passes_ratio * 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
-        passes = _DENSE_PASSES * 4.0 * shards.num_rows.astype(float) * shards.num_cols
-        updates = np.where(shards.runs(ComputeKernel.DENSE), passes + updates / 2.0, updates)
+        replicated = shards.whole_gradient_bytes + updates / 2.0
+        updates = np.where(shards.runs(ComputeKernel.DENSE), replicated, updates)
         read = c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
         linked = _read_on_host(shards, topology, missed), _updated_on_host(shards, topology, unique)
         work[:, LookupWork.INDICES] = shards.num_indices

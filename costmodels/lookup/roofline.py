@@ -16,9 +16,6 @@ _WEIGHT_BYTES = 4.0
 """Bytes of the fp32 weight of an index of a weighted table."""
 _GRADIENT_ELEMENT_BYTES = 4.0
 """Bytes per element of gradients, which are fp32."""
-_DENSE_PASSES = 6.0
-"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
-and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 _SEQUENCE_EFFICIENCY = 0.644
 """Share of the streaming bandwidth at which an unpooled lookup writes one output row per index.
 
@@ -105,10 +102,9 @@ class Roofline(AbstractLookupModel):
         misses = shards.misses(unique, held)
         read, updated = misses * (row + half), np.where(each, misses, unique)
         whole, in_cache = updated * (row + state + half), 2.0 * updated * (row + half) / rho
-        passes = _DENSE_PASSES * shards.num_rows * float(_GRADIENT_ELEMENT_BYTES) * shards.num_cols
         updates = np.select(
             [on_host, dense, cached],
-            [np.zeros(len(shards)), passes + whole / rho, in_cache],
+            [np.zeros(len(shards)), shards.whole_gradient_bytes + whole / rho, in_cache],
             2.0 * whole / rho,
         )
         slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s

@@ -158,17 +158,14 @@ class WorkModel:
         self.topology = topology
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
+        # 1 if gradients of vectors come from other ranks into a buffer of their own, else 0.
+        self._is_exchanged = float(topology.world_size > 1)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
 
     @cached_property
     def columns(self) -> TableColumns:
         """The tables as columns of numbers."""
         return TableColumns(self.workload.tables)
-
-    @property
-    def _is_exchanged(self) -> float:
-        """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
-        return float(self.topology.world_size > 1)
 
     @cached_property
     def _excess_ratio(self) -> float:

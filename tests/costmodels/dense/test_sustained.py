@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
+from costmodels.dense.kernels import Gpu, moved_time, product_time
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.parts import Part
@@ -185,7 +185,7 @@ def test_small_elements_do_not_use_up_fast_memory() -> None:
             read_bytes=float(size),
             is_vectorized=is_vectorized,
         )
-        return size / kernel_streaming_time(operator.read_bytes, operator, memory, 1.0)
+        return size / moved_time(operator.read_bytes, operator, Gpu(memory))
 
     assert rate(DataType.FP16, is_vectorized=True) == pytest.approx(3.2e12, rel=0.05)
     assert rate(DataType.FP32, is_vectorized=False) > rate(DataType.FP16, is_vectorized=True)
