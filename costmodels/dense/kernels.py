@@ -163,9 +163,9 @@ class Gpu:
     slowest_ratio: float = 0.0
 
     @classmethod
-    def plain(cls, device: Device, constants: KernelConstants = KERNELS) -> Self:
-        """A device at its full rates, whose constants are scaled to it."""
-        return cls(device, constants=constants.on(device))
+    def plain(cls, device: Device) -> Self:
+        """A device at its full rates, with the constants that ship, scaled to it."""
+        return cls(device, constants=KERNELS.on(device))
 
     def shares_in(self, dtype: DataType) -> Shares:
         """The shares of the rates that operators in a type reach."""
@@ -536,9 +536,7 @@ def bucket_time(operator: Operator, device: Device) -> float:
     return tensors * TINY_S + moved_s
 
 
-def update_floor_s(
-    optimizer: DenseOptimizer, parameters: float, constants: KernelConstants
-) -> float:
+def update_floor_s(optimizer: DenseOptimizer, parameters: float, gpu: Gpu) -> float:
     """Seconds of an optimizer's kernels beside their bytes.
 
     Each block works on a chunk of 65,536 elements, so that a kernel waits for its last blocks; and
@@ -546,10 +544,10 @@ def update_floor_s(
     """
     if not parameters:
         return 0.0
-    launches = max(1.0, parameters / constants.chunk_parameters)
+    launches = max(1.0, parameters / gpu.constants.chunk_parameters)
     if optimizer is DenseOptimizer.ADAM:
-        return constants.chunk_s * launches
-    return constants.pass_s * _PASSES[optimizer] * launches
+        return gpu.constants.chunk_s * launches
+    return gpu.constants.pass_s * _PASSES[optimizer] * launches
 
 
 def picked_time(operator: Operator, gpu: Gpu) -> float:

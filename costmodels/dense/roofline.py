@@ -67,8 +67,8 @@ class DenseRoofline(AbstractDenseModel):
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Sums over the layers, interpolated between a short burst and a step filled with them."""
         ratio = self.sustained_ratio(workload, topology)
-        burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
-        filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
+        burst = self._bursts(workload, topology) if ratio < 1.0 else None
+        filled = self._stages(workload, topology) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
         return DenseTimes(*(burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known))
 
@@ -79,32 +79,30 @@ class DenseRoofline(AbstractDenseModel):
         """
         if workload.tables and self.lookup_s is None:
             return 0.0
-        burst = self._stages(workload, topology, BURSTS)
+        burst = self._bursts(workload, topology)
         if not self.lookup_s:
             busy_s = _busy_s(dense_layers(workload), topology.device)
             return min(1.0, busy_s / (_FILLED_RATIO * sum(burst))) if sum(burst) else 0.0
-        capped = self._stages(workload, topology, self.shares, is_capped=True)
+        capped = self._stages(workload, topology, is_capped=True)
         return sustained_ratio(sum(capped) - sum(burst), self.lookup_s)
 
+    def _bursts(self, workload: Workload, topology: Topology) -> tuple[float, ...]:
+        """:meth:`_stages` of a short burst."""
+        return replace(self, shares=BURSTS)._stages(workload, topology)
+
     def _stages(
-        self,
-        workload: Workload,
-        topology: Topology,
-        shares: Shares | None,
-        *,
-        is_capped: bool = False,
+        self, workload: Workload, topology: Topology, *, is_capped: bool = False
     ) -> tuple[float, ...]:
         """Seconds in the order of the fields of :class:`DenseTimes`.
 
         Args:
             workload: what is trained.
             topology: the ranks that train the dense part.
-            shares: shares of the rates for all operators; None for those of the device.
             is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
         """
         device, layers = topology.device, dense_layers(workload)
         slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
-        gpu = Gpu(device, shares, constants, is_capped, slowest)
+        gpu = Gpu(device, self.shares, constants, is_capped, slowest)
         bottom_s, top_s = (_pass_s(x, gpu) for x in (layers.bottom, layers.top))
         top_backward_s = _pass_s(layers.top, gpu, is_backward=True)
         bottom_backward_s = _pass_s(layers.bottom, gpu, is_backward=True)
@@ -117,7 +115,7 @@ class DenseRoofline(AbstractDenseModel):
         optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
         if workload.pipeline is Pipeline.HUGECTR:
             return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s
-        optimizer_s += kernels.update_floor_s(workload.dense_optimizer, owned, constants)
+        optimizer_s += kernels.update_floor_s(workload.dense_optimizer, owned, gpu)
         if layers.bottom or layers.top:
             top_s += _LOSS_KERNELS[0] * kernels.TINY_S
             top_backward_s += _LOSS_KERNELS[1] * kernels.TINY_S
@@ -143,25 +141,20 @@ def _busy_s(layers: DenseLayers, device: Device) -> float:
     return sum(o.num_repeats * (o.forward_flop + o.backward_flop) / rate for o, rate in rates)
 
 
-def product_s(
-    product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
-) -> float:
+def product_s(product: Product, dtype: DataType, device: Device) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return kernels.product_time(product, dtype, Gpu.plain(device, constants))
+    return kernels.product_time(product, dtype, Gpu.plain(device))
 
 
-def interaction_s(
-    flow: Flow, device: Device, constants: KernelConstants = KERNELS, *, is_backward: bool
-) -> float:
+def interaction_s(flow: Flow, device: Device, *, is_backward: bool) -> float:
     """Seconds of a dot interaction alone, without the copy that puts its vectors side by side.
 
     Args:
         flow: the vectors that reach it, and which kernels run it.
         device: what runs it.
-        constants: of the kernels.
         is_backward: whether the backward pass is asked for.
     """
-    gpu, alone = Gpu.plain(device, constants), [o for o in dot(flow)[0] if o.name != "concat"]
+    gpu, alone = Gpu.plain(device), [o for o in dot(flow)[0] if o.name != "concat"]
     return sum(_operator_s(o, gpu, is_backward=is_backward) for o in alone)
 
 

@@ -49,6 +49,12 @@ _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
 
+Types = frozenset[ShardingType]
+"""The sharding types that all the plans of a floor have."""
+_Unit = Callable[["Leaf"], FloatArray]
+"""Gives one second of a leaf in a row of its own, ``[rows, 1]``."""
+
+
 class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
@@ -68,7 +74,7 @@ class IterationFloor:
         """Leave the known floors out: they hold functions, which cannot go to another process."""
         return {**self.__dict__, "_known": {}, "_known_exchanges": {}}
 
-    def num_calls(self, types: frozenset[ShardingType]) -> int:
+    def num_calls(self, types: Types) -> int:
         """The least number of fused calls of the rank that is slowest in a lookup.
 
         Each uniform type loads every rank, so it counts as one call. The slowest rank also has a
@@ -85,7 +91,7 @@ class IterationFloor:
         is_even = is_alike and ShardingType.ROW_WISE not in types
         return uniform + (1 if spread and (uniform == 0 or is_even) else 0)
 
-    def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
+    def is_one_rank(self, types: Types) -> bool:
         """Whether one made-up rank may have both the longest forward and backward lookup.
 
         In a plan these may be lookups of two ranks. One made-up rank stands for both only if the
@@ -99,12 +105,7 @@ class IterationFloor:
         return phases.lookups_add_up(self._stages, types) and (is_alone or not hides)
 
     def of(
-        self,
-        types: frozenset[ShardingType],
-        *,
-        fetches: bool,
-        may_replicate: bool = False,
-        more_calls: int = 0,
+        self, types: Types, *, fetches: bool, may_replicate: bool = False, more_calls: int = 0
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -140,9 +141,7 @@ class IterationFloor:
             self._known[key] = TypeFloor(tuple(leaves), program, np.array(rows))
         return self._known[key]
 
-    def further_call_s(
-        self, types: frozenset[ShardingType], *, fetches: bool
-    ) -> tuple[float, float, float]:
+    def further_call_s(self, types: Types, *, fetches: bool) -> tuple[float, float, float]:
         """Seconds by which one more fused call prolongs the lookups.
 
         The device runs the kernels of the call in both directions. The host must also issue the
@@ -184,9 +183,7 @@ class IterationFloor:
         known = self._known_exchanges[kind, which, way] = none_s, grows
         return known
 
-    def _calls(
-        self, types: frozenset[ShardingType], *, early: bool
-    ) -> tuple[FloatArray, int | None]:
+    def _calls(self, types: Types, *, early: bool) -> tuple[FloatArray, int | None]:
         """The made-up ranks, in this order, by their numbers of fused calls.
 
         1. The rank that is slowest in lookups.
@@ -211,9 +208,7 @@ class IterationFloor:
         idle = [] if slow is None else [0.0]
         return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
-    def _families(
-        self, types: frozenset[ShardingType], opened: Callable[[Leaf], FloatArray]
-    ) -> tuple[base.FamilyTimes, ...]:
+    def _families(self, types: Types, opened: _Unit) -> tuple[base.FamilyTimes, ...]:
         """The exchanges of the types; arguments are those of :meth:`_times`."""
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
 
@@ -238,13 +233,7 @@ class IterationFloor:
         return tuple(families)
 
     def _times(
-        self,
-        types: frozenset[ShardingType],
-        opened: Callable[[Leaf], FloatArray],
-        own: base.StageTimes,
-        *,
-        fetches: bool,
-        tail: Leaf | None,
+        self, types: Types, opened: _Unit, own: base.StageTimes, *, fetches: bool, tail: Leaf | None
     ) -> base.StageTimes:
         """Stage times of the made-up ranks: a row of durations without leaves, and one for each.
 
@@ -256,8 +245,7 @@ class IterationFloor:
 
         Args:
             types: of the plans.
-            opened: gives one second ``[rows, 1]`` in the row of a leaf; it is called in the order
-                of leaves.
+            opened: it is called in the order of leaves.
             own: the stage times of the ranks without the leaves.
             fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
                 lookup are counted at the fetch, and the lookup alone on another rank.

@@ -236,20 +236,15 @@ class ProgramBuilder:
         self.steps: list[Step] = []
 
     def add(
-        self,
-        name: str,
-        duration_s: _Times,
-        stream: Stream = Stream.COMPUTE,
-        *,
-        host_s: _Times = 0.0,
-        **fields: Any,
+        self, name: str, duration_s: _Times, stream: Stream = Stream.COMPUTE, **fields: Any
     ) -> int:
         """Add a step; returns its index. On a single stream, everything runs on that of compute.
 
         ``fields`` are further fields of :class:`Step`.
         """
         stream = Stream.COMPUTE if self.times.single_stream else stream
-        fields |= {"duration_s": _seconds(duration_s), "host_s": _seconds(host_s)}
+        fields["host_s"] = _seconds(fields.get("host_s", 0.0))
+        fields["duration_s"] = _seconds(duration_s)
         self.steps.append(Step(name=name, stream=stream, **fields))
         return len(self.steps) - 1
 
@@ -266,18 +261,12 @@ class ProgramBuilder:
         return self.add(f"{name}{ISSUED}", 0.0, host_s=host_s - first_s)
 
     def collective(
-        self,
-        name: str,
-        duration_s: _Times,
-        stream: Stream = Stream.COMMUNICATION,
-        *,
-        present: BoolArray | None = None,
-        **fields: Any,
+        self, name: str, duration_s: _Times, stream: Stream = Stream.COMMUNICATION, **fields: Any
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
-        host_s = self.times.collective_host_s
+        host_s, present = self.times.collective_host_s, fields.get("present")
         fields["host_s"] = host_s if present is None else host_s * present
-        return self.add(name, duration_s, stream, collective=True, present=present, **fields)
+        return self.add(name, duration_s, stream, collective=True, **fields)
 
     def input_copy(self, stream: Stream) -> tuple[int, ...]:
         """Add the copy of a batch to the device; pipelines copy a later batch beside this one.

@@ -9,6 +9,8 @@ from costmodels.errors import require
 from costmodels.fields import settle
 from costmodels.operators import Operator
 
+Operators = tuple[Operator, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
@@ -69,8 +71,8 @@ class Built:
         flow: what comes out of the last layer.
     """
 
-    before: tuple[Operator, ...] = ()
-    after: tuple[Operator, ...] = ()
+    before: Operators = ()
+    after: Operators = ()
     flow: Flow = field(default_factory=lambda: Flow(batch_size=1))
 
 
@@ -151,7 +153,7 @@ class AbstractLayer(ABC):
         """Refuse the entry unless a condition holds; the message names the layer and the rule."""
         require(condition, f"layer {self.prefix}: {rule}")
 
-    def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
+    def placed(self, operators: Operators, flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.
 
         Args:

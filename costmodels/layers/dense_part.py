@@ -7,8 +7,7 @@ from typing import Final
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.fields import settle
-from costmodels.layers.base import AbstractLayer, check_cross
-from costmodels.operators import Operator
+from costmodels.layers.base import AbstractLayer, Operators, check_cross
 
 
 class Interaction(StrEnum):
@@ -60,8 +59,8 @@ class OperatorList:
     """
 
     batch_size_per_rank: int
-    before_tables: tuple[Operator, ...] = ()
-    after_tables: tuple[Operator, ...] = ()
+    before_tables: Operators = ()
+    after_tables: Operators = ()
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import ClassVar, final
 
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow
+from costmodels.layers.base import Built, Flow, Operators
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -128,7 +128,7 @@ class Hstu(parts.AbstractSequenceLayer):
         """Makes the operators of a part of the layer."""
         return parts.Part(name=f"{self.prefix}.{name}", dtype=flow.dtype)
 
-    def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _inner(self, flow: Flow, rows: int) -> Operators:
         """Norm, product and activation of ``rows`` positions.
 
         With fused attention the product's kernel computes the activation too, and writes its result
@@ -145,7 +145,7 @@ class Hstu(parts.AbstractSequenceLayer):
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return norm, product, active
 
-    def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _seen(self, flow: Flow, rows: int) -> Operators:
         """The attention of every position to the positions of its history."""
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
@@ -165,7 +165,7 @@ class Hstu(parts.AbstractSequenceLayer):
         )
         return (kernel,)
 
-    def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
+    def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operators:
         """Attention that writes its scores: copies by head, two products, silu, division and mask.
 
         Args:
@@ -191,7 +191,7 @@ class Hstu(parts.AbstractSequenceLayer):
             part.streamed((rows, values)),
         )
 
-    def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _outer(self, flow: Flow, rows: int) -> Operators:
         """Norm, gate, product and sum of ``rows`` positions.
 
         With fused attention, norm and gate are one kernel, and so are product and sum. In a STU

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, Operators
 from costmodels.operators import BATCHED, Operator, OperatorKind
 
 Shape = tuple[int, ...]
@@ -112,7 +112,7 @@ class Part:
 
     def mlp(
         self, rows: int, sizes: Shape, *, keeps_input: bool = True, is_input: bool = False
-    ) -> tuple[Operator, ...]:
+    ) -> Operators:
         """Linear layers, each with an activation or another operator over its output.
 
         What is kept are the outputs of the activations, and the input unless another operator keeps
@@ -193,7 +193,7 @@ class AbstractSequenceLayer(AbstractLayer):
         """Mean number of positions of a batch of ``batch_size`` sequences."""
         return round(batch_size * self.mean_length)
 
-    def uneven(self, operators: tuple[Operator, ...], batch_size: int) -> tuple[Operator, ...]:
+    def uneven(self, operators: Operators, batch_size: int) -> Operators:
         """The operators with how much their work differs from batch to batch.
 
         The work of attention is proportional to the sum of the squared lengths of a batch, and all
@@ -221,7 +221,7 @@ class AbstractSequenceLayer(AbstractLayer):
 
     def positions(
         self, flow: Flow, widths: tuple[int, int], contextual: tuple[int, int] = (0, 0)
-    ) -> tuple[tuple[Operator, ...], Flow]:
+    ) -> tuple[Operators, Flow]:
         """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
         Args:
@@ -265,7 +265,7 @@ _FUSED_MULTIPLE = 8
 """The number of results of a fused interaction is a multiple of this; the rest are zeros."""
 
 
-def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]:
+def joined(flow: Flow, needed_by: str = "") -> tuple[Operators, Flow]:
     """Joins the looked-up vectors and what comes from the layer before to one row per sample.
 
     The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
@@ -289,7 +289,7 @@ def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]
     return _collected(flow), _without_vectors(flow, width)
 
 
-def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
+def dot(flow: Flow) -> tuple[Operators, Flow]:
     """Dot products of all pairs of vectors, followed by the dense vector (Naumov et al. 2019).
 
     The dense vector is one of the vectors. It follows the products only if a layer has made it: the
@@ -347,7 +347,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     return operators, _without_vectors(flow, pairs + passed)
 
 
-def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
+def _collected(flow: Flow, *, is_cast: bool = False) -> Operators:
     """All vectors side by side; they are copied even if there is only one.
 
     These are two calls, but one kernel, which copies. Models of TorchRec join the looked-up vectors
@@ -376,7 +376,7 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     return pieces, copy, casts
 
 
-def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
+def cross(flow: Flow, num_layers: int, rank: int) -> Operators:
     """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
 
     After both products of a layer, two kernels run in fp32, which read x0, the product and x once

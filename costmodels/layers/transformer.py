@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, final
 
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow
+from costmodels.layers.base import Built, Flow, Operators
 from costmodels.layers.parts import CAST_BYTES, Shape
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -114,7 +114,7 @@ class Style(parts.Part):
 
     def projected(
         self, rows: int, fan_in: int, width: int, *, keeps_input: bool = True
-    ) -> tuple[Operator, ...]:
+    ) -> Operators:
         """A linear layer: its product, the sum of its bias's gradient, and the casts that it needs.
 
         Args:
@@ -137,7 +137,7 @@ class Style(parts.Part):
             operators.append(self.moved(result, 0.0, _SCALED))
         return tuple(operators)
 
-    def normed(self, rows: int, width: int) -> tuple[Operator, ...]:
+    def normed(self, rows: int, width: int) -> Operators:
         """A norm.
 
         In the backward pass two kernels read the gradient and the input: one for the gradient of
@@ -161,7 +161,7 @@ class Style(parts.Part):
             made = self.moved(shape, forward, backward, **own)
         return (made, *((self.moved(shape, CAST_BYTES, CAST_BYTES),) if is_cast else ()))
 
-    def added(self, rows: int, width: int) -> tuple[Operator, ...]:
+    def added(self, rows: int, width: int) -> Operators:
         """Dropout, and the addition to the residuals.
 
         The backward pass adds up the gradients of both paths.
@@ -176,7 +176,7 @@ class Style(parts.Part):
         total = self.moved(shape, self.element + 2.0 * path, backward)
         return (dropped, total) if self.dropout else (total,)
 
-    def activated(self, rows: int, width: int, *, gated: bool) -> tuple[Operator, ...]:
+    def activated(self, rows: int, width: int, *, gated: bool) -> Operators:
         """The activation of a feed-forward network.
 
         It is GELU, or if ``gated`` the product of one half of its input with SiLU of the other
@@ -201,9 +201,7 @@ class Style(parts.Part):
         moved = (2.0 if self.compiled else 13.0) * self.element
         return self.moved((rows, width), moved, moved, num_kernels=2 if self.compiled else 10)
 
-    def scored(
-        self, sizes: tuple[int, int, int], *, is_causal: bool, is_masked: bool
-    ) -> tuple[Operator, ...]:
+    def scored(self, sizes: tuple[int, int, int], *, is_causal: bool, is_masked: bool) -> Operators:
         """Attention that writes its scores.
 
         Queries, keys, values and the result are copied, because their axes change order. Scores are
@@ -392,7 +390,7 @@ class Transformer(parts.AbstractSequenceLayer):
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         split = flow.split
-        joined: tuple[Operator, ...] = ()
+        joined: Operators = ()
         met = flow.after(self.hidden, math.ceil(self.mean_length))
         if not self.vocabulary:
             joined, met = self.positions(flow, (self.hidden, self.hidden))
@@ -414,9 +412,7 @@ class Transformer(parts.AbstractSequenceLayer):
         own = (*self._tokens(rows // split, split, style), *blocks, *ends)
         return self.placed((*joined, *self.uneven(own, flow.batch_size)), met)
 
-    def _kept(
-        self, block: tuple[Operator, ...], outer: tuple[Operator, ...]
-    ) -> tuple[Operator, ...]:
+    def _kept(self, block: Operators, outer: Operators) -> Operators:
         """The operators of a block, marked with what its backward pass computes again.
 
         Args:
@@ -439,13 +435,13 @@ class Transformer(parts.AbstractSequenceLayer):
         )
         return (first, *map(_again, block[1:]), *last)
 
-    def _attention(self, flow: Flow, rows: int, style: Style) -> tuple[Operator, ...]:
+    def _attention(self, flow: Flow, rows: int, style: Style) -> Operators:
         """The first half of a block: norm, queries, keys and values, attention, and addition."""
         style, hidden = style.named("attention"), self.hidden
         width = hidden // self.heads
         others = 2 * width * (self.kv_heads or self.heads) // flow.split
         mine, own = hidden // flow.split, rows // flow.split
-        first: tuple[Operator, ...] = ()
+        first: Operators = ()
         if self.joint_qkv:
             first = style.projected(rows, hidden, mine + others)
             first += (style.moved((rows, mine + others), 0.0, 2.0 * style.element),)
@@ -463,7 +459,7 @@ class Transformer(parts.AbstractSequenceLayer):
             *style.added(own, hidden),
         )
 
-    def _scores(self, flow: Flow, rows: int, style: Style) -> tuple[Operator, ...]:
+    def _scores(self, flow: Flow, rows: int, style: Style) -> Operators:
         """The attention itself, with written scores, or by one kernel that writes none.
 
         The kernel keeps queries, keys, values, the result, and one number in fp32 per row of
@@ -490,9 +486,7 @@ class Transformer(parts.AbstractSequenceLayer):
         )
         return (kernel,)
 
-    def _feed_forward(
-        self, rows: int, split: int, style: Style
-    ) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    def _feed_forward(self, rows: int, split: int, style: Style) -> tuple[Operators, Operators]:
         """The second half of a block: up to its activation; then its last product, and addition."""
         style, width, own = style.named("feed_forward"), self.ffn // split, rows // split
         outer = style.projected(rows, width, self.hidden)
@@ -503,7 +497,7 @@ class Transformer(parts.AbstractSequenceLayer):
         )
         return inner, (*_shared(outer, split), *style.added(own, self.hidden))
 
-    def _tokens(self, rows: int, split: int, style: Style) -> tuple[Operator, ...]:
+    def _tokens(self, rows: int, split: int, style: Style) -> Operators:
         """The lookups of tokens and learned positions, for ``rows`` positions of this rank."""
         if not self.vocabulary:
             return ()
@@ -520,13 +514,13 @@ class Transformer(parts.AbstractSequenceLayer):
             found.append(style.moved(shape, style.dropped, style.dropped, 1.0))
         return tuple(found)
 
-    def _head(self, flow: Flow, style: Style) -> tuple[Operator, ...]:
+    def _head(self, flow: Flow, style: Style) -> Operators:
         """The product with all tokens, and the loss."""
         if not self.vocabulary:
             return ()
         style, hidden = style.named("head"), self.hidden
         rows = flow.batch_size * self.predicted or self.rows(flow.batch_size)
-        found: tuple[Operator, ...] = ()
+        found: Operators = ()
         if self.head_transform:
             found = (
                 *style.projected(rows, hidden, hidden),
@@ -547,7 +541,7 @@ def _again(operator: Operator) -> Operator:
     return replace(operator, is_recomputed=True, saved_bytes=0.0)
 
 
-def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:
+def _shared(linear: Operators, split: int) -> Operators:
     """A linear layer of which each of ``split`` ranks has a part of the input.
 
     The ranks add up their results.

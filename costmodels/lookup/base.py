@@ -97,24 +97,37 @@ def _column(kind: type, values: Iterable[float]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LookupShards:
-    """Shards as a lookup model sees them, with what arrives at them in an iteration.
-
-    They are columns ``[n]`` with one entry for each shard, but for what all have in common.
+class Shards:
+    """Shards as columns ``[n]`` with one entry for each.
 
     Attributes:
-        tables: the tables that the shards are cut from.
-        table: ``[n]`` position of each shard's table in ``tables``.
+        table: ``[n]`` position of each shard's table among the tables.
         kernel: ``[n]`` position of each shard's kernel in ``KERNELS``.
         row_offset: ``[n]`` first row of the shard.
         num_rows: ``[n]`` rows of the shard.
         num_cols: ``[n]`` columns of the shard.
+        cache_load_factor_ratio: ``[n]`` rows of a cache in front of host memory, over the rows of
+            the shard; 0 without a cache.
+    """
+
+    table: IntArray
+    kernel: IntArray
+    row_offset: IntArray
+    num_rows: IntArray
+    num_cols: IntArray
+    cache_load_factor_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LookupShards(Shards):
+    """Shards as a lookup model sees them, with what arrives at them in an iteration.
+
+    Attributes:
+        tables: the tables that the shards are cut from.
         num_indices: ``[n]`` indices that the shard looks up.
         num_table_indices: ``[n]`` indices that are drawn for the whole table; ``num_indices`` of
             them fall on the rows of the shard.
         num_bags: ``[n]`` output vectors of ``num_cols`` elements that leave the shard.
-        cache_load_factor_ratio: ``[n]`` rows of a cache in front of host memory, over the rows of
-            the shard; 0 without a cache.
         output_element_bytes: bytes of an element of the output vectors.
         index_bytes: bytes of an index.
         optimizer: what updates the rows of the tables that have no optimizer of their own.
@@ -123,15 +136,9 @@ class LookupShards:
     """
 
     tables: TableColumns
-    table: IntArray
-    kernel: IntArray
-    row_offset: IntArray
-    num_rows: IntArray
-    num_cols: IntArray
     num_indices: FloatArray
     num_table_indices: FloatArray
     num_bags: FloatArray
-    cache_load_factor_ratio: FloatArray
     optimizer: Optimizer
     output_element_bytes: int = 4
     index_bytes: int = 8

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels import sharding
 from costmodels.datatypes import FloatArray, IntArray, changes, distinct
 from costmodels.errors import require
-from costmodels.lookup.base import KERNELS, TableColumns
+from costmodels.lookup.base import KERNELS, Shards, TableColumns
 from costmodels.sharding import BY_HOSTS, Plan, ShardingOption, ShardingType, Spread, TableTerms
 from costmodels.topology import Topology, batch_ratios
 from costmodels.workload import Table, Workload
@@ -29,17 +29,13 @@ TYPES: Final = tuple(ShardingType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class Cells(Shards):
     """Different shards, as columns ``[n]``.
 
+    ``row_offset`` is 0 for tables whose ids are hashed, where it changes nothing.
+
     Attributes:
-        table: position of the table in the workload.
         family: the sharding type whose collectives the shard uses, as a position in ``TYPES``.
-        kernel: position in ``KERNELS``.
-        cache_load_factor_ratio: 0 without a cache.
-        row_offset: first row; 0 for tables whose ids are hashed, where it changes nothing.
-        num_rows: rows of the shard.
-        num_cols: columns of the shard.
         access_ratio: share of the table's accesses that fall on the rows, where ids are hashed and
             rows are cut: more than the even share for the part with the hottest row. Below 0 if
             the law of the table says it.
@@ -47,13 +43,7 @@ class Cells:
             whose ranks look up only their own samples; 1 for others.
     """
 
-    table: IntArray
     family: IntArray
-    kernel: IntArray
-    cache_load_factor_ratio: FloatArray
-    row_offset: IntArray
-    num_rows: IntArray
-    num_cols: IntArray
     access_ratio: FloatArray
     batch_ratio: FloatArray
 
@@ -174,7 +164,7 @@ class OptionCells:
         )
         outside = rank[(rank < 0) | (rank >= world_size)]
         require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
-        access = _access_ratios(tables, columns, of, offset, rows)
+        access = self._access_ratios(tables, of, offset, rows)
         offset = np.where(columns.is_scattered[tables[of]], 0, offset)
         own = np.where(np.array(copies, dtype=bool)[of], self._batch_ratio[rank], 1.0)
         keys = (of, offset, rows, cols, own, access)
@@ -196,6 +186,27 @@ class OptionCells:
         return Runs(
             cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
         )
+
+    def _access_ratios(
+        self, table: IntArray, of: IntArray, offset: IntArray, rows: IntArray
+    ) -> FloatArray:
+        """``access_ratio`` of :class:`Cells` for each shard of a plan, ``[shards]``.
+
+        Args:
+            table: ``[placements]`` position of the table of each placement.
+            of: ``[shards]`` the placement of each shard.
+            offset: ``[shards]`` first row.
+            rows: ``[shards]`` rows.
+        """
+        size, columns = np.zeros(len(table), dtype=np.int64), self._columns
+        np.maximum.at(size, of, rows)
+        cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
+        found = np.full(len(of), _OF_LAW)
+        begins = np.searchsorted(of, np.arange(len(table) + 1))
+        for i in np.flatnonzero(cut).tolist():
+            here = slice(begins[i], begins[i + 1])
+            found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
+        return found
 
     def _family(self, kind: ShardingType, ranks: IntArray) -> ShardingType:
         """The sharding type whose collectives a placement on these ranks uses.
@@ -281,29 +292,6 @@ def _where(widths: tuple[int, ...], shape: _Shape, spread: Spread) -> IntArray:
     if spread is not Spread.HOSTS:
         found = found[0] if spread is Spread.UNIFORM else found[:, 0]
     found.flags.writeable = False
-    return found
-
-
-def _access_ratios(
-    table: IntArray, columns: TableColumns, of: IntArray, offset: IntArray, rows: IntArray
-) -> FloatArray:
-    """``access_ratio`` of :class:`Cells` for each shard of a plan, ``[shards]``.
-
-    Args:
-        table: ``[placements]`` position of the table of each placement.
-        columns: of the tables.
-        of: ``[shards]`` the placement of each shard.
-        offset: ``[shards]`` first row.
-        rows: ``[shards]`` rows.
-    """
-    size = np.zeros(len(table), dtype=np.int64)
-    np.maximum.at(size, of, rows)
-    cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
-    found = np.full(len(of), _OF_LAW)
-    begins = np.searchsorted(of, np.arange(len(table) + 1))
-    for i in np.flatnonzero(cut).tolist():
-        here = slice(begins[i], begins[i + 1])
-        found[here] = _hashed_ratios(columns.tables[table[i]], offset[here], rows[here])
     return found
 
 

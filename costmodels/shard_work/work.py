@@ -7,6 +7,7 @@ subtract rows instead of pricing plans from scratch.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
@@ -21,6 +22,7 @@ from costmodels.lookup.base import (
     AbstractLookupModel,
     LookupShards,
     LookupWork,
+    Shards,
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
@@ -293,15 +295,10 @@ class WorkModel:
         received = sources * sent
         shards = LookupShards(
             tables=tables,
-            table=table,
-            kernel=cells.kernel,
-            row_offset=cells.row_offset,
-            num_rows=cells.num_rows,
-            num_cols=cells.num_cols,
             num_indices=received,
             num_table_indices=sources * indices,
             num_bags=np.where(pooled, sources * bags, received),
-            cache_load_factor_ratio=cells.cache_load_factor_ratio,
+            **{name: getattr(cells, name) for name in _SHARED},
             **_of_workload(workload),
         )
         columns = LOOKUP + cells.kernel[:, None] * NUM_LOOKUP_WORK + np.arange(NUM_LOOKUP_WORK)
@@ -425,6 +422,8 @@ _SORTED_BYTES: Final = 52.0
 row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs and their sums, and
 two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
 are a copy of the indices in the order of the tables."""
+_SHARED: Final = tuple(field.name for field in fields(Shards))
+"""The columns that cells and the shards of lookup models have in common."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
 """Number of replicated tables in ``Cells.family``."""
 _ROW_WISE_FAMILY: Final = TYPES.index(ShardingType.ROW_WISE)
