@@ -224,13 +224,9 @@ class CpuLookup(AbstractLookupModel):
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         dense = shards.runs(ComputeKernel.DENSE)
         pooled = dense | shards.tables.is_pooled[shards.table]
-        chosen = {
-            cpu.CpuKernel.FUSED: ~dense & pooled,
-            cpu.CpuKernel.DENSE: dense,
-            cpu.CpuKernel.SEQUENCE: ~pooled,
-        }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
-        for kernel, of_kernel in chosen.items():
+        each = ~dense & pooled, dense, ~pooled
+        for kernel, of_kernel in zip(cpu.CpuKernel, each, strict=True):
             used = np.flatnonzero(of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):

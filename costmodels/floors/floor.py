@@ -224,7 +224,6 @@ class IterationFloor:
             families.append(
                 base.FamilyTimes(
                     name=kind.value,
-                    present=None,
                     input_s=exchanged(kind, INDICES, None),
                     outputs_s=tuple(("exchange", seconds) for seconds in forward_s),
                     gradients_s=gradients_s[0] if gradients_s else None,

@@ -266,11 +266,7 @@ class PhaseModel:
         alone; otherwise all ranks are probed at once.
         """
         world = self._stages.topology.world_size
-        columns = [
-            *range(at.INPUT, at.INPUT + len(EXCHANGING_TYPES)),
-            *range(at.OUTPUT, at.OUTPUT + len(EXCHANGING_TYPES)),
-        ]
-        columns.append(at.REPLICATED)
+        columns = [*range(at.INPUT, at.CALLS), at.REPLICATED]
         if self._stages.codecs is not None:
             columns += range(at.SECOND, at.SECOND + len(BY_HOSTS))
         growth = np.full((len(self.weights), len(columns)), np.inf)

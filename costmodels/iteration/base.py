@@ -108,7 +108,7 @@ class FamilyTimes:
     """
 
     name: str
-    present: BoolArray | None
+    present: BoolArray | None = None
     input_s: FloatArray
     outputs_s: tuple[tuple[str, FloatArray], ...]
     gradients_s: tuple[FloatArray, ...] | None = None
