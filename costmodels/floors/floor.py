@@ -443,14 +443,14 @@ class TypeFloor:
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
-        walk, issued_s = self._simulated(leaves)
+        walk = self._simulated(leaves)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.iteration_time_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
         # Walk back from the step that ends last, and add up what the steps on the way take. A rank
         # that is early at a collective goes on with what the late rank waited for.
         step, node = len(self._steps) - 1, walk.last
-        rank = int(issued_s[-1].argmax()) if node is None else node[0]
+        rank = int(walk.issued_s[-1].argmax()) if node is None else node[0]
         while node is not None or step >= 0:
             if node is not None:
                 rank, step = node
@@ -463,15 +463,15 @@ class TypeFloor:
             constant_s += float(self._host_s[step, rank])
             step -= 1
             if step >= 0 and self._steps[step].blocks_host:
-                waited = walk.finish_s[step, rank] > issued_s[step, rank]
+                waited = walk.finish_s[step, rank] > walk.issued_s[step, rank]
                 node = (rank, step) if waited else None
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
-    def _simulated(self, leaves: FloatArray) -> tuple[timing.Simulation, FloatArray]:
-        """What each step waited for, and ``[steps, R]`` when the host had issued it."""
+    def _simulated(self, leaves: FloatArray) -> timing.Simulation:
+        """What each step waited for."""
         durations, ranks = self._own_s + self._counts @ leaves, self._own_s.shape[1]
         found = timing.run(self._steps, list(durations), (ranks,))
-        return timing.simulation(self._steps, found), np.stack(found.issued_s)
+        return timing.Simulation(self._steps, found)
 
     def lookups(self) -> tuple[tuple[float, float, float], tuple[bool, bool]]:
         """What the lookups take on the first rank without leaves, and whether they wait for a host.
@@ -483,7 +483,7 @@ class TypeFloor:
         """
         names = [step.name for step in self._steps]
         forward, backward = map(names.index, (base.LOOKUP_FORWARD, base.LOOKUP_BACKWARD))
-        walk, _ = self._simulated(np.full(len(self.leaves), _FOREVER_S))
+        walk = self._simulated(np.full(len(self.leaves), _FOREVER_S))
         first, last = (
             walk.released_by((rank, forward)) is None for rank in (0, self._own_s.shape[1] - 1)
         )

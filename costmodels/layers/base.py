@@ -149,6 +149,13 @@ class AbstractLayer(ABC):
                 f"{key} must be {least}..1e{len(str(most)) - 1}, got {value}",
             )
 
+        for rule, holds in self.rules().items():
+            self.need(holds, rule)
+
+    def rules(self) -> dict[str, bool]:
+        """What must hold for keys that are in range, with whether it does."""
+        return {}
+
     def need(self, condition: bool, rule: str) -> None:  # noqa: FBT001 - reads as a sentence
         """Refuse the entry unless a condition holds; the message names the layer and the rule."""
         require(condition, f"layer {self.prefix}: {rule}")

@@ -74,20 +74,15 @@ class Hstu(parts.AbstractSequenceLayer):
         "samples_per_history": "lengths",
     }
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range, and keys that do not fit together."""
-        parts.AbstractSequenceLayer.__post_init__(self)
-        self.need(
-            (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
-            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
-            "give qk_width and value_width",
-        )
-        least = min(self.lengths or (self.seq,))
-        self.need(
-            0 <= self.contextual < least,
-            f"contextual must be 0..{least - 1}, fewer than the positions of each "
-            f"history, got {self.contextual}",
-        )
+    def rules(self) -> dict[str, bool]:
+        """Heads have whole widths, and histories have positions."""
+        has_widths, least = self.qk_width > 0 < self.value_width, min(self.lengths or (self.seq,))
+        return parts.AbstractSequenceLayer.rules(self) | {
+            f"hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or give "
+            "qk_width and value_width": has_widths or self.hidden % self.heads == 0,
+            f"contextual must be 0..{least - 1}, fewer than the positions of each history, got "
+            f"{self.contextual}": 0 <= self.contextual < least,
+        }
 
     @property
     def remark(self) -> str:

@@ -26,13 +26,10 @@ class Moe(AbstractLayer):
     top: int
     ffn: int
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        AbstractLayer.__post_init__(self)
-        self.need(
-            self.top <= self.experts,
-            f"top must be at most experts, got {self.top} of {self.experts}",
-        )
+    def rules(self) -> dict[str, bool]:
+        """Positions go to some of the experts."""
+        rule = f"top must be at most experts, got {self.top} of {self.experts}"
+        return {rule: self.top <= self.experts}
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""

@@ -160,11 +160,10 @@ class AbstractSequenceLayer(AbstractLayer):
     balanced: bool = False
     needs: ClassVar[dict[str, str]] = {"balanced": "lengths"}
 
-    def __post_init__(self) -> None:
-        """Refuse sizes and lengths that are out of range."""
-        AbstractLayer.__post_init__(self)
+    def rules(self) -> dict[str, bool]:
+        """Lengths are in their range."""
         wrong = [v for v in self.lengths if not 1 <= v <= self.seq]
-        self.need(not wrong, f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}")
+        return {f"lengths must be 1..seq ({self.seq}), got {wrong[:3]}": not wrong}
 
     def evened(self) -> Self:
         """This layer with sequences that are handed out so that all ranks have equal work."""

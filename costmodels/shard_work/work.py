@@ -155,19 +155,16 @@ class WorkModel:
     """Counts the work of shards, for one workload on one topology."""
 
     def __init__(self, workload: Workload, topology: Topology, lookup: AbstractLookupModel) -> None:
-        """Keep the arguments; nothing is counted yet."""
+        """Keep the arguments, and the tables as columns of numbers; nothing is counted yet."""
         self.workload = workload
         self.topology = topology
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
+        self.columns = TableColumns(workload.tables)
+        self._cells = OptionCells(workload, topology, self.columns)
         # 1 if gradients of vectors come from other ranks into a buffer of their own, else 0.
         self._is_exchanged = float(topology.world_size > 1)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
-
-    @cached_property
-    def columns(self) -> TableColumns:
-        """The tables as columns of numbers."""
-        return TableColumns(self.workload.tables)
 
     @cached_property
     def _excess_ratio(self) -> float:
@@ -183,11 +180,6 @@ class WorkModel:
         total = self.topology.world_size * passing
         room = live.peak_bytes - live.beside_lookups_bytes
         return max(0.0, 1.0 - room / total) if total else 1.0
-
-    @cached_property
-    def _cells(self) -> OptionCells:
-        """Makes the cells of options and plans."""
-        return OptionCells(self.workload, self.topology, self.columns)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once."""
