@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.base import bins_of
+from costmodels.distribution.laws import bins_of
 from costmodels.errors import require
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShards, LookupWork
 from costmodels.measured import cpu_constants as cpu

@@ -63,14 +63,10 @@ class DenseLayers:
     top: tuple[Layer, ...]
 
     @property
-    def bottom_parameters(self) -> int:
-        """Trained elements of the layers before the looked-up vectors arrive."""
-        return sum(layer.num_parameters for layer in self.bottom)
-
-    @property
-    def top_parameters(self) -> int:
-        """Trained elements of the layers after the looked-up vectors arrive."""
-        return sum(layer.num_parameters for layer in self.top)
+    def num_parameters(self) -> tuple[int, int]:
+        """Trained elements of the layers before, and after the looked-up vectors arrive."""
+        bottom, top = (sum(x.num_parameters for x in part) for part in (self.bottom, self.top))
+        return bottom, top
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +277,7 @@ def _grouped(operators: tuple[Operator, ...]) -> tuple[Layer, ...]:
 
 def dense_parameters(workload: Workload) -> int:
     """Trained elements of the dense part."""
-    layers = dense_layers(workload)
-    return layers.bottom_parameters + layers.top_parameters
+    return sum(dense_layers(workload).num_parameters)
 
 
 def unrated_remark(

@@ -106,7 +106,7 @@ class DenseRoofline(AbstractDenseModel):
         bottom_s, top_s = (_pass_s(x, gpu) for x in (layers.bottom, layers.top))
         top_backward_s = _pass_s(layers.top, gpu, is_backward=True)
         bottom_backward_s = _pass_s(layers.bottom, gpu, is_backward=True)
-        owned: float = layers.bottom_parameters + layers.top_parameters
+        owned: float = sum(layers.num_parameters)
         if workload.dense_parallelism is DenseParallelism.FSDP:
             # Each rank updates its part of the trained elements.
             owned /= max(1, topology.world_size // workload.tensor_parallel)

@@ -7,10 +7,7 @@ from typing import Annotated, Final, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._laws import Laws as Laws
-from costmodels.distribution._laws import bins_of as bins_of
-from costmodels.distribution._laws import check_bins as check_bins
-from costmodels.distribution._laws import hottest_share
+from costmodels.distribution.laws import Laws, bins_of, hottest_share
 from costmodels.fields import Range
 
 Rows = Annotated[int, Range(1, 2**62)]
@@ -104,7 +101,7 @@ class AbstractIndexDistribution(ABC):
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
-        See :func:`costmodels.distribution._laws.hottest_share`.
+        See :func:`costmodels.distribution.laws.hottest_share`.
         """
         return hottest_share(self, num_parts)
 

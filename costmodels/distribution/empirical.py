@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._laws import Bins
-from costmodels.distribution.base import AbstractIndexDistribution, Rows, check_bins
+from costmodels.distribution.base import AbstractIndexDistribution, Rows
+from costmodels.distribution.laws import Bins, check_bins
 from costmodels.distribution.samples import HOTTEST_RATIO
 from costmodels.errors import require
 from costmodels.fields import Range, settle

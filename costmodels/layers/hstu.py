@@ -100,14 +100,13 @@ class Hstu(parts.AbstractSequenceLayer):
         return self.samples_per_history
 
     @property
-    def _queries(self) -> int:
-        """Elements of a position's queries in all heads; its keys have as many."""
-        return (self.qk_width or self.hidden // self.heads) * self.heads
+    def _widths(self) -> tuple[int, int]:
+        """Elements of a position's queries and values in all heads.
 
-    @property
-    def _values(self) -> int:
-        """Elements of a position's values in all heads; its gates have as many."""
-        return (self.value_width or self.hidden // self.heads) * self.heads
+        Its keys have as many as queries, its gates as many as values.
+        """
+        usual = self.hidden // self.heads
+        return (self.qk_width or usual) * self.heads, (self.value_width or usual) * self.heads
 
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
@@ -129,12 +128,12 @@ class Hstu(parts.AbstractSequenceLayer):
         With fused attention the product's kernel computes the activation too, and writes its result
         with and without activation.
         """
-        part, wide = self._part("in", flow), 2 * self._queries + 2 * self._values
+        part, wide = self._part("in", flow), 2 * sum(self._widths)
         norm = part.norm(rows, self.hidden, is_recomputed=self.stu)
         kept = 0 if self.stu else rows * self.hidden
         product = part.linear(rows, self.hidden, wide, saved=kept, is_recomputed=self.stu)
         if self.stu:
-            return norm, product, part.streamed((rows, self._values), is_recomputed=True)
+            return norm, product, part.streamed((rows, self._widths[1]), is_recomputed=True)
         active = part.streamed((rows, wide), saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
@@ -148,7 +147,7 @@ class Hstu(parts.AbstractSequenceLayer):
         if not self.fused_attention:
             return self._scores(flow, rows, (groups, long, seen))
         # Other operators keep what the backward pass of the one kernel reads.
-        queries, values, element = self._queries, self._values, float(flow.dtype.num_bytes)
+        (queries, values), element = self._widths, float(flow.dtype.num_bytes)
         kernel = self._part("attention", flow).operator(
             (groups, long, seen, queries // self.heads, values // self.heads),
             kind=OperatorKind.ATTENTION,
@@ -169,7 +168,7 @@ class Hstu(parts.AbstractSequenceLayer):
             pairs: groups (sequences times heads), queries, and keys of each group.
         """
         part, (groups, long, seen) = self._part("attention", flow), pairs
-        queries, values = self._queries, self._values
+        queries, values = self._widths
         score = part.streamed(pairs, saved=groups * long * seen)
         masked = part.streamed(pairs, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
@@ -192,7 +191,7 @@ class Hstu(parts.AbstractSequenceLayer):
         With fused attention, norm and gate are one kernel, and so are product and sum. In a STU
         that kernel also writes x and u beside the gated result.
         """
-        part, hidden, wide = self._part("out", flow), self.hidden, self._values
+        part, hidden, wide = self._part("out", flow), self.hidden, self._widths[1]
         norm = part.norm(rows, wide)
         gate = part.streamed((rows, wide), reads=2.0, saved=2 * rows * wide)
         added = part.streamed((rows, hidden), reads=2.0)

@@ -79,9 +79,8 @@ class TableColumns:
         self.sorts: BoolArray = _column(bool, (u.sorts for u in updates))
         each_index = RowUpdate.PER_INDEX
         self.updates_each_index: BoolArray = _column(bool, (u is each_index for u in updates))
-        self.deduplicates_indices: BoolArray = _column(
-            bool, (t.deduplicates_indices for t in tables)
-        )
+        once = (t.deduplicates_indices for t in tables)
+        self.deduplicates_indices: BoolArray = _column(bool, once)
         self.num_features: IntArray = _column(int, (len(t.features) for t in tables))
         self.num_embeddings: IntArray = _column(int, (t.num_embeddings for t in tables))
         self.embedding_dim: IntArray = _column(int, (t.embedding_dim for t in tables))

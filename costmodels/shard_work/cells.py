@@ -222,15 +222,6 @@ _UNEVEN_RATIO: Final = 0.002
 """Excess of the hottest part over the even share, up to which all parts count as equal."""
 
 
-def _hottest_row(table: Table) -> int:
-    """The id of the hottest row of a table of hashed ids.
-
-    Nobody knows it before, since it is the hash that decides. The name of the table decides it
-    here, so that the hottest rows of several tables are on one rank as often as by chance.
-    """
-    return crc32(table.name.encode()) % table.num_embeddings
-
-
 @lru_cache(maxsize=65536)
 def _excess_ratio(table: Table, size: int) -> float:
     """What the hottest of blocks of ``size`` rows gets above the even share of accesses."""
@@ -242,6 +233,10 @@ def _excess_ratio(table: Table, size: int) -> float:
 def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray:
     """Shares (0..1) of a table's accesses that fall on blocks of its rows, whose ids are hashed.
 
+    Nobody knows the id of the hottest row before, since it is the hash that decides. The name of
+    the table decides it here, so that the hottest rows of several tables are on one rank as often
+    as by chance.
+
     Args:
         table: the table.
         offset: ``[n]`` first row of each block.
@@ -250,7 +245,7 @@ def _hashed_ratios(table: Table, offset: IntArray, rows: IntArray) -> FloatArray
     total, excess = table.num_embeddings, _excess_ratio(table, int(rows.max()))
     if not excess:
         return rows / total
-    row = _hottest_row(table)
+    row = crc32(table.name.encode()) % total
     hot = (offset <= row) & (row < offset + rows)
     hot_rows = int(rows[hot].max(initial=0))
     hottest = min(1.0, hot_rows / total + excess)

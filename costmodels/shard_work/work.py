@@ -105,12 +105,12 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
     return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
 
-Sent = tuple[FloatArray, FloatArray]
-"""Bytes to each rank in the first exchange of a type, and in the second of types by hosts."""
-
-
-def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
+def sent_bytes(
+    work: FloatArray, family: int, way: int | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Bytes to each rank in the two exchanges of vectors of a sharding type, ``[...]`` each.
+
+    The second exchange is that of types by hosts.
 
     Args:
         work: ``[..., columns]``.

@@ -92,7 +92,7 @@ class DenseReduction:
         self._split = workload.tensor_parallel
         self._trainers = topology
         self._group, self._topology = _divided(topology, self._split)
-        bottom, top = layers.bottom_parameters, layers.top_parameters
+        bottom, top = layers.num_parameters
         self.num_parameters = top + bottom
         is_alone = self._topology.world_size == 1 or not self.num_parameters
         self.is_sharded = workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
