@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar, dataclass_transform
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -74,6 +74,15 @@ class Built:
     before: Operators = ()
     after: Operators = ()
     flow: Flow = field(default_factory=lambda: Flow(batch_size=1))
+
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def layer_kind(kind: type[_Kind]) -> type[_Kind]:
+    """Make a kind of layer of a class whose fields are the keys of an entry: a frozen dataclass."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
 """``hstu``: layers of pointwise attention over a history."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
-from typing import ClassVar, final
+from typing import ClassVar
 
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow, Operators
+from costmodels.layers.base import Built, Flow, Operators, layer_kind
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -16,8 +16,7 @@ class Kernel(StrEnum):
     TRITON = "triton"
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Hstu(parts.AbstractSequenceLayer):
     """Layers of pointwise attention over a history of n positions x.
 

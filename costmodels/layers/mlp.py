@@ -1,14 +1,10 @@
 """``mlp``: linear layers, each followed by an activation."""
 
-from dataclasses import dataclass
-from typing import final
-
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Mlp(AbstractLayer):
     """Linear layers with bias, each followed by an activation.
 

@@ -1,15 +1,13 @@
 """``mmoe``: experts whose results each task mixes by a gate of its own."""
 
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Mmoe(AbstractLayer):
     """A multi-gate mixture of experts. Reference: Ma et al. 2018 (KDD), equations 5 to 7.
 

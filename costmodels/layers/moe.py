@@ -1,15 +1,13 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from costmodels.layers import parts
-from costmodels.layers.base import AbstractLayer, Built, Flow
+from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Moe(AbstractLayer):
     """A mixture of experts: a gate sends each position to a few of several small networks.
 

@@ -16,11 +16,11 @@ other operators, attention too, use two bytes per element.
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
-from costmodels.layers.base import Built, Flow, Operators
+from costmodels.layers.base import Built, Flow, Operators, layer_kind
 from costmodels.layers.parts import CAST_BYTES, Shape
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -272,8 +272,7 @@ class Checkpoint(StrEnum):
     REENTRANT = "reentrant"
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@layer_kind
 class Transformer(parts.AbstractSequenceLayer):
     """Blocks of attention and a feed-forward network, and a last norm.
 
