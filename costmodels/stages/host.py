@@ -144,11 +144,6 @@ class HostCosts:
     issued_by: HostProfile
     reduces: bool = False
 
-    @property
-    def copies_block(self) -> bool:
-        """Whether the host waits for copies, as it does if memory is not pinned."""
-        return self.issued_by is HostProfile.EAGER_2021
-
     def calls(self, name: str, other: str = "") -> FloatArray:
         """The work of calls of a name, or else of another one."""
         known = PROFILES[self.issued_by]

@@ -30,7 +30,7 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.uncertainty import Scale
-from costmodels.workload import DenseArch
+from costmodels.workload import DenseArch, HostProfile
 from tests.costmodels.stages.stand_ins import (
     BACKWARD,
     CALL_S,
@@ -268,3 +268,10 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]
     assert loss_s == pytest.approx([0.4 * costs.call_s("loss"), 0.6 * costs.call_s("loss")])
     assert float(without.top_backward_host_s.squeeze()) == 0
+
+
+@pytest.mark.parametrize("profile", [HostProfile.EAGER, HostProfile.EAGER_2021])
+def test_the_host_waits_for_copies_of_memory_that_is_not_pinned(profile: HostProfile) -> None:
+    model = stage_model(system((1, 2, 1)), host_profile=profile)
+    times = model.times(np.zeros((2, NUM_COLUMNS)), Scale())
+    assert times.copy_blocks_host == (profile is HostProfile.EAGER_2021)
