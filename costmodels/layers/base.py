@@ -57,8 +57,7 @@ class Flow:
             width: elements that the layer gives at each position.
             length: positions of each sample; None for as many as reach the layer.
         """
-        length = self.length if length is None else length
-        return replace(self, width=width, length=length, is_input=False)
+        return replace(self, width=width, length=length or self.length, is_input=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +211,7 @@ def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) 
     Raises:
         InvalidValueError: a layer does not fit what reaches it, or stands in the wrong place.
     """
-    built = Built(flow=before)
-    has_met = False
+    built, has_met = Built(flow=before), False
     for layer in layers:
         layer.need(
             not (layer.before_tables and has_met),

@@ -152,8 +152,7 @@ class DenseArch:
     @property
     def is_given(self) -> bool:
         """Whether there is a dense part."""
-        mlps = bool(self.bottom_mlp or self.top_mlp)
-        return mlps or bool(self.layers) or self.operators is not None
+        return bool(self.bottom_mlp or self.top_mlp or self.layers) or self.operators is not None
 
 
 NO_DENSE_PART: Final = DenseArch()

@@ -1,7 +1,5 @@
 """``moe``: a mixture of experts, of which each position uses a few."""
 
-from typing import Any
-
 from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
 from costmodels.operators import OperatorKind
@@ -39,16 +37,14 @@ class Moe(AbstractLayer):
         gate, chosen, taking, giving = map(part.named, ("gate", "experts", "take", "give"))
         weights, inner = experts * width * ffn, (experts, share, ffn, width)
         outer = experts, share, width, ffn
-        left: dict[str, Any] = {"left_gradient": not met.is_input}
         softmax, other, gather = OperatorKind.SOFTMAX, OperatorKind.OTHER, OperatorKind.GATHER
-        sorted_: dict[str, Any] = {"saved": 2 * taken, "num_sorted": rows * self.top}
         operators = (
             *joined,
-            gate.linear(rows, width, experts, bias=False, **left),
+            gate.linear(rows, width, experts, bias=False, left_gradient=not met.is_input),
             gate.streamed((rows, experts), kind=softmax, saved=rows * experts),
-            gate.streamed((rows, experts), kind=other, **sorted_),
+            gate.streamed((rows, experts), kind=other, saved=2 * taken, num_sorted=rows * self.top),
             taking.streamed((taken, width), kind=gather, saved=taken * width),
-            chosen.batched(outer, num_parameters=weights, **left),
+            chosen.batched(outer, num_parameters=weights, left_gradient=not met.is_input),
             chosen.streamed((taken, ffn), saved=taken * ffn),
             chosen.batched(inner, num_parameters=weights, saved=taken * width),
             giving.streamed((taken, width), saved=taken * (1 + width)),

@@ -253,8 +253,8 @@ class AbstractSequenceLayer(AbstractLayer):
             first += self.uneven((product,), flow.batch_size)
         if others and (given != taken or other_width != taken):
             shape, kept = (others, flow.batch_size, other_width, taken), others * other_width
-            own: dict[str, Any] = {"num_parameters": kept * taken, "saved": flow.batch_size * kept}
-            first += (part.batched(shape, **own),)
+            own = part.batched(shape, num_parameters=kept * taken, saved=flow.batch_size * kept)
+            first += (own,)
         return first, met.after(taken, count)
 
 

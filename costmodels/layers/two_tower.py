@@ -1,7 +1,5 @@
 """``two_tower``: one MLP for users, one for items, and the scores of all pairs of a batch."""
 
-from typing import Any
-
 from costmodels.datatypes import DataType
 from costmodels.layers import parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, layer_kind
@@ -37,19 +35,19 @@ class TwoTower(AbstractLayer):
         # The log-softmax of all scores, whose result autocast casts to fp32 for the loss.
         cast = parts.CAST_BYTES if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
         count, plain = rows * rows, float(rows * rows) * dtype.num_bytes
-        softmax: dict[str, Any] = {
-            "kind": OperatorKind.SOFTMAX,
-            "saved": count,
-            "read_bytes": 2.0 * plain + cast * count,
-            "backward_bytes": 4.0 * plain + 1.5 * cast * count,
-        }
         scores = part.named("scores")
         operators = (
             *joined,
             *part.named("user").mlp(rows, (user, *self.sizes), is_input=met.is_input),
             *part.named("item").mlp(rows, (item, *self.sizes), is_input=met.is_input),
             scores.matmul((1, rows, self.sizes[-1], rows)),
-            scores.streamed((rows, rows), **softmax),
+            scores.streamed(
+                (rows, rows),
+                kind=OperatorKind.SOFTMAX,
+                saved=count,
+                read_bytes=2.0 * plain + cast * count,
+                backward_bytes=4.0 * plain + 1.5 * cast * count,
+            ),
             scores.streamed((rows,), kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))
