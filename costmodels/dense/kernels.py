@@ -163,9 +163,9 @@ class Gpu:
     slowest_ratio: float = 0.0
 
     @classmethod
-    def plain(cls, device: Device) -> Self:
-        """A device at its full rates, with the constants that ship, scaled to it."""
-        return cls(device, constants=KERNELS.on(device))
+    def plain(cls, device: Device, constants: KernelConstants = KERNELS) -> Self:
+        """A device at its full rates, whose constants are scaled to it."""
+        return cls(device, constants=constants.on(device))
 
     def shares_in(self, dtype: DataType) -> Shares:
         """The shares of the rates that operators in a type reach."""

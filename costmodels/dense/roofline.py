@@ -141,20 +141,25 @@ def _busy_s(layers: DenseLayers, device: Device) -> float:
     return sum(o.num_repeats * (o.forward_flop + o.backward_flop) / rate for o, rate in rates)
 
 
-def product_s(product: Product, dtype: DataType, device: Device) -> float:
+def product_s(
+    product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
+) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return kernels.product_time(product, dtype, Gpu.plain(device))
+    return kernels.product_time(product, dtype, Gpu.plain(device, constants))
 
 
-def interaction_s(flow: Flow, device: Device, *, is_backward: bool) -> float:
+def interaction_s(
+    flow: Flow, device: Device, constants: KernelConstants = KERNELS, *, is_backward: bool
+) -> float:
     """Seconds of a dot interaction alone, without the copy that puts its vectors side by side.
 
     Args:
         flow: the vectors that reach it, and which kernels run it.
         device: what runs it.
+        constants: of the kernels.
         is_backward: whether the backward pass is asked for.
     """
-    gpu, alone = Gpu.plain(device), [o for o in dot(flow)[0] if o.name != "concat"]
+    gpu, alone = Gpu.plain(device, constants), [o for o in dot(flow)[0] if o.name != "concat"]
     return sum(_operator_s(o, gpu, is_backward=is_backward) for o in alone)
 
 
