@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, Final, final
+from typing import Annotated, final
 
 import numpy as np
 
@@ -130,15 +130,10 @@ def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
     return _alone(laws[0]) if len(laws) == 1 else _together(laws)
 
 
-_FIRST: Final = np.zeros(1, dtype=np.int64)
-_FIRST.flags.writeable = False
-"""The column ``law`` of a single query about the only law of a :class:`Laws`."""
-
-
 def _asked(law: AbstractIndexDistribution, question: str, *values: float) -> float:
     """The answer of a method of :class:`Laws` to a single query about one law."""
     columns = [np.array([v], dtype=float) for v in values]
-    return float(getattr(_alone(law), question)(_FIRST, *columns)[0])
+    return float(getattr(_alone(law), question)(np.zeros(1, dtype=np.int64), *columns)[0])
 
 
 @lru_cache(maxsize=8192)
