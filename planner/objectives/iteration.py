@@ -1,7 +1,5 @@
 """The objective ``iteration``: the iteration time, with bounds that hold for sets of plans."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The objective ``phases``: the time of the slowest rank in each phase, added up."""
 
-from __future__ import annotations
-
 from typing import Self, final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The interface of a search strategy, and the record that every search keeps."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Random options on random places: the baseline that any planner should beat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, final
 

@@ -1,7 +1,5 @@
 """From what a search found to the result: the plan, its price, its proof and the other plans."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each assumed value is replaced by one from the other end of its usual range, alo
 plan is priced again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """From a problem to what a search is given: the space of plans, and the objective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final

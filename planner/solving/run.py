@@ -1,7 +1,5 @@
 """One search of a problem, with the baselines beside it, and another one if TorchRec needs it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

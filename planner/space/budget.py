@@ -5,8 +5,6 @@ follows from the problem's size, so that it ends at the same point on every mach
 measured by the clock, so that with one the result can differ from machine to machine.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Final

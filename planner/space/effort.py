@@ -9,8 +9,6 @@ Users count work in priced plans: work of ``n`` priced plans has been done when 
 of pricing ``n`` plans one by one have been spent.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -20,8 +20,6 @@ such problem for each set, and the least of their solutions is a bound for every
 begin with few rows, tangents and cuts; those that a solution breaks are added.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

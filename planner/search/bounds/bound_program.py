@@ -12,8 +12,6 @@ The variables of a program are, in this order:
 Every row is built once for each set of tangents, and kept.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

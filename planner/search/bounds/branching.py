@@ -14,8 +14,6 @@ box's limit are left out. And the limit of a phase says on how many ranks a fuse
 least.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Proofs that no plan fits into memory, with the missing bytes and with what would help."""
 
-from __future__ import annotations
-
 from typing import Final, NoReturn
 
 import numpy as np

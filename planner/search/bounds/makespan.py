@@ -17,8 +17,6 @@ Intervals in which there is a choice are halved. Memory is not looked at, which 
 bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ For each cut of the objective, ``v >= base + slopes @ z``. A cut holds for one s
 types. So there is one such program for each set, and the least of their solutions is a bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property

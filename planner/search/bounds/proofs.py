@@ -3,8 +3,6 @@
 Each step solves programs and tells the record of the search what they prove.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

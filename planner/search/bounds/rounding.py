@@ -1,7 +1,5 @@
 """The plans that a search begins with: rounded from solutions of the bound, and greedy ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Final

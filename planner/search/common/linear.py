@@ -10,8 +10,6 @@ load of a rank is the sum of the loads of its shards. Arrays of loads have ``P +
 loads of the P tangents, then device bytes, then host bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

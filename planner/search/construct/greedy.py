@@ -5,8 +5,6 @@ splits: the weighted sum of its phases, in seconds) and balance the sums of cost
 do not see that every phase waits for its slowest rank.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ and tables cut by rows inside a host, are cut into as many parts as there are ra
 host.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

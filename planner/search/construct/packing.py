@@ -11,8 +11,6 @@ this lets exceed a limit is refused when it is priced. A unit is a byte unless a
 that sums would overflow.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ together as one array, each with its pieces on the ranks (or hosts) where they a
 smooth objective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

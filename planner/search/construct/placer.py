@@ -5,8 +5,6 @@ it is measured against, so that the fullest loads decide where a shard goes, and
 ties.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

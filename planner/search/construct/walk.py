@@ -1,7 +1,5 @@
 """Lists and prices every assignment of a tiny search space, in batches."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

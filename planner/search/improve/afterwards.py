@@ -13,8 +13,6 @@ more than its share of what the whole move has to save: :data:`planner.result.LE
 an iteration, and its own seconds within :data:`planner.result.PAYBACK_S` of training.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -19,8 +19,6 @@ neighborhood search heuristic for the pickup and delivery problem with time wind
 Science 40 (2006), for the turns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -6,8 +6,6 @@ all. Here every option of a table is placed piece by piece where the whole objec
 plan in use, and every search ends so.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
