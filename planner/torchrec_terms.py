@@ -32,7 +32,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -430,11 +430,6 @@ class ColumnMaxima(AbstractNamedObjective):
     asks_models = False
     by_phase: ClassVar[bool]
     """Whether forward compute, backward compute and exchanges have columns of their own."""
-
-    @classmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The objective over the columns that differ between options of the space."""
-        return cls(space)
 
     @classmethod
     def priced_by(cls, make_pipeline: MakePipeline) -> MakePipeline:

@@ -29,7 +29,7 @@ from planner.objectives import objective_names
 from planner.solving.run import strategy_names
 
 OBJECTIVE = """
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
@@ -41,12 +41,8 @@ class TwiceThePhases(AbstractNamedObjective):
     name = "twice-the-phases"
     unit = "s"
 
-    def __init__(self, pipeline):
-        self._pipeline = pipeline
-
-    @classmethod
-    def of(cls, space) -> Self:
-        return cls(space.pipeline)
+    def __init__(self, space):
+        self._pipeline = space.pipeline
 
     @property
     def weights(self):
