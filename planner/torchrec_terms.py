@@ -49,7 +49,7 @@ from planner.errors import refuse
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
-from planner.search.construct.placer import Pressure, place_options
+from planner.search.construct.placer import place_options
 from planner.space.evaluation import FITTING, ROUNDED, ROUNDING, Assignment, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 
@@ -407,9 +407,7 @@ class _Pruning:
 
 def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
     space = model.space
-    peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
-    pressure = Pressure(targets=model.targets(peaks), power=_POWER)
-    plan = place_options(model, choice, pressure)
+    plan = place_options(model, choice, _POWER)
     work = space.work(plan)
     fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
     return (float(model.objective.values(work)), space, plan) if fits else None

@@ -25,9 +25,9 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
+from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import ROUNDED, SearchSpace
+from planner.space.evaluation import FITTING, ROUNDED, SearchSpace
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound, because solvers keep rows only within their tolerances."""
@@ -52,8 +52,6 @@ _CHOICES: Final = 3
 """Most choices of options that are returned for plans, the newest ones."""
 _OTHERS: Final = 16
 """Most choices that are returned of those that were ruled out, the newest ones."""
-_ROUNDING: Final = 1e-12
-"""Share by which a shard may be larger than the room and still count as fitting, for rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +106,6 @@ class Makespan:
             stopped: is asked often; True ends the bisection.
         """
         top = high
-        self._seen.clear()
         while top > low * (1 + _CLOSE_RATIO) and not stopped():
             at = (low + top) / 2
             if self._ruled_out(at, stopped):
@@ -151,16 +148,14 @@ class Makespan:
             None if there are none. If the solver gives up, shares of 0 stand for an unknown choice.
         """
         room = z - low
-        fits = np.where(self._uniform, self._largest <= z, self._largest <= room * (1 + _ROUNDING))
+        fits = np.where(self._uniform, self._largest <= z, self._largest <= room * FITTING)
         rows = [self._mean / z, self._base / z, -self._base / z]
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - ROUNDED)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
         shares: FloatArray | None = None
         for _ in range(_ROUNDS):
-            program = self._program(rows, limits, fits)
-            solution = solve(program)
-            self._meter.spend(effort_of(program, solution))
+            solution = solve(self._program(rows, limits, fits), self._meter)
             if solution.infeasible:
                 return None
             if solution.x is None:
@@ -193,8 +188,7 @@ class Makespan:
             limits: the most that each row may add up to.
             fits: ``[n]`` True for options to choose from.
         """
-        upper = np.array(limits)
-        below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)
+        below = Rows.dense(np.array(rows), -math.inf, np.array(limits))
         scale = float(self._mean.max())
         return LinearProgram(
             cost=self._mean / scale,

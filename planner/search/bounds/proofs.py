@@ -11,14 +11,8 @@ from typing import Final
 import numpy as np
 
 from planner.search.base import OPTIMALITY_GAP, Record
+from planner.search.bounds import bound_program
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.bound_program import (
-    RankFreeProgram,
-    Relaxation,
-    TypeSet,
-    type_sets,
-    usual_optional_types,
-)
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import MoveBound
@@ -53,9 +47,9 @@ class Proofs:
         self._space, self._meter = model.space, record.evaluate.meter
         self._proves = proves
         self.bounds = RankFreeBound(
-            model, optional=usual_optional_types(model.space), record=record
+            model, optional=bound_program.usual_optional_types(model.space), record=record
         )
-        self.relaxed: dict[TypeSet | None, Relaxation] = {}
+        self.relaxed: dict[bound_program.TypeSet | None, bound_program.Relaxation] = {}
         self.starts = Starts(self.bounds, record)
         self.boxes_s = 0.0
         self._idle_rows = self._rows_left_out = 0
@@ -75,10 +69,10 @@ class Proofs:
 
     def relax_type_sets(self) -> None:
         """A linear bound for each set of sharding types, unless the search ends meanwhile."""
-        found: dict[TypeSet | None, Relaxation] = {}
+        found: dict[bound_program.TypeSet | None, bound_program.Relaxation] = {}
         if not self._record.evaluate.objective.sees_types:
             return
-        for types in type_sets(self._space, self.bounds.optional):
+        for types in bound_program.type_sets(self._space, self.bounds.optional):
             if self._record.stopped:
                 return
             found[types] = self.bounds.relax(types)
@@ -174,7 +168,7 @@ class Proofs:
         return found
 
     @property
-    def _least(self) -> Relaxation:
+    def _least(self) -> bound_program.Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)
 
 
@@ -208,7 +202,7 @@ def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
     model = LinearModel(space, objective)
     value = _linear_bound(model)
     least = np.minimum.reduceat(model.mean[:, model.num_tangents], space.first[:-1]).sum()
-    unlisted = RankFreeProgram(model).unlisted_bytes / space.world_size
+    unlisted = bound_program.RankFreeProgram(model).unlisted_bytes / space.world_size
     limits = space.pipeline.device_limits
     return Floor(value=float(value), free_bytes=float(limits.mean() + unlisted - least))
 
@@ -229,12 +223,12 @@ def price_all_above_floor(record: Record) -> None:
 
 def _linear_bound(model: LinearModel, cut: Callable[[], bool] = lambda: False) -> float:
     """The bound over all sets of sharding types, of all at once if ``cut`` says True before."""
-    bounds = RankFreeBound(model, optional=usual_optional_types(model.space))
+    bounds = RankFreeBound(model, optional=bound_program.usual_optional_types(model.space))
     value = bounds.relax(None).bound
     if not model.objective.sees_types or not math.isfinite(value) or cut():
         return value
     least = math.inf
-    for types in type_sets(model.space, bounds.optional):
+    for types in bound_program.type_sets(model.space, bounds.optional):
         least = min(least, bounds.relax(types, rounds=_QUICK_ROUNDS).bound)
         if cut():
             return value

@@ -80,19 +80,8 @@ def grouped(space: SearchSpace, table: int, kept: IntArray) -> Grouped:
     return groups, others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Insertion:
-    """A way to put a table into a plan.
-
-    Attributes:
-        value: the smooth objective with the table; infinite if it cannot be put there.
-        option: index of the table's option.
-        places: the ranks (or hosts) of its pieces.
-    """
-
-    value: float
-    option: int
-    places: tuple[int, ...]
+Insertion = tuple[float, Choice]
+"""The smooth objective with a table, infinite if it cannot be put there, and where it is put."""
 
 
 class PartialPlan:
@@ -262,8 +251,10 @@ class PartialPlan:
             home = None if self.space.in_use is None else self.space.in_use[table]
             if home is not None and self.space.rules.budget is not None:
                 found.append(self._fixed(table, *home))
-            found = [i for i in found if usage.allows([(table, options[i.option], i.places)])]
-        return min(found, key=lambda i: i.value, default=None)
+            found = [
+                (v, (o, at)) for v, (o, at) in found if usage.allows([(table, options[o], at)])
+            ]
+        return min(found, key=lambda insertion: insertion[0], default=None)
 
     def _alike(
         self, table: int, spread: Spread, some: Alike, blocked: BoolArray | None
@@ -288,11 +279,8 @@ class PartialPlan:
         value = self._value(sums) + self._penalty + (cost[at, places] * taken).sum(axis=1)
         best = int(np.argmin(np.where(some.counts > may.sum(), np.inf, value)))
         count = int(some.counts[best])
-        return Insertion(
-            value=float(value[best]) if count <= may.sum() else np.inf,
-            option=int(some.options[best]),
-            places=tuple(places[best, :count].tolist()),
-        )
+        choice = int(some.options[best]), tuple(places[best, :count].tolist())
+        return float(value[best]) if count <= may.sum() else np.inf, choice
 
     def _fixed(self, table: int, option: int, places: tuple[int, ...]) -> Insertion:
         """A way to put in an option on given places."""
@@ -304,8 +292,7 @@ class PartialPlan:
             used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
             over = over + np.maximum(used - self._host_limits, 0.0).sum()
         smooth = self._value(self._powers(loads).sum(axis=1)[:, None])[0]
-        value = float(smooth + over * self._per_byte * self._level)
-        return Insertion(value=value, option=option, places=places)
+        return float(smooth + over * self._per_byte * self._level), (option, places)
 
     def _single(self, table: int, option: int) -> Insertion:
         """A way to put in any option: its pieces run by run, on places that are not used before."""
@@ -328,7 +315,7 @@ class PartialPlan:
             free[chosen] = False
             places += chosen.tolist()
         if len(places) < kind.num_pieces:
-            return Insertion(value=np.inf, option=option, places=tuple(places))
+            return np.inf, (option, tuple(places))
         return self._fixed(table, option, tuple(places))
 
     # -- private ----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
     budget = space.rules.budget
     for index, option in enumerate(space.tables[table].options):
         ways = (
-            _placings(option.column_widths, allowed, ordered=budget is not None)
+            placings(option.column_widths, allowed, ordered=budget is not None)
             for allowed in _allowed(space, table, option)
         )
         for places in [()] if option.is_uniform else itertools.chain.from_iterable(ways):
@@ -69,7 +69,7 @@ def count_choices(space: SearchSpace, table: int) -> int:
     budget, most = space.rules.budget, 0
     for option in space.tables[table].options:
         places = [] if option.is_uniform else map(len, _allowed(space, table, option))
-        ways = (_most_placings(option.column_widths, p, ordered=budget is not None) for p in places)
+        ways = (most_placings(option.column_widths, p, ordered=budget is not None) for p in places)
         most += 1 if option.is_uniform else sum(ways)
     if budget is None or math.isinf(budget.max_bytes) or most > _COUNTED_ONE_BY_ONE:
         return most
@@ -225,7 +225,7 @@ def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> Float
     return works
 
 
-def _placings(
+def placings(
     widths: tuple[int, ...], allowed: list[int], *, ordered: bool
 ) -> Iterator[tuple[int, ...]]:
     """All ways to place the pieces of an option, no two widths on one place.
@@ -248,7 +248,7 @@ def _placings(
             yield tuple(p for part in combined for p in part)
 
 
-def _most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
+def most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
     """How many ways :func:`_placings` lists; more than that where pieces have several widths.
 
     Args:

@@ -353,9 +353,9 @@ class Cycle:
         for table in tables:
             self._meter.spend(self._insertion_s)
             best = field.best_insertion(table, self.choices[table], blocked)
-            if best is None or not np.isfinite(best.value):
+            if best is None or not np.isfinite(best[0]):
                 return False
-            field.change({table: (best.option, best.places)})
+            field.change({table: best[1]})
         return True
 
     def _ruin(self, field: PartialPlan) -> list[int]:
