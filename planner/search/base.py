@@ -78,10 +78,6 @@ class SearchOutcome:
     progress: tuple[SearchProgress, ...]
 
 
-ProgressCallback = Callable[[SearchProgress], None]
-StopCallback = Callable[[], bool]
-
-
 class Record:
     """The best plans, the bound and the history of one search.
 
@@ -100,8 +96,8 @@ class Record:
     def __init__(
         self,
         evaluate: Evaluator,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
+        progress: Callable[[SearchProgress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
     ) -> None:
         """Begin without a plan and without a bound."""
         self.evaluate = evaluate

@@ -231,25 +231,26 @@ def placings(
     """All ways to place the pieces of an option, no two widths on one place.
 
     Args:
-        widths: columns of each piece; pieces of equal width are neighbours.
+        widths: columns of each piece.
         allowed: places to choose from.
         ordered: whether to list all orders of the places of equal pieces, or only ascending ones.
     """
-    runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
+    counts = Counter(widths)
     choices = (
         itertools.product(allowed, repeat=n)
         if ordered
         else itertools.combinations_with_replacement(allowed, n)
-        for _, n in runs
+        for n in counts.values()
     )
     for combined in itertools.product(*choices):
-        on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
+        on = {(p, width) for part, width in zip(combined, counts, strict=True) for p in part}
         if len({p for p, _ in on}) == len(on):
-            yield tuple(p for part in combined for p in part)
+            left = {width: iter(part) for width, part in zip(counts, combined, strict=True)}
+            yield tuple(next(left[width]) for width in widths)
 
 
 def most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
-    """How many ways :func:`_placings` lists; more than that where pieces have several widths.
+    """How many ways :func:`placings` lists; more than that where pieces have several widths.
 
     Args:
         widths: columns of each piece.

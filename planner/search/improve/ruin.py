@@ -521,13 +521,9 @@ class Improver:
         """What samples prices for a relaxation; a new one once the model got more tangents."""
         key = relaxation.types, self._model.num_tangents
         if key not in self._prices and relaxation.phases is not None:
-            self._prices[key] = PriceSearch(
-                self._model,
-                uses(relaxation.types, self._space),
-                relaxation.phases[self._model.used],
-                self._bounds.builder.limits,
-                self._rng,
-            )
+            may, phases = uses(relaxation.types, self._space), relaxation.phases[self._model.used]
+            limits = self._bounds.builder.limits
+            self._prices[key] = PriceSearch(self._model, may, phases, limits, self._rng)
         return self._prices.get(key)
 
 

@@ -24,7 +24,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
 from planner.search.bounds.boxes import _SAMPLES, _chord
-from planner.search.bounds.branching import Branching
+from planner.search.bounds.proofs import Branching
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment

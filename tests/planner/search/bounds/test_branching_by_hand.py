@@ -20,7 +20,7 @@ from costmodels.floors.floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.boxes import Box, BoxLaunches
-from planner.search.bounds.branching import Branching, split_of
+from planner.search.bounds.proofs import Branching, split_of
 from planner.search.common.lp import ProgramBasis
 
 TYPES = frozenset({ShardingType.TABLE_WISE})

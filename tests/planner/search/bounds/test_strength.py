@@ -25,9 +25,8 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram, type_sets
-from planner.search.bounds.branching import Branching
 from planner.search.bounds.feasibility import require_feasible
-from planner.search.bounds.proofs import linear_floor
+from planner.search.bounds.proofs import Branching, linear_floor
 from planner.search.common.linear import LinearModel
 from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
