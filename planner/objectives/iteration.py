@@ -172,28 +172,19 @@ class IterationTime(AbstractNamedObjective):
         makes the calls of the types that load all ranks (:attr:`_calls_everywhere`).
         """
         seconds = np.zeros(len(floor.phases))
-        none = BoxLaunches(calls=(), seconds=seconds, num_counted=0)
         calls = tuple(
             c for c in self._calls if c[0] in types and SPREAD[c[0]] is not Spread.UNIFORM
         )
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         counted = self._pipeline.floor.num_calls(types) - uniform
-        if len(calls) <= counted or not (counted or self._calls_everywhere):
-            return none
-        further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
-        forward_s, backward_s, alone_s = further
-        seconds[floor.phases == 0] = forward_s
-        seconds[np.isin(floor.phases, (1, numbers.BACKWARD_ALONE))] = backward_s
-        seconds[floor.phases == numbers.FORWARD_ALONE] = alone_s
-        if not seconds.any():
-            return none
-        kinds = sorted({kind for kind, _ in calls})
-        return BoxLaunches(
-            calls=calls,
-            seconds=seconds,
-            num_counted=counted,
-            least_shares=tuple((kind, self._least_share(kind)) for kind in kinds),
-        )
+        if len(calls) > counted and (counted or self._calls_everywhere):
+            further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
+            seconds[floor.phases == 0] = further[0]
+            seconds[np.isin(floor.phases, (1, numbers.BACKWARD_ALONE))] = further[1]
+            seconds[floor.phases == numbers.FORWARD_ALONE] = further[2]
+        calls = calls if seconds.any() else ()
+        shares = tuple((kind, self._least_share(kind)) for kind in sorted({k for k, _ in calls}))
+        return BoxLaunches(calls=calls, seconds=seconds, num_counted=counted, least_shares=shares)
 
     def _least_share(self, kind: ShardingType) -> float:
         """The share of ranks that call for one table of a type, or for one of its pieces if less.

@@ -152,7 +152,8 @@ def cut_rows(model: LinearModel, cuts: Sequence[Cut], first: int, size: int, uni
         unit: how much of the objective is 1 in the program.
     """
     matrix = np.zeros((len(cuts), size))
-    matrix[:, first : first + len(model.used)] = [cut.slopes[model.used] for cut in cuts]
+    for row, cut in zip(matrix, cuts, strict=True):
+        row[first : first + len(model.used)] = cut.slopes[model.used]
     matrix[:, -1] = -1.0
     return Rows.dense(matrix, -math.inf, np.array([-cut.base / unit for cut in cuts]))
 

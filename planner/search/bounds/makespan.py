@@ -95,7 +95,6 @@ class Makespan:
         self._base = np.where(self._uniform, everywhere, 0.0)
         self._mean = np.add.reduceat(self._cost, starts) / space.world_size
         self._placed = ~self._uniform[self._owner]
-        self._seen: dict[tuple[int, ...], bool] = {}
 
     def bound(self, low: float, high: float, stopped: Callable[[], bool]) -> Packing:
         """Raise a bound by bisection.
@@ -106,6 +105,7 @@ class Makespan:
             stopped: is asked often; True ends the bisection.
         """
         top = high
+        self._seen: dict[tuple[int, ...], bool] = {}
         while top > low * (1 + _CLOSE_RATIO) and not stopped():
             at = (low + top) / 2
             if self._ruled_out(at, stopped):

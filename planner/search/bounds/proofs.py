@@ -57,16 +57,16 @@ class Node:
     Attributes:
         types: the set.
         bound: no plan of the node has a smaller objective.
+        relaxation: the solution that gave the bound.
         box: limits of the phases of its plans; None for a node that has no box yet.
-        relaxation: the solution that gave the bound; None if there is none.
         kept: ``[n]`` True for options that its plans may have; None for all of the set.
         done: whether nothing can be split any more.
     """
 
     types: TypeSet
     bound: float
+    relaxation: Relaxation
     box: Box | None = None
-    relaxation: Relaxation | None = None
     kept: BoolArray | None = None
     done: bool = False
 
@@ -75,20 +75,15 @@ class Branching:
     """The open nodes of one search: those whose plans may be better than the best plan.
 
     Args:
-        bounds: solves the rank-free programs.
-        objective: makes the boxes.
+        bounds: solves the rank-free programs; its objective makes the boxes.
         relaxed: the linear bound of each set of sharding types.
     """
 
-    def __init__(
-        self,
-        bounds: RankFreeBound,
-        objective: AbstractObjective,
-        relaxed: dict[TypeSet | None, Relaxation],
-    ) -> None:
+    def __init__(self, bounds: RankFreeBound, relaxed: dict[TypeSet | None, Relaxation]) -> None:
         """Begin with a node for each set of sharding types."""
         self._bounds = bounds
-        self._make_box: Callable[..., Box | None] | None = getattr(objective, "box", None)
+        make_box: Callable[..., Box | None] | None = getattr(bounds.model.objective, "box", None)
+        self._make_box = make_box
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Node]] = []
         self._loose = math.inf
@@ -201,10 +196,10 @@ class Branching:
 
     def _split(self, node: Node, incumbent: float) -> list[Node]:
         """Both parts of a box that is split at its solution; none if all sides are narrow."""
-        box, relaxation = node.box, node.relaxation
-        if box is None or relaxation is None or relaxation.phases is None:
+        box, phases = node.box, node.relaxation.phases
+        if box is None or phases is None:
             return []
-        where = split_of(box, relaxation.phases)
+        where = split_of(box, phases)
         if where is None:
             return []
         sides = box.first == box.first[where[0]]
@@ -219,7 +214,7 @@ class Branching:
         loads = self._bounds.largest_loads(box)
         kept: BoolArray = np.asarray((loads <= box.high * ROUNDING).all(axis=-1))
         kept = kept if node.kept is None else kept & node.kept
-        start = None if node.relaxation is None else node.relaxation.basis
+        start = node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)
         if found.reduced_costs is not None:
@@ -343,8 +338,7 @@ class Proofs:
         if not self._proves:
             return
         if self._branching is None:
-            objective = self._record.evaluate.objective
-            self._branching = Branching(self.bounds, objective, self.relaxed)
+            self._branching = Branching(self.bounds, self.relaxed)
         if self._rows_left_out > 0:
             self._rows_left_out -= 1
             return

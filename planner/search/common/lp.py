@@ -173,7 +173,7 @@ class LinearProgram:
         cost: of each variable, ``[variables]``.
         upper: largest value of each variable; infinite for none.
         rows: constraints on several variables.
-        lower: least value of each variable.
+        lower: least value of each variable, or of all.
         groups: the group of each of the first variables, ascending from 0; None if there are none.
             The variables of a group add up to 1, which the rows have to say too. Bounds are higher
             if they know it.
@@ -184,10 +184,6 @@ class LinearProgram:
     rows: Rows
     lower: FloatArray = field(default_factory=lambda: np.zeros(1))
     groups: IntArray | None = None
-
-    def __post_init__(self) -> None:
-        """Give each variable a lower limit of its own."""
-        object.__setattr__(self, "lower", np.broadcast_to(self.lower, self.cost.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -474,7 +470,7 @@ def _least_broken(program: LinearProgram) -> LinearProgram:
         program,
         cost=np.append(np.zeros(size), 1.0),
         upper=np.append(program.upper, math.inf),
-        lower=np.append(program.lower, 0.0),
+        lower=np.append(np.broadcast_to(program.lower, size), 0.0),
         rows=Rows.stack(parts),
     )
 

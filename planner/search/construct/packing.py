@@ -482,8 +482,5 @@ class Packer:
         if has_cost:
             cost = np.where(fits, self._cost.reshape(-1, size).max(axis=-1), np.inf)
             return int(np.lexsort((-room, cost))[0])
-        if self.fit == "first":
-            return int(np.argmax(fits))
-        if self.fit == "fullest":
-            return int(np.argmin(np.where(fits, room, np.inf)))
-        return int(np.argmax(np.where(fits, room, -np.inf)))
+        left = {"roomiest": -room, "fullest": room, "first": np.zeros_like(room)}
+        return int(np.argmin(np.where(fits, left[self.fit], np.inf)))

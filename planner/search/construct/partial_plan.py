@@ -375,13 +375,8 @@ class PartialPlan:
         if option < 0:
             return
         flat = int(self.space.first[table]) + option
-        spread = self.space.options[flat].spread
-        rows = self.columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
-        if spread is Spread.UNIFORM:
-            self.loads += self.model.at(rows, slice(None)).T
-            return
-        ranks = self.space.host_ranks(places) if spread is Spread.HOSTS else np.array(places)
-        rows = self.model.at(rows, ranks)
+        ranks = self.space.ranks_of(flat, places)
+        rows = self.model.at(self.columns[self.space.rows[flat].ravel()] * sign, ranks)
         if len(set(places)) == len(places):
             self.loads[:, ranks] += rows.T
         else:
@@ -412,12 +407,8 @@ class PartialPlan:
         if self.options[table] < 0:
             return []
         flat = int(self.space.first[table]) + self.options[table]
-        spread = self.space.options[flat].spread
-        if spread is Spread.UNIFORM:
-            return []
-        if spread is Spread.HOSTS:
-            return [int(r) for r in self.space.host_ranks(self.places[table])]
-        return list(self.places[table])
+        is_uniform = self.space.is_uniform[flat]
+        return [] if is_uniform else self.space.ranks_of(flat, self.places[table]).tolist()
 
     def _rises(
         self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool

@@ -79,7 +79,7 @@ def _branching(space: SearchSpace, objective: IterationTime, optional: TypeSet) 
     for types in type_sets(space, optional):
         assert types is not None
         relaxed[types] = bounds.relax(types)
-    return Branching(bounds, objective, relaxed)
+    return Branching(bounds, relaxed)
 
 
 @pytest.mark.parametrize("seed", cases.first(range(8), 2))

@@ -106,7 +106,7 @@ def test_splits_prove_as_much_as_they_did(seed: int, law: str) -> None:
     best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
     relaxed = {types: bounds.relax(types) for types in type_sets(space)}
-    branching = Branching(bounds, objective, dict(relaxed))
+    branching = Branching(bounds, dict(relaxed))
     shares = [branching.bound(math.inf) / best]
     for _ in range(8):
         branching.step(1.05 * best)

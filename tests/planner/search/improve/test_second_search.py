@@ -104,7 +104,7 @@ def test_classes_of_the_main_module_are_searched_with_afterwards(
         Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
         monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
     space = _space(6, 2)
-    evaluate = Evaluator(space, Mine(space.pipeline), Budget(max_evaluations=80))
+    evaluate = Evaluator(space, Mine(space), Budget(max_evaluations=80))
     with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
 
