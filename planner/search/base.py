@@ -78,6 +78,9 @@ class SearchOutcome:
     progress: tuple[SearchProgress, ...]
 
 
+StopCallback = Callable[[], bool]
+
+
 class Record:
     """The best plans, the bound and the history of one search.
 
@@ -97,7 +100,7 @@ class Record:
         self,
         evaluate: Evaluator,
         progress: Callable[[SearchProgress], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
+        should_stop: StopCallback | None = None,
     ) -> None:
         """Begin without a plan and without a bound."""
         self.evaluate = evaluate
