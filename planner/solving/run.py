@@ -47,6 +47,8 @@ _DEFAULT: Final = "auto"
 """The strategy that can begin near a plan, and whose plans are made better afterwards."""
 _LEAST_S: Final = 0.2
 """Seconds left of a time limit below which no further search begins."""
+_SHORT_SHARE: Final = 0.5
+"""Share of the time limit below which the time of a search is worth a warning."""
 BASELINES: Final = (
     TORCHREC_BASELINE,
     "split_hottest",
@@ -318,11 +320,12 @@ class SolvingRun:
             )
         if TORCHREC_BASELINE in priced and torchrec_default(evaluate.space.problem).is_cut:
             yield "TorchRec's own plan is from a search cut short; the whole one would take minutes"
-        if deadline.is_short and deadline.search_s is not None and deadline.limit_s is not None:
+        search_s, limit_s = deadline.search_s, deadline.limit_s
+        if search_s is not None and limit_s is not None and search_s < _SHORT_SHARE * limit_s:
             yield (
                 "listing options, pricing plans and writing them left the search "
-                f"{format_time(deadline.search_s)} of the time limit of "
-                f"{format_time(deadline.limit_s)}; with more time the plan may be better"
+                f"{format_time(search_s)} of the time limit of {format_time(limit_s)}; with more "
+                "time the plan may be better"
             )
         missing = [n for n in BASELINES if self.settings.with_baselines and n not in priced]
         if missing:

@@ -44,8 +44,6 @@ _BASELINE_SHARE: Final = 0.02
 """The most time that one baseline gets, as a share of the time limit."""
 _LEAST_SEARCH_SHARE: Final = 0.05
 """The search gets at least this share of the time limit, however long the rest takes."""
-_SHORT_SHARE: Final = 0.5
-"""Share of the time limit below which the time of a search is worth a warning."""
 
 
 def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None) -> float:
@@ -118,13 +116,6 @@ class Deadline:
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_S * self._baselines)
         self.search_s = max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
         return self.search_s
-
-    @property
-    def is_short(self) -> bool:
-        """Whether listing and what follows the search leave it less than half of the limit."""
-        if self.search_s is None or self.limit_s is None:
-            return False
-        return self.search_s < _SHORT_SHARE * self.limit_s
 
     @property
     def can_price(self) -> bool:

@@ -392,7 +392,7 @@ class Evaluator:
     @property
     def exhausted(self) -> bool:
         """Whether the budget is spent."""
-        return self.meter.is_empty or self.late
+        return self.meter.spent_s >= self.meter.most_s or self.late
 
     @property
     def work(self) -> int:

@@ -178,6 +178,7 @@ class RankFreeProgram:
     Attributes:
         model: tangents and options.
         space: the space of the model.
+        options: number of options, n.
         uniform: ``[n]`` True for options that load every rank.
         unlisted_bytes: device bytes by which a plan may need less than its listed options say.
             Tables may be listed without kernels in host memory. The bound holds for plans with
@@ -196,6 +197,7 @@ class RankFreeProgram:
                 require_rules(pipeline.models, pipeline.topology)
         self.model, self.space = model, model.space
         self.unlisted_bytes = unlisted_bytes(model.space)
+        self.options = len(self.space.options)
         self.uniform: BoolArray = self.space.is_uniform
         blocks = np.where(self.space.is_on_hosts, self.space.local_world_size, 1)
         self.shards: IntArray = self.space.pieces * blocks
@@ -215,11 +217,6 @@ class RankFreeProgram:
         ]
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
-
-    @property
-    def options(self) -> int:
-        """Number of options, n."""
-        return len(self.space.options)
 
     @property
     def scale(self) -> float:

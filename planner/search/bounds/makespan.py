@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.space.effort import Meter
 from planner.space.evaluation import FITTING, ROUNDED, SearchSpace
@@ -84,17 +84,15 @@ class Makespan:
         """
         self._space = space
         self._meter = Meter() if meter is None else meter
-        costs = space.pool @ prices
         rows = [r.ravel() for r in space.rows]
-        self._owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
-        self._cost = costs[np.concatenate(rows)]
-        self._uniform: BoolArray = np.array([o.is_uniform for o in space.options])
+        owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+        cost = (space.pool @ prices)[np.concatenate(rows)]
         starts = np.cumsum([0, *(len(r) for r in rows[:-1])])
-        self._largest = np.maximum.reduceat(self._cost, starts)
-        everywhere = np.minimum.reduceat(self._cost, starts)
-        self._base = np.where(self._uniform, everywhere, 0.0)
-        self._mean = np.add.reduceat(self._cost, starts) / space.world_size
-        self._placed = ~self._uniform[self._owner]
+        self._largest = np.maximum.reduceat(cost, starts)
+        self._base = np.where(space.is_uniform, np.minimum.reduceat(cost, starts), 0.0)
+        self._mean = np.add.reduceat(cost, starts) / space.world_size
+        placed = ~space.is_uniform[owner]
+        self._owner, self._cost = owner[placed], cost[placed]  # of shards that are placed
 
     def bound(self, low: float, high: float, stopped: Callable[[], bool]) -> Packing:
         """Raise a bound by bisection.
@@ -148,14 +146,20 @@ class Makespan:
             None if there are none. If the solver gives up, shares of 0 stand for an unknown choice.
         """
         room = z - low
-        fits = np.where(self._uniform, self._largest <= z, self._largest <= room * FITTING)
+        fits = self._largest <= np.where(self._space.is_uniform, z, room * FITTING)
         rows = [self._mean / z, self._base / z, -self._base / z]
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - ROUNDED)
-        known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
+        sums = [np.bincount(self._owner, v, len(fits)) for v in _dual_feasible(sizes)]
+        known, of_table = np.array(sums) / self._space.world_size, self._space.table_of
+        cost, one = self._mean / float(self._mean.max()), Rows.one_of_each(of_table)
         shares: FloatArray | None = None
         for _ in range(_ROUNDS):
-            solution = solve(self._program(rows, limits, fits), self._meter)
+            stacked = Rows.stack([one, Rows.dense(np.array(rows), -math.inf, np.array(limits))])
+            program = LinearProgram(
+                cost=cost, upper=fits.astype(float), rows=stacked, groups=of_table
+            )
+            solution = solve(program, self._meter)
             if solution.infeasible:
                 return None
             if solution.x is None:
@@ -168,34 +172,6 @@ class Makespan:
             rows += new
             limits += [1.0] * len(new)
         return self._base * 0.0 if shares is None else shares
-
-    def _by_option(self, values: FloatArray) -> FloatArray:
-        """``[n]`` sum of values over the shards of each option that is not uniform, over W.
-
-        Args:
-            values: one per shard of every option.
-        """
-        placed = np.where(self._placed, values, 0.0)
-        return np.bincount(self._owner, placed, len(self._uniform)) / self._space.world_size
-
-    def _program(
-        self, rows: list[FloatArray], limits: list[float], fits: BoolArray
-    ) -> LinearProgram:
-        """The program for a choice of options, the cheapest one on average.
-
-        Args:
-            rows: coefficients of each row, ``[n]``.
-            limits: the most that each row may add up to.
-            fits: ``[n]`` True for options to choose from.
-        """
-        below = Rows.dense(np.array(rows), -math.inf, np.array(limits))
-        scale = float(self._mean.max())
-        return LinearProgram(
-            cost=self._mean / scale,
-            upper=fits.astype(float),
-            rows=Rows.stack([Rows.one_of_each(self._space.table_of), below]),
-            groups=self._space.table_of,
-        )
 
 
 def _dual_feasible(sizes: FloatArray) -> list[FloatArray]:
