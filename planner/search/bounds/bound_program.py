@@ -134,7 +134,7 @@ for memory; and which tangent of the phase. A name stays valid when more phases 
 def counted(space: SearchSpace) -> Rows:
     """A row ``counts @ y <= most * number of places`` for each limit."""
     caps, rules = space.rules.caps, space.rules
-    least = [np.array([taken(cap, option, rules) for option in space.options]) for cap in caps]
+    least = ([taken(cap, option, rules) for option in space.options] for cap in caps)
     counts = [np.where(c.members[space.table_of], n, 0) for c, n in zip(caps, least, strict=True)]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
     most = np.array([float(c.most * rules.num_places(c.level)) for c in caps])

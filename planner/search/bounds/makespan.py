@@ -30,7 +30,8 @@ from planner.space.effort import Meter
 from planner.space.evaluation import FITTING, ROUNDED, SearchSpace
 
 _SAFETY: Final = 1e-6
-"""Share taken off the bound, because solvers keep rows only within their tolerances."""
+"""Share taken off the bound, because solvers keep rows only within their tolerances. Rows that are
+broken by less are not added."""
 _CLOSE_RATIO: Final = 2e-3
 """Share of the objective within which the bisection of z ends, and within which u has to be at the
 lower end of its interval for a choice to count. A smaller share takes more programs."""
@@ -40,8 +41,6 @@ _ROUNDS: Final = 5
 """Most programs for one interval, each with the rows that the last solution breaks."""
 _CUTS: Final = 4
 """Most rows that are added at a time, those that are broken most."""
-_VIOLATION: Final = 1e-6
-"""Least amount by which a row is broken; less is rounding."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 """Parameters k of the first family of dual feasible functions, which rounds down to multiples of
 1/k. Each is one more row to check."""
@@ -166,7 +165,7 @@ class Makespan:
                 break
             shares = solution.x
             load = known @ shares
-            new = [known[i] for i in np.argsort(-load)[:_CUTS] if load[i] > 1 + _VIOLATION]
+            new = [known[i] for i in np.argsort(-load)[:_CUTS] if load[i] > 1 + _SAFETY]
             if not new:
                 break
             rows += new

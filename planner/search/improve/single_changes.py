@@ -70,11 +70,6 @@ class Placed:
     value: float = np.inf
     is_stuck: bool = False
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all pieces are placed; an option that loads all ranks has none to place."""
-        return self.option.is_uniform or len(self.places) == len(self.pieces)
-
 
 class BestPlace:
     """Finds places for the options of a table beside the rest of one plan.
@@ -116,7 +111,7 @@ class BestPlace:
             None for options whose pieces have no places under the rules.
         """
         begun = [self._begun(*cut, rest[cut[0]]) for cut in cuts]
-        while open_ := [b for b in begun if not b.is_stuck and not b.is_whole]:
+        while open_ := [b for b in begun if not b.is_stuck and len(b.places) < b.option.num_pieces]:
             self._place_next(open_, most_bytes)
         found: list[list[Placed]] = []
         for one in begun:
