@@ -22,7 +22,7 @@ from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
 from planner.io.plan import plan_file
-from planner.io.schemas import collect, made
+from planner.io.schemas import Count, PoolingFactor, collect, made
 from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
@@ -34,10 +34,17 @@ DEFAULT_BATCH: Final = 4096
 """Samples per rank if a file names none; the same as for a CSV list of tables."""
 
 Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
-Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
-TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
-BatchSize = Annotated[int, Field(ge=1, le=10**8)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
+KINDS: Final[dict[str, Any]] = {
+    "rows": Rows,
+    "columns": Annotated[int, Field(ge=1, le=MAX_COLUMNS)],
+    "tables": Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)],
+    "batch": Annotated[int, Field(ge=1, le=10**8)],
+    "size": Size,
+    "factor": PoolingFactor,
+    "count": Count,
+}
+"""Kinds of values that several importers read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

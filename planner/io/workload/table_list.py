@@ -14,14 +14,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io import documents
 from planner.io.documents import Document, Keys, parse_scalar, read_text, read_words, show
-from planner.io.schemas import nearest, row_schema, validate
+from planner.io.schemas import nearest, schemas_of, validate
 from planner.io.workload import workload_schema as spec
 from planner.profiling.statistics import ByFeature
 
@@ -285,15 +283,6 @@ def _inline(entry: str) -> ByFeature:
     return ByFeature({feature.strip(): table.strip()})
 
 
-_Table: Any = row_schema(
-    name=str,
-    features=(Annotated[list[str], Field(min_length=1)] | None, None),
-    num_embeddings=(Annotated[int, Field(ge=1, le=2**48)] | None, None),
-    count=(Annotated[int, Field(ge=1, le=spec.MAX_TABLES)], 1),
-)
-_Tables: Any = row_schema(tables=list[_Table])
-
-
 def _file(path: Path) -> ByFeature:
     where = Path(f"--table-map {path}")
     data, lines = documents.parse_yaml(read_text(path), str(where))
@@ -301,7 +290,7 @@ def _file(path: Path) -> ByFeature:
         return ByFeature(data)
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
-    for entry in validate(_Tables, Document(where, data, lines)).tables:
+    for entry in validate(schemas_of(WORDS)["file"], Document(where, data, lines)).tables:
         for name in spec.names_of(entry):
             for feature in spec.features_of(entry, name):
                 if feature in tables:
