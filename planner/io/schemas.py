@@ -123,7 +123,6 @@ Samples = Annotated[
     float, Field(gt=0, le=10**8), _digits({"type": "number", "exclusiveMinimum": 0})
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
-Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
@@ -448,7 +447,8 @@ def _written(hint: Any) -> Any:
     if kind is Annotated:
         limits = parts[1] if isinstance(parts[1], Range) else Range()
         low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
-        return Annotated[_written(parts[0]), Field(ge=low, le=high)]
+        plain = Positive if parts[0] is int and limits.least >= 1 else _written(parts[0])
+        return Annotated[plain, Field(**{"gt" if limits.is_open else "ge": low}, le=high)]
     if kind in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_written, parts))
     if kind is tuple:

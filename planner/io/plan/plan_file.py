@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from costmodels import sharding
+from costmodels.fields import Range
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError, refuse, refuse_any
@@ -85,8 +86,8 @@ class SavedPlan:
     workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
-    world_size: int | None = None
-    local_world_size: int | None = None
+    world_size: Annotated[int, Range(1, 10**6)] | None = None
+    local_world_size: Annotated[int, Range(1, 10**6)] | None = None
     whole: tuple[int, int] | None = None
     batch_size_per_rank: float | None = None
     pipeline: str | None = None
@@ -111,8 +112,6 @@ class _PlanKeys(schemas.Loose):
 
     plan: dict[str, dict[str, ParameterSchema]]
     schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
-    world_size: Size | None = None
-    local_world_size: Size | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
     whole: WholeSchema | None = None
     solver: SolverSchema | None = None
