@@ -164,6 +164,12 @@ class Loose(BaseModel):
     )
 
 
+class Lax(Loose):
+    """The base of schemas for values that are all texts, such as flags and cells of tables."""
+
+    model_config = pydantic.ConfigDict(strict=False)
+
+
 class Strict(Loose):
     """The base of our schemas: unknown keys are refused, and values are not converted."""
 

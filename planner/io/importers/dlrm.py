@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
 from planner.io.importers import base
-from planner.io.schemas import Loose, nearest, schemas_of, validate
+from planner.io.schemas import Lax, nearest, schemas_of, validate
 
 _WHERE: Final = "command line"
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -183,15 +183,9 @@ _DASHES: Final = BeforeValidator(lambda text: text.split("-"))
 _OF_CRITEO: Final = Field(min_length=NUM_CRITEO_TABLES, max_length=NUM_CRITEO_TABLES)
 
 
-class _Flags(Loose):
-    """Values that are all texts."""
-
-    model_config = ConfigDict(strict=False)
-
-
 _KEYS: Final = schemas_of(
     _KNOWN,
-    _Flags,
+    Lax,
     **base.KINDS,
     sizes=Annotated[list[base.Size], _COMMAS],
     rows_of_criteo=Annotated[list[base.Rows], _COMMAS, _OF_CRITEO],

@@ -14,19 +14,17 @@ into its JSON is not kept, nor are the names of hosts.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
 import numpy as np
-from pydantic import Field
 
 from costmodels.errors import CostModelError
 from costmodels.fabrics import fabric_named
@@ -34,19 +32,23 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
-from planner.io.documents import Document, configs_folder, csv_rows, parse_json, read_text
-from planner.io.schemas import row_schema, validate
+from planner.io.documents import (
+    Document,
+    configs_folder,
+    csv_rows,
+    parse_json,
+    read_text,
+    read_words,
+)
+from planner.io.schemas import Lax, collect, schemas_of, validate
 from planner.support.files import csv_text, unguarded
 
-COLUMNS: Final = (
-    "set", "collective", "nodes", "gpus_per_node", "ranks", "domain_gpus", "device", "network",
-    "network_GBps", "library", "version", "harness", "role", "source", "licence", "notes",
-    "points_bytes_us",
-)  # fmt: skip
+_WORDS: Final = read_words("collectives")
+_KEYS: Final = schemas_of(_WORDS, Lax, number=float)
+COLUMNS: Final = tuple(_WORDS["keys"]["row"])
 _TEXTS: Final = ("device", "network", "library", "harness", "role", "licence", "notes")
 """Columns that are fields of a record."""
 PREDICTING_ROLES: Final = ("calibrate", "calibrate-optional")
-ROLES: Final = (*PREDICTING_ROLES, "validate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
-@functools.lru_cache(maxsize=1)
+@cache
 def shipped_curves() -> tuple[CurveRecord, ...]:
     """All rows of ``configs/calibrations/collectives.csv``."""
     return read_curves(configs_folder() / "calibrations" / "collectives.csv")
@@ -105,17 +107,16 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     header, body = csv_rows(path, read_text(path))
     if missing := [c for c in COLUMNS if c not in header]:
         refuse(f"{path}:1: columns missing: {', '.join(missing)}")
-    records, problems = [], []
+    problems: list[str] = []
+    records = []
     for line, row in body:
-        try:
-            cells = zip_longest(header, row[: len(header)], fillvalue="")
-            records.append(_record({k: unguarded(v.strip()) for k, v in cells}))
-        except (ValueError, CostModelError) as error:
-            problems.append(f"{path}:{line}: {error}")
+        cells = {k: v.strip() for k, v in zip(header, row, strict=False) if v.strip()}
+        document = Document(path, {k: unguarded(v) for k, v in cells.items()}, {(): line})
+        records.append(collect(problems, document.where(()), partial(_record, document)))
     refuse_any(problems)
     if not records:
         refuse(f"{path}: no rows")
-    return tuple(records)
+    return tuple(filter(None, records))
 
 
 def curves_text(records: Iterable[CurveRecord]) -> str:
@@ -123,25 +124,22 @@ def curves_text(records: Iterable[CurveRecord]) -> str:
     return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
 
 
-def _record(row: dict[str, str]) -> CurveRecord:
-    for column, known in (("role", ROLES), ("collective", [*Collective])):
-        if row[column] not in known:
-            refuse(f"{column} {row[column]!r} is not one of {', '.join(known)}")
-    nodes, ranks, domain = (_whole(row, c) for c in ("nodes", "ranks", "domain_gpus"))
-    points = [_point(text) for text in row["points_bytes_us"].split()]
+def _record(document: Document) -> CurveRecord:
+    row = validate(_KEYS["row"], document)
+    points = [_point(text) for text in row.points_bytes_us.split()]
     curve = CollectiveCurve(
-        collective=Collective(row["collective"]),
-        ranks=ranks,
-        domains=-(-ranks // domain),
+        collective=Collective(row.collective),
+        ranks=row.ranks,
+        domains=-(-row.ranks // row.domain_gpus),
         size_bytes=tuple(size for size, _ in points),
         time_s=tuple(time * US for _, time in points),
-        network_bytes_per_s=float(row["network_GBps"] or 0) * GB,
-        version=row["version"],
-        source=row["source"],
-        fabric=fabric_named(row["network"]),
+        network_bytes_per_s=row.network_GBps * GB,
+        version=row.version,
+        source=row.source,
+        fabric=fabric_named(row.network),
     )
-    texts = {name: row[name] for name in _TEXTS}
-    return CurveRecord(set_name=row["set"], nodes=nodes, curve=curve, **texts)
+    texts = {name: getattr(row, name) for name in _TEXTS}
+    return CurveRecord(set_name=row.set, nodes=row.nodes, curve=curve, **texts)
 
 
 def _row(record: CurveRecord) -> dict[str, str]:
@@ -160,13 +158,6 @@ def _row(record: CurveRecord) -> dict[str, str]:
         "source": curve.source,
         "points_bytes_us": " ".join(f"{size:.0f}:{time / US:.6g}" for size, time in pairs),
     }
-
-
-def _whole(row: dict[str, str], column: str) -> int:
-    text = row[column]
-    if not text.isdecimal() or int(text) < 1:
-        refuse(f"{column} must be a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _point(text: str) -> tuple[float, float]:
@@ -360,20 +351,9 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
     return tuple(sizes.tolist()), tuple(times_s.tolist())
 
 
-_Real = Annotated[float, Field(strict=False)]
-_Device: Any = row_schema(hostname=str)
-_Result: Any = row_schema(size=_Real, out_of_place=row_schema(time=_Real))
-_JsonLog: Any = row_schema(
-    results=list[_Result],
-    devices=(list[_Device] | None, None),
-    args=(Any, ""),
-    nccl_version=(Any, None),
-)
-
-
 def _read_json(text: str, path: Path) -> _Log:
     """Read the JSON that ``nccl-tests -J`` writes."""
-    log = validate(_JsonLog, Document(path, parse_json(text, path), {}))
+    log = validate(_KEYS["log"], Document(path, parse_json(text, path), {}))
     table = _Table(
         program=_program_in(json.dumps(log.args)),
         hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
