@@ -228,13 +228,13 @@ def _kind(told: Any, known: Mapping[str, Any]) -> Any:
         return functools.reduce(operator.or_, [_kind(t, known) for t in told.split(" | ")])
     if numbers := _NUMBERS.fullmatch(told):
         number = int if numbers[1] == "int" else float
-        low, high = (number(float(text)) if text else None for text in numbers.groups()[2:])
-        least = {"gt": low} if numbers[2] else {"ge": low}
-        return Annotated[number, Field(le=high, **least)]
+        low, high = (number(float(text)) if text else math.inf for text in numbers.groups()[2:])
+        return _within(number, Range(low, high, bool(numbers[2])))
     if listed := _LISTED.fullmatch(told):
         least, most = (int(text) if text else None for text in (listed[2], listed[4]))
         most = most if listed[3] else least
-        return Annotated[list[_kind(listed[1], known)], Field(min_length=least, max_length=most)]
+        items: Any = list[_kind(listed[1], known)]  # type: ignore[misc]
+        return Annotated[items, Field(min_length=least, max_length=most)]
     return known[told]
 
 
@@ -447,14 +447,20 @@ def schema_of(
     return schema
 
 
+def _within(number: Any, limits: Range) -> Any:
+    """The type of a number that has to be in a range."""
+    low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
+    least: dict[str, Any] = {"gt" if limits.is_open else "ge": low}
+    return Annotated[number, Field(le=high, **least)]
+
+
 def _written(hint: Any) -> Any:
     """The type of a value in a file, for the type of a field."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind is Annotated:
         limits = parts[1] if isinstance(parts[1], Range) else Range()
-        low, high = (limit if math.isfinite(limit) else None for limit in limits[:2])
-        plain = Positive if parts[0] is int and limits.least >= 1 else _written(parts[0])
-        return Annotated[plain, Field(**{"gt" if limits.is_open else "ge": low}, le=high)]
+        is_counted = parts[0] is int and limits.least >= 1
+        return _within(Positive if is_counted else _written(parts[0]), limits)
     if kind in (Union, types.UnionType):
         return functools.reduce(operator.or_, map(_written, parts))
     if kind is tuple:

@@ -341,4 +341,4 @@ def _indices_per_sample(flags: Any, read: base.Reading, rows: int) -> float:
             )
         return float(most)
     bound = min(rows, most)
-    return bound / 2 + 1 / (2 * bound)
+    return float(bound / 2 + 1 / (2 * bound))

@@ -70,7 +70,7 @@ _KEYS: Final = schemas_of(
 def _states(optimizer: Any) -> int:
     """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
     lazy = optimizer.type == "Adam" and optimizer.update_type == "LazyGlobal"
-    return int(_OPTIMIZERS[optimizer.type]["states"]) + lazy
+    return int(_OPTIMIZERS[optimizer.type]["states"] + lazy)
 
 
 def _title(layer: Any) -> str:
@@ -300,18 +300,18 @@ class _Model(base.Reading):
         ``states`` are the numbers that the optimizer keeps for each weight (HugeCTR
         ``initialize_max_vocabulary_size_per_gpu``).
         """
-        if hparam.max_vocabulary_size_global:
-            return hparam.max_vocabulary_size_global
-        if hparam.max_vocabulary_size_per_gpu:
-            return hparam.max_vocabulary_size_per_gpu * self.world
-        if hparam.workspace_size_per_gpu_in_mb is None:
-            refuse(
-                f"{self.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
-                "max_vocabulary_size_global or workspace_size_per_gpu_in_mb"
-            )
-        states = _states(layer.optimizer or self.default)
-        row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
-        return max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1) * self.world
+        total, per_gpu = hparam.max_vocabulary_size_global, hparam.max_vocabulary_size_per_gpu
+        if not total and not per_gpu:
+            if hparam.workspace_size_per_gpu_in_mb is None:
+                refuse(
+                    f"{self.document.where(keys)}: needs slot_size_array, "
+                    "max_vocabulary_size_per_gpu, max_vocabulary_size_global or "
+                    "workspace_size_per_gpu_in_mb"
+                )
+            states = _states(layer.optimizer or self.default)
+            row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
+            per_gpu = max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1)
+        return int(total or per_gpu * self.world)
 
     def _factors(self, sparse: Any, keys: Keys) -> list[float]:
         """Indices per sample and slot: the largest number that the input layer allows."""

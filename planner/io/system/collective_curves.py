@@ -32,18 +32,11 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import refuse, refuse_any
-from planner.io.documents import (
-    Document,
-    configs_folder,
-    csv_rows,
-    parse_json,
-    read_text,
-    read_words,
-)
+from planner.io import documents
 from planner.io.schemas import Lax, collect, schemas_of, validate
 from planner.support.files import csv_text, unguarded
 
-_WORDS: Final = read_words("collectives")
+_WORDS: Final = documents.read_words("collectives")
 _KEYS: Final = schemas_of(_WORDS, Lax, number=float)
 COLUMNS: Final = tuple(_WORDS["keys"]["row"])
 _TEXTS: Final = ("device", "network", "library", "harness", "role", "licence", "notes")
@@ -95,7 +88,7 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
 @cache
 def shipped_curves() -> tuple[CurveRecord, ...]:
     """All rows of ``configs/calibrations/collectives.csv``."""
-    return read_curves(configs_folder() / "calibrations" / "collectives.csv")
+    return read_curves(documents.configs_folder() / "calibrations" / "collectives.csv")
 
 
 def read_curves(path: Path) -> tuple[CurveRecord, ...]:
@@ -104,14 +97,14 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    header, body = csv_rows(path, read_text(path))
+    header, body = documents.csv_rows(path, documents.read_text(path))
     if missing := [c for c in COLUMNS if c not in header]:
         refuse(f"{path}:1: columns missing: {', '.join(missing)}")
     problems: list[str] = []
     records = []
     for line, row in body:
         cells = {k: v.strip() for k, v in zip(header, row, strict=False) if v.strip()}
-        document = Document(path, {k: unguarded(v) for k, v in cells.items()}, {(): line})
+        document = documents.Document(path, {k: unguarded(v) for k, v in cells.items()}, {(): line})
         records.append(collect(problems, document.where(()), partial(_record, document)))
     refuse_any(problems)
     if not records:
@@ -124,7 +117,7 @@ def curves_text(records: Iterable[CurveRecord]) -> str:
     return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
 
 
-def _record(document: Document) -> CurveRecord:
+def _record(document: documents.Document) -> CurveRecord:
     row = validate(_KEYS["row"], document)
     points = [_point(text) for text in row.points_bytes_us.split()]
     curve = CollectiveCurve(
@@ -243,7 +236,7 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 
 
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
-    text = read_text(path)
+    text = documents.read_text(path)
     is_json = text.lstrip().startswith("{")
     tables, version, told = _read_json(text, path) if is_json else _read_text(text)
     points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -353,7 +346,7 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
 
 def _read_json(text: str, path: Path) -> _Log:
     """Read the JSON that ``nccl-tests -J`` writes."""
-    log = validate(_KEYS["log"], Document(path, parse_json(text, path), {}))
+    log = validate(_KEYS["log"], documents.Document(path, documents.parse_json(text, path), {}))
     table = _Table(
         program=_program_in(json.dumps(log.args)),
         hosts={i: device.hostname for i, device in enumerate(log.devices or ())},

@@ -97,7 +97,7 @@ def read_rows(path: Path) -> MeasuredRows:
     return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
 
 
-def _schema(head: Any, row: Row) -> type[Loose]:
+def _schema(head: Any, row: Row) -> Any:
     """What a row that holds a measurement has to be like."""
     if head.block != "ceilings":
         return _ROWS.get(head.block, Loose)
