@@ -177,12 +177,9 @@ def _per_feature(document: Document, config: Any, key: str, *above: str) -> list
 
 
 def _unsaid(config: Any) -> list[str]:
-    spreads = {
-        "batch_params.sigma_B": config.batch_spread,
-        "batch_params.vbe_num_ranks": config.batch_ranks,
-        "pooling_params.sigma_L": config.pooling_spread,
-    }
-    told = [f"{key}: a workload holds means, not their spread" for key, v in spreads.items() if v]
+    spread = [key for key in _WORDS["spreads"] if getattr(config, key)]
+    places = [_WORDS["keys"]["configuration"][key]["at"] for key in spread]
+    told = [f"{place}: a workload holds means, not their spread" for place in places]
     columns = config.embedding_specs or config.Ds or config.D
     if config.mixed_dim and not isinstance(columns, list):
         told.append("mixed_dim: the benchmark draws the columns of each table around D")

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -30,11 +30,7 @@ from planner.io.schemas import each, made, present, schemas_of, validate
 _WORDS: Final = read_words("hugectr")
 _OPTIMIZERS: Final = _WORDS["optimizers"]
 _LOAD_FACTOR: Final = 0.75
-_HASH_TABLES: Final = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
 _BY_KEY: Final = "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
-
-
-_T = TypeVar("_T")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -114,7 +110,7 @@ class _Model(base.Reading):
         if not self.embeddings:
             document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
 
-    def _need(self, value: _T | None, *keys: str | int) -> _T:
+    def _need(self, value: Any, *keys: str | int) -> Any:
         return present(value, self.document, keys)
 
     def result(self) -> base.Imported:
@@ -126,9 +122,7 @@ class _Model(base.Reading):
             told = f"{solver.batchsize} samples are no multiple of {self.world} ranks: rounded up"
             self.assume("training.batch_size_per_rank", told)
         if solver.cuda_graph and not solver.holistic_cuda_graph:
-            told = "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
-            told += "exchanges outside the graph is not counted"
-            self.assume("training.cuda_graph", told)
+            self.assume("training.cuda_graph", _WORDS["cuda_graph"])
         if not solver.enable_overlap:
             self.assume("training.pipeline", "none, since the solver has no enable_overlap")
         tables, plan = self._embeddings()
@@ -248,7 +242,7 @@ class _Model(base.Reading):
                 entry_bytes = (self.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
                 num_rows = sum(table.num_embeddings for table in found)
                 self.hash_bytes += num_rows / self.world * entry_bytes
-                self.assumed["memory"] = _HASH_TABLES
+                self.assumed["memory"] = _WORDS["memory"]
             if kind.startswith("Localized"):
                 ranks = [[slot % len(gpus)] for slot in range(len(found))]
                 placements += map(base.placed, found, repeat(ShardingType.TABLE_WISE), ranks)

@@ -157,11 +157,7 @@ def _placement(
     """
     kind, ranks, step = entry.sharding_type, entry.ranks, 1
     kernel, ratio = entry.compute_kernel, entry.cache_ratio
-    same: dict[str, Any] = {
-        "sharding_type": kind,
-        "kernel": kernel,
-        "cache_load_factor_ratio": ratio,
-    }
+    same: Any = {"sharding_type": kind, "kernel": kernel, "cache_load_factor_ratio": ratio}
     if entry.shards:
         return sharding.TablePlacement(table=name, shards=shards_of(entry), **same)
     if table is None:

@@ -261,7 +261,7 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
     problems: list[str] = []
     for entry in entries:
         try:
-            found = _inline(entry) if "=" in entry else _file(Path(entry))
+            found = _pair(entry) if "=" in entry else _file(Path(entry))
         except InvalidInputError as error:
             problems += error.problems
             continue
@@ -276,11 +276,11 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
     return ByFeature(tables, rows) if entries else None
 
 
-def _inline(entry: str) -> ByFeature:
-    feature, _, table = entry.partition("=")
-    if not feature.strip() or not table.strip():
+def _pair(entry: str) -> ByFeature:
+    feature, _, table = map(str.strip, entry.partition("="))
+    if not feature or not table:
         refuse(f"--table-map {entry!r}: write feature=table")
-    return ByFeature({feature.strip(): table.strip()})
+    return ByFeature({feature: table})
 
 
 def _file(path: Path) -> ByFeature:

@@ -297,11 +297,10 @@ def _table(
     factors = each(entry.pooling_factor, len(features), document, keys)
     if stats is not None and keys[-1] not in entry.model_fields_set:
         factors = [stats.features.get(f, stats.pooling).mean for f in features]
-    rows, law = (
-        entry.num_embeddings,
-        entry.distribution or spec.LAWS["uniform"](kind="uniform"),
-    )
-    law = stats.distribution(rows) if stats else as_noun(law, num_embeddings=rows)
+    rows = entry.num_embeddings
+    law: Any = stats.distribution(rows) if stats else Uniform(num_embeddings=rows)
+    if stats is None and entry.distribution is not None:
+        law = as_noun(entry.distribution, num_embeddings=rows)
     if (given := entry.distinct_per_batch) is not None:
         if not isinstance(given, list):
             indices = training.batch_size_per_rank * float(sum(factors))
