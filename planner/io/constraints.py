@@ -1,12 +1,10 @@
 """Reads constraints: those of a workload file, or a file of their own; one rule per entry."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -51,7 +49,7 @@ class TableConstraintSchema(Strict):
     pairs: list[Pair] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _some_left(self) -> TableConstraintSchema:
+    def _some_left(self) -> Self:
         """Refuse to forbid everything: an empty list means no limit."""
         for key, kind in problem.CHOICES.items():
             if getattr(self, f"forbid_{key}") and not self.left(key):
@@ -112,7 +110,7 @@ class ConstraintSchema(TableConstraintSchema):
         return next((key for key in _BESIDE if getattr(self, key) is not None), "")
 
     @model_validator(mode="after")
-    def _one_rule(self) -> ConstraintSchema:
+    def _one_rule(self) -> Self:
         """Refuse entries that mix rules, or say none."""
         kind = self.rule
         given = {key for key in self.model_fields_set if getattr(self, key) is not None}

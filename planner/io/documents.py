@@ -6,8 +6,6 @@ numbers, whose digits underscores may group. So ``no``, ``on``, ``1:30``, ``010`
 text, but ``1e6`` is a number.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import difflib

@@ -8,8 +8,6 @@ makes the schema of a section from a noun, :func:`noun_of` the noun from values 
 checked, and :func:`entry_of` the section that reads back as a noun.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

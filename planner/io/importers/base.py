@@ -4,8 +4,6 @@ Also imports the tables of a TorchRec plan, which has the form of our own plans:
 shapes, everything else is assumed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ The flags are those of facebookresearch/dlrm, ``dlrm_s_pytorch.py`` and
 ``$((N / 2))`` are filled in.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

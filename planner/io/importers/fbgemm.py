@@ -11,8 +11,6 @@ rows, dim, pooling, weighted, weights_precision``, and under ``input`` there are
 pooling_factor``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final

@@ -9,8 +9,6 @@ A plan file has a list with an entry for each GPU, which is a list of groups
 table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

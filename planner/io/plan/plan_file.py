@@ -5,8 +5,6 @@ on one rank is whole there; a table on several ranks is cut into as many equal c
 order of its rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

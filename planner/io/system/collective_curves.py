@@ -12,8 +12,6 @@ by their headers; times are those of out-of-place operations. The environment th
 into its JSON is not kept, nor are the names of hosts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -4,8 +4,6 @@ docs/reference/formats.md describes them. Every row that a fit reads is checked 
 meets numbers that are finite and above 0 only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal

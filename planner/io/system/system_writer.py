@@ -3,8 +3,6 @@
 A file names its base, and has the numbers that replace those of the base.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ given has a comment that asks for it.
 :func:`workload_from_dataframe` makes a workload from a table of tables in memory.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict

@@ -8,8 +8,6 @@ pooling factor, and a word says how rows are pooled.
 Also reads which feature belongs to which table, from a file or the command line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy

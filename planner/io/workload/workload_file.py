@@ -3,8 +3,6 @@
 What is written reads back as equal; a note for a key becomes a comment behind it.
 """
 
-from __future__ import annotations
-
 import glob
 import textwrap
 from collections import Counter

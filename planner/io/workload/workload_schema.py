@@ -1,7 +1,5 @@
 """The keys of a workload file."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import typing
