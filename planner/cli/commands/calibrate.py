@@ -16,7 +16,7 @@ from planner.cli import inputs, printing
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
 from planner.cli.output import check_file, check_output
 from planner.io import documents
-from planner.io.system import measured_rows, system_writer
+from planner.io.system import system_writer
 from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
@@ -110,7 +110,7 @@ def command(flags: _Flags) -> None:
     if flags.rows is not None:
         check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
-            measured_rows.read_rows(flags.rows)  # what it replaces must be rows
+            system_writer.read_rows(flags.rows)  # what it replaces must be rows
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")
     check_output(flags.output, [] if flags.stored is None else [flags.stored])
     if flags.stored is not None:
@@ -180,7 +180,7 @@ def _measure_host(flags: _Flags, kind: str) -> None:
 
 def _tell_rows(rows: Path, flags: _Flags | None) -> None:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    measured = measured_rows.read_rows(rows)
+    measured = system_writer.read_rows(rows)
     told: dict[str, Any] = {"machine": measured.machine(), "failed": measured.failed}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
