@@ -192,7 +192,8 @@ def schemas_of(
     A key has the kind of its value: ``any``, ``bool``, ``text``, a range of numbers such as
     ``int 1..1000`` or ``float >0..``, a list of words of which one is meant, or the name of a kind
     or of a schema above. Behind it, ``[]`` means a list of such values, ``[26]`` and ``[1..100]``
-    one of this length; `` | `` is between kinds, and a key that may be ``none`` may be missing.
+    one of this length, and `` by ,`` that a text holds them with commas between. `` | `` is between
+    kinds, and a key that may be ``none`` may be missing.
     A mapping with ``kind``, the ``default`` and the paths that a value may be ``at`` says more.
     Attributes have the names of keys, without dashes around them and with ``_`` for those inside.
 
@@ -224,6 +225,9 @@ def _kind(told: Any, known: Mapping[str, Any]) -> Any:
         return Literal[tuple(told)]
     if " | " in told:
         return functools.reduce(operator.or_, [_kind(t, known) for t in told.split(" | ")])
+    if " by " in told:
+        items, _, mark = told.partition(" by ")
+        return Annotated[_kind(items, known), pydantic.BeforeValidator(lambda t: t.split(mark))]
     if numbers := _NUMBERS.fullmatch(told):
         number = int if numbers[1] == "int" else float
         low, high = (number(float(text)) if text else math.inf for text in numbers.groups()[2:])
@@ -231,8 +235,8 @@ def _kind(told: Any, known: Mapping[str, Any]) -> Any:
     if listed := _LISTED.fullmatch(told):
         least, most = (int(text) if text else None for text in (listed[2], listed[4]))
         most = most if listed[3] else least
-        items: Any = list[_kind(listed[1], known)]  # type: ignore[misc]
-        return Annotated[items, Field(min_length=least, max_length=most)]
+        several: Any = list[_kind(listed[1], known)]  # type: ignore[misc]
+        return Annotated[several, Field(min_length=least, max_length=most)]
     return known[told]
 
 

@@ -274,7 +274,7 @@ def hugectr(
             "with model.graph_to_json(graph_config_file='model.json'): import that file"
         )
     value = documents.read_json(file)
-    if not merlin.is_plan(value):
+    if not isinstance(value, list):
         for flag, given in (("--workload", workload), ("--gpus-per-host", gpus_per_host)):
             own = f"{file} is a configuration with tables and hosts of its own; leave {flag} out"
             spec.refuse(given is not None, own)

@@ -24,18 +24,17 @@ from planner.io.schemas import Count, PoolingFactor, collect, made
 from planner.io.workload.workload_file import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
-MAX_ROWS: Final = 2**48
-MAX_COLUMNS: Final = 16_384
 MAX_IMPORTED_TABLES: Final = 100_000
 MAX_RANKS: Final = 65_536
 DEFAULT_BATCH: Final = 4096
 """Samples per rank if a file names none; the same as for a CSV list of tables."""
 
-Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+Rows = Annotated[int, Field(ge=1, le=2**48)]
+Columns = Annotated[int, Field(ge=1, le=16_384)]
 Size = Annotated[int, Field(ge=1, le=10**6)]
 KINDS: Final[dict[str, Any]] = {
     "rows": Rows,
-    "columns": Annotated[int, Field(ge=1, le=MAX_COLUMNS)],
+    "columns": Columns,
     "tables": Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)],
     "batch": Annotated[int, Field(ge=1, le=10**8)],
     "size": Size,
@@ -244,9 +243,6 @@ def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shap
             f"table {name!r}: has no shards, so that its shape is not known; give it with "
             f"--shape {name}=ROWSxCOLUMNS"
         )
-    for what, value, most in zip(("rows", "columns"), shape, (MAX_ROWS, MAX_COLUMNS), strict=True):
-        if not 1 <= value <= most:
-            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
     if placement is not None:
         sharding.check_tiling(placement, *shape)
     return plain_table(name, *shape, [(name, 1.0)], module=module)

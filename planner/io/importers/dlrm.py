@@ -12,9 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
-
-from pydantic import BeforeValidator, Field
+from typing import Any, Final, NamedTuple
 
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_words
@@ -176,22 +174,7 @@ _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
 _MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
 """The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
-_COMMAS: Final = BeforeValidator(lambda text: text.split(","))
-_DASHES: Final = BeforeValidator(lambda text: text.split("-"))
-_OF_CRITEO: Final = Field(min_length=NUM_CRITEO_TABLES, max_length=NUM_CRITEO_TABLES)
-
-
-_KEYS: Final = schemas_of(
-    _KNOWN,
-    Lax,
-    **base.KINDS,
-    sizes=Annotated[list[base.Size], _COMMAS],
-    rows_of_criteo=Annotated[list[base.Rows], _COMMAS, _OF_CRITEO],
-    sizes_of_criteo=Annotated[list[base.Size], _COMMAS, _OF_CRITEO],
-    dashed=Annotated[list[base.Size], _DASHES],
-    dashed_inner=Annotated[list[base.Size], _DASHES, Field(min_length=2)],
-    dashed_rows=Annotated[list[base.Rows], _DASHES, Field(max_length=base.MAX_IMPORTED_TABLES)],
-)
+_KEYS: Final = schemas_of(_KNOWN, Lax, **base.KINDS)
 
 
 def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> base.Imported:

@@ -49,9 +49,7 @@ _KEYS: Final = schemas_of(
         Field(max_length=100),
         AfterValidator(_at_most_all),
     ],
-    shape=Annotated[
-        tuple[base.Rows, Annotated[int, Field(ge=1, le=base.MAX_COLUMNS)]], Field(strict=False)
-    ],
+    shape=Annotated[tuple[base.Rows, base.Columns], Field(strict=False)],
     optimizer=Annotated[Optimizer, Field(strict=False), BeforeValidator(_optimizer)],
 )
 
@@ -138,9 +136,8 @@ def _tables(document: Document, prefix: str, config: Any, num_samples: int) -> I
     num, specs, owner = config.T, config.embedding_specs, config.feature_table_map
     samples = _per_feature(document, config, "B", "batch_params")
     pooling = _per_feature(document, config, "L", "pooling_params")
-    laws: Any = config.indices_params_list
-    if laws is None:
-        laws = present(config.indices_params, document, ("indices_params",))
+    laws = config.indices_params_list
+    laws = present(config.indices_params, document, ("indices_params",)) if laws is None else laws
     laws = each(laws, num, document, ("indices_params_list",))
     owner = list(range(num)) if owner is None else each(owner, num, document, _MAP)
     if specs is None:

@@ -330,11 +330,6 @@ _Piece = tuple[int, int, int, bool]
 """A part of a table: its number, its GPU, the number of parts, and whether it is a whole copy."""
 
 
-def is_plan(value: object) -> bool:
-    """Whether the content of a file is a plan rather than a configuration."""
-    return isinstance(value, list)
-
-
 def import_hugectr_plan(
     path: Path, workload: Workload, value: object = None, *, local_world_size: int | None = None
 ) -> base.Imported:
