@@ -204,7 +204,7 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     tables: list[Table] = []
     for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
-        table = collect(problems, f"{path}", build)
+        table = collect(problems, f"{path}: table {name!r}", build)
         tables += [table] if table is not None else []
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
@@ -237,12 +237,10 @@ def _table(name: str, module: str, entry: plan_file.ParameterSchema, given: Shap
         ends = cells.row_offset + cells.num_rows, cells.col_offset + cells.num_cols
         shape = int(ends[0].max()), int(ends[1].max())
         if given not in (None, shape):
-            refuse(f"table {name!r}: shape {given} was given, its shards cover {shape}")
+            refuse(f"shape {given} was given, its shards cover {shape}")
     if shape is None:
-        refuse(
-            f"table {name!r}: has no shards, so that its shape is not known; give it with "
-            f"--shape {name}=ROWSxCOLUMNS"
-        )
+        told = "has no shards, so that its shape is not known; give it with"
+        refuse(f"{told} --shape {name}=ROWSxCOLUMNS")
     if placement is not None:
         sharding.check_tiling(placement, *shape)
     return plain_table(name, *shape, [(name, 1.0)], module=module)
