@@ -37,7 +37,6 @@ PROGRAMS: Final = {
 }
 """The flags of each program: those that take a value, and switches."""
 KAGGLE_ROWS: Final[list[int]] = _KNOWN["criteo_kaggle_rows"]
-MLPERF_HOT: Final[list[int]] = _KNOWN["mlperf_indices_per_sample"]
 
 
 class DlrmCommand(NamedTuple):
@@ -215,7 +214,7 @@ def _main_values(flags: Any, read: base.Reading) -> dict[str, Any]:
     rows = flags.num_embeddings_per_feature or [flags.num_embeddings] * NUM_CRITEO_TABLES
     hot = flags.multi_hot_sizes or [1] * NUM_CRITEO_TABLES
     if flags.synthetic_multi_hot_criteo_path is not None and flags.multi_hot_sizes is None:
-        hot = MLPERF_HOT
+        hot = _KNOWN["mlperf_indices_per_sample"]
         read.assume(
             "tables",
             f"{sum(hot)} indices per sample, those of MLPerf's multi-hot data; the command line "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -204,12 +204,9 @@ def write_host_calls(path: Path, calls: device.HostCalls) -> None:
 
 # ------------------------------------------------------------------ devices that were measured
 
-_OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
-"""Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
 _ROWS: Final = schemas.schemas_of(
     documents.read_words("rows"),
     text=Annotated[str, Field(max_length=400)],
-    block=Literal[("ceilings", "codec", *device.LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)],
     law=Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")],
     optimizer=Annotated[Optimizer, Field(strict=False)],
 )
