@@ -201,11 +201,10 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     given = dict(shapes or {})
     schema = plan_file.read_plan_schema(path)
     problems: list[str] = []
-    tables: list[Table] = []
+    tables: list[Table | None] = []
     for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
-        table = collect(problems, f"{path}: table {name!r}", build)
-        tables += [table] if table is not None else []
+        tables.append(collect(problems, f"{path}: table {name!r}", build))
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]

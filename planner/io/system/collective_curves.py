@@ -211,10 +211,6 @@ class _Table:
     ratios: list[float] = field(default_factory=list)
 
 
-_Log = tuple[list[_Table], str, dict[str, str]]
-"""What was read from one log: its tables, the version, and fields of records."""
-
-
 def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
     """Read one curve for each collective of each log.
 
@@ -342,8 +338,8 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
     return tuple(sizes.tolist()), tuple(times_s.tolist())
 
 
-def _read_json(text: str, path: Path) -> _Log:
-    """Read the JSON that ``nccl-tests -J`` writes."""
+def _read_json(text: str, path: Path) -> tuple[list[_Table], str, dict[str, str]]:
+    """The table, the version and fields of records in the JSON that ``nccl-tests -J`` writes."""
     log = validate(_KEYS["log"], documents.Document(path, documents.parse_json(text, path), {}))
     table = _Table(
         program=_program_in(json.dumps(log.args)),
@@ -354,7 +350,7 @@ def _read_json(text: str, path: Path) -> _Log:
     return [table], _version_text(log.nccl_version), told
 
 
-def _read_text(text: str) -> _Log:
+def _read_text(text: str) -> tuple[list[_Table], str, dict[str, str]]:
     lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
     if param := _read_param(lines):
         return param, "", {"library": "NCCL", "harness": "PARAM comms"}

@@ -169,15 +169,14 @@ def workload_file_of(document: documents.Document) -> WorkloadFile:
         where = document.where(("tables",))
         refuse(f"{where}: value {total:,} tables: must be at most {most:,}")
     problems: list[str] = []
-    tables: list[Table] = []
+    tables: list[Table | None] = []
     measured: dict[str, TableStats] = {}
     limits: list[problem.TableConstraint] = []
     every = [(i, name, e) for i, e in enumerate(schema.tables) for name in spec.names_of(e)]
     counts = Counter(name for _, name, _ in every)
     for index, name, entry in every:
         build = partial(_table, entry, name, index, schema, document, measured)
-        table = collect(problems, document.where(("tables", index)), build)
-        tables += [table] if table is not None else []
+        tables.append(collect(problems, document.where(("tables", index)), build))
         if entry.constraints.model_fields_set:
             limits.append(table_constraint(glob.escape(name), entry.constraints))
     problems += [
@@ -193,7 +192,7 @@ def workload_file_of(document: documents.Document) -> WorkloadFile:
     refuse_any(list(dict.fromkeys(problems)))
     both = {"layers": layers, "operators": operators}
     dense = made(place, lambda: noun_of(DenseArch, schema.dense, **both))
-    workload = made(str(document.path), lambda: _workload(schema, tables, dense))
+    workload = made(str(document.path), lambda: _workload(schema, filter(None, tables), dense))
     made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
@@ -267,7 +266,7 @@ def _operators(schema: spec.DenseSchema, document: documents.Document) -> Operat
     return made(str(path), partial(noun_of, OperatorList, found))
 
 
-def _workload(schema: spec.WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+def _workload(schema: spec.WorkloadSchema, tables: Iterable[Table], dense: DenseArch) -> Workload:
     training = schema.training
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         refuse("pipeline lookahead needs lookahead, the number of batches; add lookahead: 8")
