@@ -46,18 +46,12 @@ class TorchReader(readers.AbstractReader):
             return True
         return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The keys of the first batch."""
-        return tuple(_load(path)[0].features)
-
-    def can_seek(self, path: Path) -> bool:
-        """A file is read as a whole."""
-        del path
-        return False
-
-    def num_samples(self, path: Path) -> int:
-        """The number of samples of all batches."""
-        return sum(chunk.num_samples for chunk in _load(path))
+    def look(self, path: Path) -> readers.Source:
+        """The keys of the first batch, and the samples of all; a file is read as a whole."""
+        chunks = _load(path)
+        num_samples = sum(chunk.num_samples for chunk in chunks)
+        names = tuple(chunks[0].features)
+        return readers.Source(path, self, names, num_samples, can_seek=False)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[readers.Chunk]:
         """All samples, batch by batch."""

@@ -85,7 +85,7 @@ def read_bags(
     reader: AbstractReader, path: Path, blocks: Sequence[slice] | None = None
 ) -> dict[str, list[list[int]]]:
     """Every sample's indices per feature, as a reader gives them."""
-    names = reader.feature_names(path)
+    names = reader.look(path).names
     found: dict[str, list[list[int]]] = {name: [] for name in names}
     for block in blocks or [slice(0, None)]:
         for chunk in reader.read(path, block, names):
@@ -102,6 +102,6 @@ def read_bags(
 
 def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[slice]:
     """A file cut into blocks of equal size."""
-    samples = reader.num_samples(path)
+    samples = reader.look(path).num_samples
     edges = [samples * i // parts for i in range(parts + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
