@@ -332,13 +332,7 @@ def stats_text(stats: Stats) -> str:
 
 def rounded(value: Any) -> Any:
     """The value with all floats rounded to nine digits, which is more than they are exact to."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return value
+    return json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.9g}"))
 
 
 def _render(value: Any, indent: str) -> str:

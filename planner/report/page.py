@@ -71,18 +71,14 @@ def _asset(name: str) -> str:
 # ------------------------------------------------------------------ templates
 
 
-def fill(source: str, **values: object) -> Markup:
-    """Fill a short template that is written beside the code that uses it.
-
-    ``blocks`` has the macros of ``templates/blocks.html``. A value is escaped, and its control
-    codes are replaced, unless it is :class:`markupsafe.Markup`, which only templates make.
-    """
-    return Markup(_environment().from_string(source).render(blocks=_blocks(), **values))
-
-
 def block(name: str, **values: object) -> Markup:
-    """Fill a macro of ``templates/blocks.html``, as :func:`fill` does."""
-    return Markup(getattr(_blocks(), name)(**values))
+    """Fill a macro of ``templates/blocks.html``.
+
+    A value is escaped, and its control codes are replaced, unless it is
+    :class:`markupsafe.Markup`, which only templates make.
+    """
+    blocks = _environment().get_template("blocks.html").module
+    return Markup(getattr(blocks, name)(**values))
 
 
 @cache
@@ -100,12 +96,8 @@ def _environment() -> Environment:
     )
     made.filters |= {kind.name.lower(): partial(format_cell, kind) for kind in Kind}
     made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
-    made.filters["counted"] = counted
+    made.filters |= {"counted": counted, "cell": _cell}
     return made
-
-
-def _blocks() -> object:
-    return _environment().get_template("blocks.html").module
 
 
 def _without_control_codes(value: object) -> object:
@@ -143,18 +135,12 @@ def grid(
         css = "delta"
     if not css and any(isinstance(v, str) and len(v) > _WIDE_TEXT for row in rows for v in row[1:]):
         css = "wide"
-    return block(
-        "grid",
-        heads=[(c.title.removesuffix(" GiB"), c.is_number) for c in columns],
-        rows=[[_cell(c.kind, v) for c, v in zip(columns, row, strict=True)] for row in rows],
-        css=css,
-        ident=ident,
-        marked=marked,
-    )
+    return block("grid", columns=columns, rows=rows, css=css, ident=ident, marked=marked)
 
 
-def _cell(kind: Kind, value: Cell) -> tuple[str, str | None, str]:
+def _cell(column: Column, value: Cell) -> tuple[str, str | None, str]:
     """The text, the raw number (None for a text), and the style class of a signed difference."""
+    kind = column.kind
     words = format_cell(Kind.BYTES if kind is Kind.GIB else kind, value)
     if kind is Kind.TEXT or isinstance(value, str):
         return words, None, ""

@@ -144,14 +144,6 @@ def _with_works(case: KernelCase, values: Sequence[dict[str, Any]] | None) -> Es
 # ------------------------------------------------------------------ dense parts
 
 
-_PUBLISHED_MS: Final = (
-    ("PyTorch, TF32", "tf32", 22.8),
-    ("PyTorch, AMP", "fp16", 16.3),
-    ("TensorFlow, TF32", "tf32", 23.1),
-    ("TensorFlow, AMP", "fp16", 14.4),
-)
-"""Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
-(NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
 _NVIDIA: Final = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
 FAMILY_OUT: Final = "family left out"
 KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
@@ -175,11 +167,6 @@ _COUNTED: Final = {
     GRAPHS: "steps as CUDA graphs",
 }
 """How families of measurements are counted; all others are dense steps."""
-
-
-def dense_cases() -> tuple[KernelCase, ...]:
-    """Everything that was measured, in file order."""
-    return (*_of_h200(cases.system("h200_sxm")), *_of_h100(cases.system("h100_sxm")))
 
 
 def dense() -> tuple[cases.Part, ...]:
@@ -208,23 +195,18 @@ def published_steps() -> tuple[cases.Prediction, ...]:
 
     It is predicted with a fused interaction, and with PyTorch's own operators in its place.
     """
-    a100 = cases.system("a100_80gb_sxm")
-    return tuple(
-        cases.Prediction(
-            case=cases.Case(name=name, topology=a100, measured_s=1e-3 * measured_ms),
-            predicted={cases.UNSEEN: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
-        )
-        for name, dtype, measured_ms in _PUBLISHED_MS
-    )
-
-
-def _nvidia(dtype: str, kernel: str) -> Estimate:
-    """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device."""
-    output = "fp32" if dtype == "tf32" else dtype
-    keys = {"dense__dtype": dtype, "dense__interaction_kernel": kernel}
-    workload = cases.published_workload("nvidia_dlrm", training__output_dtype=output, **keys)
-    pipeline = CostPipeline(workload, cases.system("a100_80gb_sxm"))
-    return pipeline.estimate(cases.whole_tables(workload)).time
+    a100, found = cases.system("a100_80gb_sxm"), []
+    for row in cases.csv_rows("nvidia_dlrm.csv"):
+        dtypes = {"dense__dtype": row["dtype"], "training__output_dtype": row["output_dtype"]}
+        measured_s, times = 1e-3 * float(row["measured_ms"]), {}
+        for name, kernel in ((cases.UNSEEN, "fused"), (EAGER, "eager")):
+            keys = {**dtypes, "dense__interaction_kernel": kernel}
+            workload = cases.published_workload("nvidia_dlrm", **keys)
+            plan = cases.whole_tables(workload)
+            times[name] = CostPipeline(workload, a100).estimate(plan).time
+        case = cases.Case(name=row["case"], topology=a100, measured_s=measured_s)
+        found.append(cases.Prediction(case=case, predicted=times))
+    return tuple(found)
 
 
 def _point(
@@ -240,7 +222,9 @@ def _point(
     )
 
 
-def _of_h200(h200: Topology) -> Iterator[KernelCase]:
+def dense_cases() -> Iterator[KernelCase]:
+    """Everything that was measured, in file order."""
+    h200, h100 = cases.system("h200_sxm"), cases.system("h100_sxm")
     for row in cases.json_rows(STEPS, "dense", "dlrm"):
         is_dlrm = row["block"] == "dlrm"
         if "kernel_us" in row and (not is_dlrm or is_torchrec(row)):
@@ -256,9 +240,6 @@ def _of_h200(h200: Topology) -> Iterator[KernelCase]:
             seconds = partial(product_s, Product(m=m, k=k, n=n), dtype, h200.device)
             name, measured_s = f"{m} x {k} x {n} {dtype}", 1e-6 * row["us"] - _EVENT_S
             yield _point(name, PRODUCTS, h200, measured_s, seconds)
-
-
-def _of_h100(h100: Topology) -> Iterator[KernelCase]:
     for row in cases.json_rows("gpu_h100_interaction.jsonl"):
         if "graph_us" in row:
             mlp = cases.published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
