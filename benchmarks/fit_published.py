@@ -511,7 +511,7 @@ KINDS: Final = {
         cases=attention_cases, fit=fit_attention, told=_works_for, keys=WORKS_LEFT_OUT
     ),
     "dense": Kind(
-        cases=dense_cases,
+        cases=lambda: tuple(dense_cases()),
         fit=fit_kernels,
         told=lambda _, found: asdict(found),
         keys=KERNELS_LEFT_OUT,

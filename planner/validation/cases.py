@@ -146,19 +146,26 @@ def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
 
 
 def with_left_out(
-    case: Case, kind: str, ways: Mapping[str, tuple[str, ...]], price: Callable[[Any], Estimate]
-) -> Prediction:
-    """A case priced with the shipped constants, and with those that were fitted without it.
+    found: Iterable[Any],
+    kind: str,
+    ways: Mapping[str, tuple[str, ...]],
+    price: Callable[[Any, Any], Estimate],
+) -> list[Prediction]:
+    """Cases priced with the shipped constants, and with those that were fitted without them.
 
     Args:
-        case: the case.
+        found: the cases.
         kind: name of the kind in the file of constants.
         ways: for each way of leaving cases out, the titles of the groups that its constants go by.
-        price: prices the case with constants as the file has them, or with None as shipped.
+        price: prices a case with constants as the file has them, or with None as shipped.
     """
-    stored = json_file(LEFT_OUT_FILE)[kind]
-    others = {way: price(stored[way][case.key(titles)]) for way, titles in ways.items()}
-    return Prediction(case=case, predicted={AS_SHIPPED: price(None), **others})
+    fits = json_file(LEFT_OUT_FILE)[kind]
+    predictions = []
+    for case in found:
+        stored = {way: fits[way][case.key(titles)] for way, titles in ways.items()}
+        priced = {way: price(case, values) for way, values in {AS_SHIPPED: None, **stored}.items()}
+        predictions.append(Prediction(case=case, predicted=priced))
+    return predictions
 
 
 @cache

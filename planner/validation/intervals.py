@@ -23,29 +23,15 @@ from costmodels.fabrics import fabric_link
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
-from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
-from planner.validation.cases import UNSEEN, Case, Prediction, grouped, within
+from planner.validation.cases import UNSEEN, Case, Prediction, grouped, json_file, within
 from planner.validation.kernels import other_lookups
 from planner.validation.steps import load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
 all-gathers and all-reduces reach on tuned networks."""
-
-SYSTEMS: Final = {
-    "A100-SXM4-40GB": "a100_80gb_sxm",
-    "B200-SXM": "b200_sxm",
-    "B300-SXM": "b300",
-    "GB200": "gb200",
-    "GB300": "gb300",
-    "GH200-120GB": "h100_sxm",
-    "H100-SXM5-80GB": "h100_sxm",
-    "H200-SXM-141GB": "h200_sxm",
-    "MI355X": "mi355x",
-}
-"""The shipped systems of the devices in clusters, and of those whose curves have another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,26 +50,28 @@ def predicting_records() -> tuple[CurveRecord, ...]:
     return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
 
 
+def system_name(record: CurveRecord) -> str:
+    """The shipped system of a device, or of the set where this has the name of one.
+
+    Devices of no shipped system have that of ``h100_pcie``.
+    """
+    systems: dict[str, str] = json_file("devices.json")
+    return systems.get(record.device, record.set_name)
+
+
 @cache
 def system_of(record: CurveRecord) -> Topology:
     """The system on which a curve was measured, with its number of hosts and GPUs.
 
-    A device of no shipped system gets the system ``h100_pcie``. If the rate of the network is
-    known, the system has a network of no named kind with the typical share of this rate.
+    If the rate of the network is known, the system has a network of no named kind with the typical
+    share of this rate.
     """
-    gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
-    system = SYSTEMS.get(record.device, record.set_name)
-    try:
-        topology = load_system(system, gpus=gpus, gpus_per_host=per_host)
-    except InvalidInputError:
-        topology = load_system("h100_pcie", gpus=gpus, gpus_per_host=per_host)
-    nominal = record.curve.network_bytes_per_s
+    gpus, nominal = record.curve.ranks, record.curve.network_bytes_per_s
+    topology = load_system(system_name(record), gpus=gpus, gpus_per_host=gpus // record.nodes)
     if not nominal:
         return topology
-    link = Link(
-        latency_s=topology.network_link.latency_s,
-        bandwidth_bytes_per_s=_TYPICAL_EFFICIENCY * nominal,
-    )
+    latency_s = topology.network_link.latency_s
+    link = Link(latency_s=latency_s, bandwidth_bytes_per_s=_TYPICAL_EFFICIENCY * nominal)
     return replace(topology, network_link=link)
 
 
@@ -167,7 +155,7 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
             continue
         curve, local = record.curve, record.curve.ranks // record.nodes
-        system = load_system(SYSTEMS[record.device], gpus=curve.ranks, gpus_per_host=local)
+        system = load_system(system_name(record), gpus=curve.ranks, gpus_per_host=local)
         rate = curve.network_bytes_per_s
         link = fabric_link(curve.fabric, nic_bytes_per_s=rate, nics_per_gpu=1.0)
         topology = replace(system, network_link=link, domain_size=curve.ranks // curve.domains)

@@ -76,43 +76,40 @@ class KernelCase(cases.Case):
 
 def attention_cases(name: str = "hstu_attention.csv") -> tuple[KernelCase, ...]:
     """The measured passes of every row of a shipped file, in file order."""
-    return tuple(
-        _attention(row, way) for row in cases.csv_rows(name) for way in PASSES if row[f"{way}_ms"]
-    )
-
-
-def _attention(row: dict[str, str], way: str) -> KernelCase:
-    topology = cases.system(row["system"])
-    batch, heads, positions, width = (
-        int(row[key]) for key in ("batch", "heads", "positions", "width")
-    )
-    size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
-    operator = Operator(
-        name="attention",
-        kind=OperatorKind.ATTENTION,
-        shape=(batch * heads, positions, positions, width, width),
-        dtype=DataType.BF16,
-        read_bytes=3.0 * size,
-        written_bytes=size,
-        is_causal=True,
-        is_pointwise=True,
-        flash_version=3,
-    )
-    return KernelCase(
-        name=f"{batch} x {positions}, {heads} x {width} {way}",
-        topology=topology,
-        measured_s=float(row[f"{way}_ms"]) * 1e-3,
-        reference=row["source"],
-        groups={
-            "device": topology.device.name,
-            "head": str(width),
-            "pass": way,
-            "positions": f"{'to' if positions <= _SHORT else 'above'} {_SHORT}",
-        },
-        seconds=partial(
-            kernel_time, operator, Gpu.plain(topology.device), is_backward=way == "backward"
-        ),
-    )
+    found = []
+    for row in cases.csv_rows(name):
+        topology = cases.system(row["system"])
+        batch, heads, positions, width = (
+            int(row[key]) for key in ("batch", "heads", "positions", "width")
+        )
+        size = float(DataType.BF16.num_bytes * batch * heads * positions * width)
+        operator = Operator(
+            name="attention",
+            kind=OperatorKind.ATTENTION,
+            shape=(batch * heads, positions, positions, width, width),
+            dtype=DataType.BF16,
+            read_bytes=3.0 * size,
+            written_bytes=size,
+            is_causal=True,
+            is_pointwise=True,
+            flash_version=3,
+        )
+        groups = {"device": topology.device.name, "head": str(width)}
+        groups["positions"] = f"{'to' if positions <= _SHORT else 'above'} {_SHORT}"
+        gpu = Gpu.plain(topology.device)
+        found += [
+            KernelCase(
+                name=f"{batch} x {positions}, {heads} x {width} {way}",
+                topology=topology,
+                measured_s=float(row[f"{way}_ms"]) * 1e-3,
+                reference=row["source"],
+                groups=groups | {"pass": way},
+                seconds=partial(kernel_time, operator, gpu, is_backward=way == "backward"),
+            )
+            for way in PASSES
+            if row[f"{way}_ms"]
+        ]
+    return tuple(found)
 
 
 def attention() -> tuple[cases.Part, ...]:
@@ -120,10 +117,7 @@ def attention() -> tuple[cases.Part, ...]:
 
     The layers ran alone for a short time, so that the device did not lower its clock.
     """
-    found = [
-        cases.with_left_out(case, "attention", WORKS_LEFT_OUT, partial(_with_works, case))
-        for case in attention_cases()
-    ]
+    found = cases.with_left_out(attention_cases(), "attention", WORKS_LEFT_OUT, _with_works)
     by = ("device", "head", "pass", "positions")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return (
@@ -171,11 +165,8 @@ _COUNTED: Final = {
 
 def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
-    found = [
-        cases.with_left_out(case, "dense", KERNELS_LEFT_OUT, partial(_with_constants, case))
-        for case in dense_cases()
-        if case.groups["family"] != PRODUCTS
-    ]
+    kept = (case for case in dense_cases() if case.groups["family"] != PRODUCTS)
+    found = cases.with_left_out(kept, "dense", KERNELS_LEFT_OUT, _with_constants)
     title = "GPU times on H200 and H100"
     return (
         cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),
