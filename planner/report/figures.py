@@ -18,6 +18,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
+from planner.io.documents import read_words
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
@@ -27,16 +28,8 @@ from planner.support.text import printable
 
 Key = TypeVar("Key")
 
-_TYPES: Final = {
-    ShardingType.TABLE_WISE: ("TW", "whole on one rank"),
-    ShardingType.ROW_WISE: ("RW", "cut by rows over all ranks"),
-    ShardingType.COLUMN_WISE: ("CW", "cut by columns"),
-    ShardingType.DATA_PARALLEL: ("DP", "copied to every rank"),
-    ShardingType.TABLE_ROW_WISE: ("TWRW", "cut by rows inside one host"),
-    ShardingType.TABLE_COLUMN_WISE: ("TWCW", "cut by columns inside one host"),
-    ShardingType.GRID_SHARD: ("GRID", "cut by columns, each piece by rows inside one host"),
-}
-"""TorchRec's abbreviation of each sharding type, and what the type does with a table."""
+WORDS: Final = read_words("report")
+_TYPES: Final = {ShardingType(kind): told for kind, told in WORDS["types"].items()}
 SHORT_NAMES: Final = {kind: short for kind, (short, _) in _TYPES.items()}
 
 _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
@@ -264,26 +257,12 @@ def objective_kind(name: str) -> Kind:
 
 # ------------------------------------------------------------------ families of stages
 
-_FAMILIES: Final = {
-    "input": ("input exchange", r"^input"),
-    "cache": ("cache fetch", r"^cache|prefetch"),
-    "lookup": ("lookup forward", r"^lookup(?!.*backward)"),
-    "output": ("output exchange", r"^output"),
-    "dense": ("dense forward", r"(MLP|^dense part)(?!.*(backward|all-reduce|optimizer))"),
-    "dense-b": ("dense backward", r"(MLP|^dense part).*backward|optimizer"),
-    "gradient": ("gradient exchange", r"^gradient(?!.*all-reduce)"),
-    "lookup-b": ("lookup backward", r"^lookup.*backward"),
-    "reduce": ("all-reduce", r"all-reduce"),
-    "other": ("host launches and data", r""),
-}
-FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in _FAMILIES.items()}
-"""The style class of each family's colour, and its name for people, in the order of an iteration.
-"""
+FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in WORDS["families"].items()}
 
 
 def family(stage: str) -> str:
     """The family of a stage by its name."""
-    return next(name for name, (_, rule) in _FAMILIES.items() if re.search(rule, stage))
+    return next(name for name, (_, rule) in WORDS["families"].items() if re.search(rule, stage))
 
 
 def durations_s(

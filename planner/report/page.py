@@ -286,16 +286,6 @@ class ChartScale:
         return sorted(t for t in marks if self.low <= t <= self.high)
 
 
-def legend(names: Sequence[str]) -> Markup:
-    """Each name with a dot of its colour before it."""
-    keys = [(_colour(names, name), name) for name in names]
-    return block("dots", keys=keys)
-
-
-def _colour(names: Sequence[str], name: str) -> str:
-    return _COLOURS[names.index(name) % len(_COLOURS)]
-
-
 def scatter(
     dots: Sequence[ChartDot],
     names: Sequence[str],
@@ -303,7 +293,9 @@ def scatter(
     up: tuple[str, float],
     line: Sequence[Place] = (),
 ) -> Markup:
-    """A chart of points on log scales; the best are filled, and a grey line may join some.
+    """A chart of points on log scales, below the names with a dot of their colour before each.
+
+    The best points are filled, and a grey line may join some.
 
     Args:
         dots: at least one point; later ones are drawn over earlier ones.
@@ -313,12 +305,14 @@ def scatter(
         line: the points of a line, in the values of the axes.
     """
     x, y = ChartScale([d.x for d in dots]), ChartScale([d.y for d in dots])
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     return block(
         "scatter",
+        colours=colours,
         across=across[0],
         up=up[0],
         rows=[(x(t), significant(t * across[1], 6)) for t in x.ticks(across[1])],
         cols=[(y(t), significant(t * up[1], 6)) for t in y.ticks(up[1])],
         line=[(x(a), y(b)) for a, b in line],
-        dots=[(x(d.x), y(d.y), _colour(names, d.name), d) for d in dots],
+        dots=[(x(d.x), y(d.y), colours[d.name], d) for d in dots],
     )

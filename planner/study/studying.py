@@ -586,7 +586,7 @@ def study(
         vary: the values of further knobs, the usual one first: keys of the workload, keys of the
             system with ``system.`` before them, and those of
             :data:`planner.study.space.OWN_KNOBS`.
-        goals: names of :data:`planner.study.GOALS`.
+        goals: names of :data:`planner.study.figures.GOALS`.
         smallest_for: samples per second that the smallest cluster has to reach; None looks for the
             best setup.
         journal: Optuna's journal, with which a later call goes on.

@@ -13,7 +13,6 @@ import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -341,14 +340,13 @@ def _is_lost(worker: str) -> bool:
 
 def _sampler(name: str, seed: int) -> samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
-    kinds: dict[str, Callable[..., samplers.BaseSampler]] = {
-        "tpe": partial(samplers.TPESampler, multivariate=True, group=True),
-        "nsga2": partial(samplers.NSGAIISampler, population_size=_POPULATION),
-    }
+    given: dict[str, Any] = {"seed": seed, "constraints_func": _violation}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna 5 prefers another way, which Optuna 4 has not
-        if name in kinds:
-            return kinds[name](seed=seed, constraints_func=_violation)
+        if name == "tpe":
+            return samplers.TPESampler(multivariate=True, group=True, **given)
+        if name == "nsga2":
+            return samplers.NSGAIISampler(population_size=_POPULATION, **given)
         return samplers.RandomSampler(seed=seed)
 
 

@@ -145,25 +145,26 @@ def summarize(found: Sequence[Prediction]) -> dict[str, ErrorSummary]:
     return errors
 
 
+def left_out_groups(kind: str) -> dict[str, list[str]]:
+    """For each way of leaving cases of a kind out, the titles that its stored constants go by."""
+    found: dict[str, list[str]] = json_file("left_out_groups.json")[kind]
+    return found
+
+
 def with_left_out(
-    found: Iterable[Any],
-    kind: str,
-    ways: Mapping[str, tuple[str, ...]],
-    price: Callable[[Any, Any], Estimate],
+    kind: str, found: Iterable[Any], price: Callable[[Any, Any], Estimate]
 ) -> list[Prediction]:
     """Cases priced with the shipped constants, and with those that were fitted without them.
 
     Args:
-        found: the cases.
         kind: name of the kind in the file of constants.
-        ways: for each way of leaving cases out, the titles of the groups that its constants go by.
+        found: the cases.
         price: prices a case with constants as the file has them, or with None as shipped.
     """
-    fits = json_file(LEFT_OUT_FILE)[kind]
-    predictions = []
+    fits, predictions = json_file(LEFT_OUT_FILE)[kind], []
     for case in found:
-        stored = {way: fits[way][case.key(titles)] for way, titles in ways.items()}
-        priced = {way: price(case, values) for way, values in {AS_SHIPPED: None, **stored}.items()}
+        given = {way: fits[way][case.key(by)] for way, by in left_out_groups(kind).items()}
+        priced = {way: price(case, values) for way, values in {AS_SHIPPED: None, **given}.items()}
         predictions.append(Prediction(case=case, predicted=priced))
     return predictions
 

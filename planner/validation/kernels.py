@@ -54,11 +54,6 @@ from planner.predict.operations import LOOKUP_COLUMNS, Predicted, predict_lookup
 from planner.validation import cases
 from planner.validation.steps import STEPS, document_of, is_torchrec, unfitted
 
-WORKS_LEFT_OUT: Final = {
-    "width of heads left out": ("head", "device"),
-    "device left out": ("device",),
-}
-"""For each kind of fit the titles of the groups that its constants go by."""
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""
 
@@ -117,7 +112,7 @@ def attention() -> tuple[cases.Part, ...]:
 
     The layers ran alone for a short time, so that the device did not lower its clock.
     """
-    found = cases.with_left_out(attention_cases(), "attention", WORKS_LEFT_OUT, _with_works)
+    found = cases.with_left_out("attention", attention_cases(), _with_works)
     by = ("device", "head", "pass", "positions")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return (
@@ -140,16 +135,13 @@ def _with_works(case: KernelCase, values: Sequence[dict[str, Any]] | None) -> Es
 
 _NVIDIA: Final = "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted"
 FAMILY_OUT: Final = "family left out"
-KERNELS_LEFT_OUT: Final = {FAMILY_OUT: ("family",)}
 EAGER: Final = "eager interaction"
 """Names of predictions: fitted without the family, and with PyTorch's operators."""
 _EVENT_S: Final = 1.9e-6
 """Seconds that events add: 50 queued additions of 8 elements took 1.88 us each between events, and
 1.04 us each in a graph, with kernels of 1.1 us."""
 PRODUCTS: Final = "products"
-"""Family of single products."""
 DOTS: Final = "dot"
-"""Family of dot interactions."""
 DLRM: Final = "DLRM"
 """How the names of the families of TorchRec's DLRM begin."""
 GRAPHS: Final = "MLP graph"
@@ -166,7 +158,7 @@ _COUNTED: Final = {
 def dense() -> tuple[cases.Part, ...]:
     """All points but single products by their families, by what they are, and NVIDIA's steps."""
     kept = (case for case in dense_cases() if case.groups["family"] != PRODUCTS)
-    found = cases.with_left_out(kept, "dense", KERNELS_LEFT_OUT, _with_constants)
+    found = cases.with_left_out("dense", kept, _with_constants)
     title = "GPU times on H200 and H100"
     return (
         cases.Part("families", title, found, by=("family",), judged=FAMILY_OUT, unit="us"),

@@ -90,17 +90,6 @@ family is the framework. Cards with 16 GB are priced as those with 32 GB, and th
 nothing, as these frameworks run whole graphs."""
 NAIVE: Final = "6ND roofline"
 """The name of the predictions of :func:`naive_s`."""
-SHARES_LEFT_OUT: Final = {
-    "model left out": ("model", "device"),
-    "family left out": ("family", "device"),
-    "generation left out": ("generation", "device"),
-}
-HOST_LEFT_OUT: Final = {
-    "model left out, same GPU": ("GPU", "model"),
-    "model left out, all GPUs": ("model",),
-    "GPU left out": ("GPU",),
-}
-"""For each kind of fit the titles of the groups that its constants go by."""
 
 
 def transformer_cases(name: str = TRANSFORMERS) -> tuple[cases.StepCase, ...]:
@@ -143,14 +132,12 @@ def _step(
 def transformers() -> tuple[cases.Part, ...]:
     """The rows that shares are fitted to, those of other sources, and those of other frameworks."""
     by = ("model", "device")
-    every = transformer_cases()
-    fitted = cases.with_left_out(every, "transformers", SHARES_LEFT_OUT, _with_shares)
+    fitted = cases.with_left_out("transformers", transformer_cases(), _with_shares)
     for prediction in fitted:
         prediction.predicted[NAIVE] = cases.within(naive_s(prediction.case))
-    judged = next(iter(SHARES_LEFT_OUT))
     other = "Steps of BERT in other frameworks, nothing fitted"
     return (
-        cases.Part("fitted", "Transformers, micro-batch", fitted, by=by, judged=judged),
+        cases.Part("fitted", "Transformers, micro-batch", fitted, by=by, judged="model left out"),
         cases.Part(
             "unfitted", "Steps to which nothing is fitted, micro-batch", unfitted(UNFITTED), by=by
         ),
@@ -231,7 +218,7 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
 
 def single_gpu() -> tuple[cases.Part, ...]:
     """Every iteration."""
-    found = cases.with_left_out(single_gpu_cases(), "single-gpu", HOST_LEFT_OUT, _with_host)
+    found = cases.with_left_out("single-gpu", single_gpu_cases(), _with_host)
     title = "DLRM on one GPU, iteration time"
     return (cases.Part("iterations", title, found, by=("model", "GPU"), judged="GPU left out"),)
 

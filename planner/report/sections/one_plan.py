@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 from operator import attrgetter
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from markupsafe import Markup
@@ -196,16 +196,7 @@ _MEMORY_MOST_ROWS = 16
 _AT_ENDS = 6
 """This many rows are shown at each end of a long list."""
 
-PURPOSES: dict[str, str] = {
-    "weights": "weights",
-    "optimizer": "optimizer state",
-    "gradients": "gradients",
-    "cache": "cache",
-    "buffers": "buffers",
-    "dense": "dense part",
-    "reserved": "reserve",
-}
-"""The fields of the ledger, without ``_bytes``, and their names for people; the reserve last."""
+PURPOSES: Final[dict[str, str]] = figures.WORDS["purposes"]
 
 
 @final

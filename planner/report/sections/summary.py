@@ -189,21 +189,13 @@ def _verdict(result: PlanningResult) -> list[str]:
     return parts
 
 
-_WIDTH_OF: Final = {
-    "lookup": "how fast tables are looked up",
-    "collective": "how fast ranks exchange data",
-    "dense": "how fast the dense part is computed",
-    "host": "what calls cost the host",
-}
-
-
 def _width_reason(result: PlanningResult) -> str:
     """Words on the kind of time that widens the interval most."""
     pipeline = pipeline_of(result.problem)
     kind = pipeline.least_certain_kind(result.plan)
     unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
     why = ", which was not measured" if unmeasured else ""
-    return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
+    return f"90 % interval; least certain is {figures.WORDS['doubts'][kind]}{why}"
 
 
 def _predicted(result: PlanningResult) -> list[str]:
