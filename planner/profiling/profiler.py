@@ -17,8 +17,6 @@ from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_n
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
-BLOCK_SAMPLES: Final = formats.CHUNK_SAMPLES
-"""Most samples of a block where samples are spread over the data."""
 _LEAST_BLOCKS: Final = 8
 """So many blocks there are, in all files together, however few samples are asked for."""
 
@@ -108,10 +106,10 @@ def _read(
         left = most if first is None else first - into.num_samples
         chunks = iter(source.reader.read(source.path, block, list(into.highest)))
         while left and (chunk := next(chunks, None)):
-            chunk = formats.first_samples(chunk, left)
-            left -= chunk.num_samples
-            if chunk.num_samples:
-                into.add(chunk)
+            batch = chunk.batch.slice(0, min(left, chunk.batch.num_rows))
+            left -= batch.num_rows
+            if batch.num_rows:
+                into.add(chunk._replace(batch=batch))
             yield "reading", min(into.num_samples, total), total
     yield "reading", total, total
 
@@ -228,7 +226,9 @@ def _spread(
         if share >= size:
             found.append((source, slice(0, None), math.inf))
             continue
-        blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
+        blocks = max(
+            -(-share // formats.CHUNK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total))
+        )
         blocks = blocks if source.can_seek else 1
         edges = [size * i // blocks for i in range(blocks + 1)]
         taken = [share * i // blocks for i in range(blocks + 1)]

@@ -8,7 +8,7 @@ import re
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
@@ -33,15 +33,13 @@ _MANY_FEATURES: Final = 1000
 """An array with more columns than this and than rows has its samples in columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Consecutive samples: for each feature a column of Arrow, integers or lists of integers.
+class Chunk(NamedTuple):
+    """Consecutive samples: a batch of Arrow, whose columns are integers or lists of integers.
 
     ``where`` names the file and the place in it, for messages.
     """
 
-    num_samples: int
-    features: Mapping[str, Any]
+    batch: Any
     where: str
 
 
@@ -105,14 +103,6 @@ def steps(block: slice, num_samples: int, size: int = CHUNK_SAMPLES) -> Iterator
         yield start, min(start + size, end)
 
 
-def first_samples(chunk: Chunk, count: float) -> Chunk:
-    """The first ``count`` samples of a chunk."""
-    if chunk.num_samples <= count:
-        return chunk
-    features = {name: column.slice(0, int(count)) for name, column in chunk.features.items()}
-    return Chunk(int(count), features, chunk.where)
-
-
 def arrow(name: str = "pyarrow") -> Any:
     """The module pyarrow, or another one that the extra ``data`` installs.
 
@@ -144,7 +134,7 @@ def check_indices(chunk: Chunk) -> dict[str, int]:
         InvalidInputError: indices are not integers, negative, above 2^63 - 1, or missing in a list.
     """
     highest = {}
-    for name, column in chunk.features.items():
+    for name, column in zip(chunk.batch.schema.names, chunk.batch.columns, strict=True):
         where = f"{chunk.where}, {name}"
         values = column.drop_null()
         values = values.flatten() if is_list(column.type) else values
@@ -248,7 +238,7 @@ class CriteoTsvReader(AbstractReader):
             for batch in batches if start < stop else ():
                 where = f"{path}: near sample {done}"
                 features = {n: self._ids(batch.column(n), f"{where}, {n}") for n in names}
-                yield Chunk(batch.num_rows, features, where)
+                yield Chunk(arrow().RecordBatch.from_pydict(features), where)
                 done += batch.num_rows
 
     def _ids(self, texts: Any, where: str) -> Any:
@@ -322,7 +312,8 @@ class NpyReader(AbstractReader):
         for start, stop in steps(block, len(table)):
             rows = np.ascontiguousarray(_native(table[start:stop]).T)
             columns = {name: arrow().array(rows[order.index(name)]) for name in names}
-            yield Chunk(stop - start, columns, f"{path}: samples {start}..{stop - 1}")
+            batch = arrow().RecordBatch.from_pydict(columns)
+            yield Chunk(batch, f"{path}: samples {start}..{stop - 1}")
 
 
 def _open_npy(path: Path) -> NDArray[np.generic]:
@@ -410,7 +401,7 @@ class NpzReader(AbstractReader):
                     name: _rows(file, members[name], stop - start, f"{where}, array {name}")
                     for name, file in files.items()
                 }
-                yield Chunk(stop - start, columns, where)
+                yield Chunk(arrow().RecordBatch.from_pydict(columns), where)
 
 
 def _rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
@@ -495,9 +486,7 @@ class ParquetReader(AbstractReader):
                 position += batch.num_rows
                 if low < high:
                     where = f"{path}: samples {position - batch.num_rows}..{position - 1}"
-                    part = batch.slice(low, high - low)
-                    columns = {name: part.column(name) for name in names}
-                    yield Chunk(part.num_rows, columns, where)
+                    yield Chunk(batch.slice(low, high - low), where)
 
 
 def _holds_indices(field: Any) -> bool:

@@ -136,17 +136,16 @@ class Indices:
             self.highest[name] = max(high, self.highest[name])
         fields = []
         for name, column in self._columns.items():
-            given = is_list(chunk.features[name].type)
+            given = is_list(chunk.batch.column(name).type)
             if given and name not in self._lists:
                 self._run(f"ALTER TABLE data ALTER {column} TYPE BIGINT[] USING {_bag(column)}")
                 self._lists.add(name)
             fields.append(_bag(column) if name in self._lists and not given else column)
-        columns = [chunk.features[name] for name in self._columns]
-        samples = arrow().Table.from_arrays(columns, list(self._columns.values()))
-        self._connection.register("samples", samples)
+        samples = arrow().Table.from_batches([chunk.batch]).select([*self._columns])
+        self._connection.register("samples", samples.rename_columns([*self._columns.values()]))
         self._run(f"INSERT INTO data SELECT {', '.join(fields)} FROM samples")
         self._connection.unregister("samples")
-        self.num_samples += chunk.num_samples
+        self.num_samples += chunk.batch.num_rows
 
     def count(self, features: Sequence[str], fold: int | None) -> tuple[IntArray, IntArray, int]:
         """Count the ids of a table, which :meth:`by_range` then knows.

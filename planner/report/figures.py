@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,12 +21,10 @@ from costmodels.topology import Topology
 from planner.io.documents import read_words
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime
 from planner.scenarios import ScenarioRule
 from planner.support.result_frames import ranks_held
 from planner.support.text import printable
-
-Key = TypeVar("Key")
 
 WORDS: Final = read_words("report")
 _TYPES: Final = {ShardingType(kind): told for kind, told in WORDS["types"].items()}
@@ -111,10 +109,10 @@ def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
 
 
 def path_seconds(
-    estimate: IterationEstimate, key: Callable[[CriticalStep], Key]
-) -> dict[Key, float]:
+    estimate: IterationEstimate, key: Callable[[CriticalStep], Any]
+) -> dict[Any, float]:
     """Seconds of the steps of the critical path that have the same key."""
-    seconds: defaultdict[Key, float] = defaultdict(float)
+    seconds: defaultdict[Any, float] = defaultdict(float)
     for step in estimate.critical_path:
         seconds[key(step)] += step.duration_s
     return seconds
@@ -226,21 +224,6 @@ def where(placement: TablePlacement) -> str:
     ranks = ranks_held(placement)
     ranges = rank_ranges(ranks)
     return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
-
-
-_WORTH_TELLING = 1e-3
-
-
-def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
-    """The parts of a gap, as shares of the value, without those too small to mention."""
-    gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    launches = "kernel launches and overlap, which the bound does not count"
-    parts = [(solver.unseen_gap_ratio, launches)]
-    if gap is not None and uneven is not None:
-        parts.append((uneven, "work spread unevenly over ranks"))
-        rest = gap - uneven - solver.unseen_gap_ratio
-        parts.append((rest, "tables cut in ways that cost more than those of the bound"))
-    return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
 
 
 def plain_objective(name: str) -> str:

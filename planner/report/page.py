@@ -48,16 +48,12 @@ def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
     """The document; its script sorts, searches, shows details and switches the theme."""
     style, script = _asset("style.css"), "\n" + _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'"
-    )
     page = _environment().get_template("page.html")
     return page.render(
         title=title,
         subtitle=subtitle,
         blocks=blocks,
-        policy=Markup(policy),
+        digest=digest,
         style=Markup(style),
         script=Markup(script),
         version=costmodels.__version__,
@@ -88,7 +84,7 @@ def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("planner.report", "html/templates"),
         autoescape=True,
-        finalize=_without_control_codes,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -98,10 +94,6 @@ def _environment() -> Environment:
     made.filters["mib"] = lambda num_bytes: significant(num_bytes / units.MIB)
     made.filters |= {"counted": counted, "cell": _cell}
     return made
-
-
-def _without_control_codes(value: object) -> object:
-    return value if isinstance(value, Markup) else printable(str(value))
 
 
 # ------------------------------------------------------------------ sections and tables
@@ -153,8 +145,6 @@ def _cell(column: Column, value: Cell) -> tuple[str, str | None, str]:
 # ------------------------------------------------------------------ charts: bars in lanes
 
 _MOST_TICKS: Final = 7
-_CHARACTER: Final = 6.2
-"""Mean width of a character of a bar label in the widest font, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +161,6 @@ class Bar:
     title: str
     labels: tuple[str, ...] = ()
     strong: bool = False
-
-    def label(self, chart_width: float) -> str:
-        """The first label that fits into the bar; empty if none does."""
-        letters = (self.width_ratio * chart_width - 8) / _CHARACTER
-        return next((words for words in self.labels if len(words) <= letters), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,18 +197,14 @@ def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, valu
 
 
 def axis(end: float, write: Callable[[float], str] = units.format_time) -> tuple[Tick, ...]:
-    """Round numbers from 0 to ``end``, by default times."""
+    """Round numbers from 0 to ``end``, by default times: 1, 2 or 5 times a power of ten apart."""
     if end <= 0:
         return ()
-    step = _round_step(end / _MOST_TICKS)
+    least = end / _MOST_TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * least)
     ticks = (i * step for i in range(int(end / step * 1.0001) + 1))
     return tuple((v / end, write(v) if v else "0", "axis") for v in ticks)
-
-
-def _round_step(least: float) -> float:
-    """The next number above ``least`` that is 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * least)
 
 
 # ------------------------------------------------------------------ many ranks

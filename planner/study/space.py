@@ -78,10 +78,6 @@ class Setup:
         """The setup with other values of some knobs."""
         return Setup(tuple((name, values.get(name, value)) for name, value in self.picks))
 
-    def to_json(self) -> dict[str, Value]:
-        """The values by knob."""
-        return dict(self.picks)
-
     @property
     def words(self) -> str:
         """Every value in words, such as ``h100_sxm x 16, pipeline none``."""
@@ -206,11 +202,10 @@ class Space:
 
     def first_problems(self) -> Iterator[PlanningProblem]:
         """The problem of the first setup on each system."""
+        firsts = {s.get(SYSTEM): s for s in reversed(self.setups or (self.base,))}
         for system in self.knobs.get(SYSTEM, (None,)):
-            usual = (s for s in self.setups or (self.base,) if s.get(SYSTEM) == system)
-            setup = next(usual, None)
-            if setup is not None:
-                yield self.problem(setup)
+            if system in firsts:
+                yield self.problem(firsts[system])
 
     # -- problems ---------------------------------------------------------------------------------
 

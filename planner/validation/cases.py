@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from costmodels.estimates import Z90, Estimate, Source
 from costmodels.sharding import Plan, ShardingType
@@ -34,7 +34,6 @@ UNSEEN: Final = "as shipped (fitted to none)"
 """The names of the predictions with the shipped constants."""
 LEFT_OUT_FILE: Final = "left_out.json"
 _NO_TABLES: Final = Plan(placements=())
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,9 +215,9 @@ def _text(name: str) -> str:
     return (configs_folder() / "published" / name).read_text(encoding="utf-8")
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
     """The items by a key, in the order in which keys are met."""
-    groups: dict[Hashable, list[Item]] = {}
+    groups: dict[Hashable, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups

@@ -144,6 +144,7 @@ def _reason(best: Candidate, rival: Candidate) -> str:
 # ------------------------------------------------------------------ the lines
 
 _TOP_STAGES = 2
+_WORTH_TELLING = 1e-3
 
 
 def _headline(workload: Workload, cluster: str) -> Fact:
@@ -275,8 +276,15 @@ def _search(result: PlanningResult) -> list[str]:
     """How the search ended, what its gap is made of, and what it did."""
     solver = result.solver
     gap, other = solver.gap_ratio, solver.work - solver.evaluations
+    uneven, unseen = solver.uneven_gap_ratio, solver.unseen_gap_ratio
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    parts = "; ".join(f"{format_gap(r)} {name}" for r, name in figures.gap_parts(solver))
+    shares = {"kernel launches and overlap, which the bound does not count": unseen}
+    if gap is not None and uneven is not None:
+        shares["work spread unevenly over ranks"] = uneven
+        rest = gap - uneven - unseen
+        shares["tables cut in ways that cost more than those of the bound"] = rest
+    told = (f"{format_gap(r)} {name}" for name, r in shares.items() if r >= _WORTH_TELLING)
+    parts = "; ".join(told)
     proof += f" ({parts})" if parts else ""
     more = f", and other work that counts as {other:,} more" if other > 0 else ""
     return [

@@ -90,8 +90,8 @@ def read_bags(
     for block in blocks or [slice(0, None)]:
         for chunk in reader.read(path, block, names):
             check_indices(chunk)
-            for name, column in chunk.features.items():
-                assert len(column) == chunk.num_samples
+            assert set(chunk.batch.schema.names) == set(names)
+            for name, column in zip(chunk.batch.schema.names, chunk.batch.columns, strict=True):
                 values = column.to_pylist()
                 if is_list(column.type):
                     found[name] += [value or [] for value in values]
