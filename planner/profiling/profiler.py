@@ -17,6 +17,7 @@ from planner.profiling.stats import KIND, Stats, StatsSource, TableStats, some_n
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
+_CHOSEN: Final = ("first_samples", "sample_rows", "max_ind_range")
 _LEAST_BLOCKS: Final = 8
 """So many blocks there are, in all files together, however few samples are asked for."""
 
@@ -57,7 +58,7 @@ def profile_files(
     place = next(parent for parent in output.absolute().parents if parent.exists())
     tables: dict[str, TableStats] = {}
     with statistics.open_indices(features, place, options.memory_bytes, options.jobs) as indices:
-        for done in _read(sources, options.first_samples, options.sample_rows, indices):
+        for done in _read(sources, options, indices):
             progress(*done)
         for table, group in groups.items():
             progress("summing up", len(tables), len(groups))
@@ -68,9 +69,7 @@ def profile_files(
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
         num_samples=indices.num_samples,
-        first_samples=options.first_samples,
-        sample_rows=options.sample_rows,
-        max_ind_range=options.max_ind_range,
+        **{name: getattr(options, name) for name in _CHOSEN},
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(first.left_out),
     )
@@ -92,13 +91,11 @@ def check_output(output: Path) -> None:
 
 
 def _read(
-    sources: Sequence[formats.Source],
-    first: int | None,
-    spread: int | None,
-    into: statistics.Indices,
+    sources: Sequence[formats.Source], options: statistics.ProfileOptions, into: statistics.Indices
 ) -> Iterator[tuple[str, float, float]]:
     """Read the chosen samples of all files; yields progress in samples, by estimates."""
     whole = [(source, slice(0, None), math.inf) for source in sources]
+    first, spread = options.first_samples, options.sample_rows
     blocks = whole if spread is None else _spread(sources, spread)
     total = spread or first or sum(source.num_samples for source in sources)
     yield "reading", 0, total

@@ -395,7 +395,11 @@ def _ranges(
     indices: Indices, law: laws.Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
 ) -> tuple[schema.Ranges, FloatArray | None]:
     """How accesses, and the rows of each bin if uneven, are spread over ranges of ids."""
-    hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
+    # The count that fewer rows than are left out exceed; in a small sample the highest count.
+    from_hottest = np.cumsum(rows[::-1])
+    is_small = from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES
+    rank = 0 if is_small else np.searchsorted(from_hottest, _HOTTEST_LEFT_OUT)
+    hot_count = int(counts[::-1][rank])
     place, seen, found = indices.by_range(num_embeddings, NUM_RANGES)
     accesses = np.bincount(place, seen * found, minlength=NUM_RANGES)
     cold = np.bincount(place, np.where(seen <= hot_count, seen, 0) * found, minlength=NUM_RANGES)
@@ -442,14 +446,6 @@ def _smoothed(
     in_range = laws.smooth_ranges(law, rows[:, : laws.LOW_COUNT + 1], rows[:, laws.LOW_COUNT + 1 :])
     in_range[in_range * np.maximum(law.num_draws, 1e-3) < _FEWEST_DRAWS] = 0.0
     return in_range
-
-
-def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:
-    """The count that fewer than ``rank`` rows exceed; in a small sample the highest count."""
-    from_hottest = np.cumsum(rows[::-1])
-    if from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES:
-        return int(counts[-1])
-    return int(counts[::-1][np.searchsorted(from_hottest, rank)])
 
 
 def _clustering(accesses: FloatArray, squares: float) -> float:

@@ -27,7 +27,10 @@ from planner.support.result_frames import ranks_held
 from planner.support.text import printable
 
 WORDS: Final = read_words("report")
-_TYPES: Final = {ShardingType(kind): told for kind, told in WORDS["types"].items()}
+_TYPES: Final[dict[ShardingType, list[str]]] = {
+    ShardingType(kind): told for kind, told in WORDS["types"].items()
+}
+_FAMILIES: Final[dict[str, list[str]]] = WORDS["families"]
 SHORT_NAMES: Final = {kind: short for kind, (short, _) in _TYPES.items()}
 
 _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
@@ -240,12 +243,12 @@ def objective_kind(name: str) -> Kind:
 
 # ------------------------------------------------------------------ families of stages
 
-FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in WORDS["families"].items()}
+FAMILIES: Final[dict[str, str]] = {name: words for name, (words, _) in _FAMILIES.items()}
 
 
 def family(stage: str) -> str:
     """The family of a stage by its name."""
-    return next(name for name, (_, rule) in WORDS["families"].items() if re.search(rule, stage))
+    return next(name for name, (_, rule) in _FAMILIES.items() if re.search(rule, stage))
 
 
 def durations_s(

@@ -424,18 +424,15 @@ class Study:
     def _prove(self, setups: Sequence[Setup]) -> None:
         """Prove the bounds of the families of some setups that have none; a journal keeps them."""
         families = list(dict.fromkeys(self.space.loosest(s) for s in setups))
-        attributes, left, problems = self._trials.study.user_attrs, [], []
+        attributes, left = self._trials.study.user_attrs, []
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
                 with reading(f"the journal's {_name(family)} is damaged; name another folder"):
                     self.floors[family] = TypeAdapter(Floor | None).validate_python(kept)
             elif family not in self.floors:
-                try:
-                    problems.append(self.space.restricted(family))
-                    left.append(family)
-                except (InfeasibleError, InvalidInputError):
-                    self.floors[family] = None
+                left.append(family)
+        problems = [self.space.restricted(family) for family in left]
         for i, floor in trials.done_at(self._place, trials.prove, problems, self._should_stop):
             self.floors[left[i]] = floor
             kept = None if floor is None else asdict(floor)

@@ -186,7 +186,6 @@ WANTED: Final = (0.80, 0.97)
 """The least and the greatest share of measurements inside their intervals that is accepted. Below,
 intervals are too narrow; above, they are wider than they need to be."""
 _LARGE_BYTES: Final = 2**20
-"""Collectives from this size on are large."""
 _CONSISTENT: Final = 0.05
 """A share outside of :data:`WANTED` is accepted if it could come from true 90 % intervals with more
 than this probability, because there are few rows."""

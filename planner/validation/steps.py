@@ -194,10 +194,6 @@ def naive_s(case: cases.StepCase) -> float:
 # ------------------------------------------------------------------ one GPU, by Lin et al. 2022
 
 
-_LIN22: Final = "lin22"
-"""The folder of their workloads and systems."""
-
-
 def single_gpu_cases() -> tuple[cases.StepCase, ...]:
     """Every shipped case, in file order; its system is a file of the folder, or a shipped one.
 
@@ -206,9 +202,9 @@ def single_gpu_cases() -> tuple[cases.StepCase, ...]:
     """
     found = []
     for row in cases.csv_rows("lin22_single_gpu.csv"):
-        own = configs_folder() / "published" / _LIN22 / f"{row['system']}.yaml"
+        own = configs_folder() / "published" / "lin22" / f"{row['system']}.yaml"
         workload = cases.published_workload(
-            f"{_LIN22}/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
+            f"lin22/{row['workload']}", training__batch_size_per_rank=row["batch_size"]
         )
         topology = cases.system(str(own if own.is_file() else row["system"]), 1, 1)
         groups, plan = {"model": row["model"], "GPU": row["gpu"]}, cases.whole_tables(workload)
@@ -402,9 +398,6 @@ def memory_errors(steps: DataFrame) -> DataFrame:
 _FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
 SPREADSHEET: Final = "naive"
 """The name of the predictions of :func:`naive_roofline_s`."""
-_REPLICATION_SLACK = 1.02
-"""Tables up to this many times the threshold in a log are taken as replicated, because logs round
-the threshold."""
 
 
 def load_cases() -> tuple[cases.StepCase, ...]:
@@ -487,7 +480,7 @@ def plan_from_matrix(
         state_bytes = workload.optimizer_of(table).state_bytes_per_row(dim)
         size_gb = table.num_embeddings * (dim * DataType.FP32.num_bytes + state_bytes) / GB
         kind = ShardingType.ROW_WISE if len(ranks) > 1 else ShardingType.TABLE_WISE
-        if len(ranks) == topology.world_size and size_gb <= threshold_gb * _REPLICATION_SLACK:
+        if len(ranks) == topology.world_size and size_gb <= threshold_gb:
             kind = ShardingType.DATA_PARALLEL
         placements.append(placed(table, kind, ranks))
     return Plan(placements=tuple(placements))
