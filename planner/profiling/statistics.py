@@ -210,12 +210,11 @@ class Indices:
             **dict(zip(schema.PoolingStats.model_fields, found, strict=True))
         )
 
-    def batches(
-        self, features: Sequence[str], fold: int | None, size: int
-    ) -> schema.BatchStats | None:
-        """Means over whole batches of consecutive samples; None without any."""
+    def batches(self, features: Sequence[str], fold: int | None, size: int) -> schema.BatchStats:
+        """Means over whole batches of consecutive samples; 0 without any."""
         if not (whole := self.num_samples // size):
-            return None
+            none = {"mean_indices": 0.0, "mean_unique_rows": 0.0}
+            return schema.BatchStats(batch_size=size, num_batches=0, **none)
         stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size))
         num_batches, batch = len(range(0, whole, stride)), f"rowid // {size}"
         ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
@@ -288,9 +287,7 @@ def table_stats(
     counts, rows, highest = indices.count(features, fold)
     if highest < 0:
         refuse(f"table {table!r} received no index at all; leave its features out with --features")
-    batches = {
-        size: indices.batches(features, fold, size) for size in sorted(set(options.batch_sizes))
-    }
+    batches = [indices.batches(features, fold, n) for n in sorted(set(options.batch_sizes))]
     hashed = num_embeddings is None and (hashed or highest >= LARGEST_TABLE)
     if num_embeddings is None:
         needed = 1 + (highest if fold is None else max(indices.highest[n] for n in features))
@@ -321,10 +318,7 @@ def table_stats(
 
 
 def _with_law(
-    table: schema.TableStats,
-    batches: Mapping[int, schema.BatchStats | None],
-    counts: IntArray,
-    rows: IntArray,
+    table: schema.TableStats, batches: Sequence[schema.BatchStats], counts: IntArray, rows: IntArray
 ) -> schema.TableStats:
     """Add what follows from the law, with the law rounded as in the file."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
@@ -337,8 +331,8 @@ def _with_law(
         update={
             "zipf": zipf,
             "batches": [
-                batch or _drawn_batch(size, shown.pooling.mean, law)
-                for size, batch in batches.items()
+                b if b.num_batches else _drawn_batch(b.batch_size, shown.pooling.mean, law)
+                for b in batches
             ],
             "hottest_rows": {str(r): law.access_share(r * num_rows) for r in _HOTTEST_RATIOS},
             "hot_share": _hot_share(law, counts, rows, table.num_samples),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -181,20 +180,6 @@ def fullest_hosts(ledger: MemoryLedger) -> tuple[str, ...]:
         f"host {h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
         for h in sorted(used, key=lambda h: -h.used_bytes / h.capacity_bytes)
     )
-
-
-def named_plans(result: PlanningResult) -> list[tuple[str, Candidate]]:
-    """(role, plan) of every priced plan, best first; the names of plans of one strategy differ."""
-    found = [("chosen", result.best)]
-    found += [("runner-up", plan) for plan in result.runners_up]
-    found += [("baseline", plan) for plan in result.baselines]
-    seen: Counter[str] = Counter()
-    named = []
-    for role, plan in found:
-        seen[plan.name] += 1
-        name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
-        named.append((role, replace(plan, name=name)))
-    return named
 
 
 def cluster(topology: Topology) -> str:

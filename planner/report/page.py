@@ -230,8 +230,6 @@ _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4
 """Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
 _MARGIN: Final = 1.15
 """Factor by which the axes go on beyond the points."""
-Place = tuple[float, float]
-"""A position (across, up), in the values of the axes or as shares of the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +270,7 @@ def scatter(
     names: Sequence[str],
     across: tuple[str, float],
     up: tuple[str, float],
-    line: Sequence[Place] = (),
+    line: Sequence[tuple[float, float]] = (),
 ) -> Markup:
     """A chart of points on log scales, below the names with a dot of their colour before each.
 

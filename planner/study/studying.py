@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -400,7 +400,7 @@ class Study:
         """Search setups, whose trials may have begun, and write each result at once."""
         asked = [(s, self.space.problem(s), self.space.restricted(s)) for s in setups]
         search = partial(trials.search, self.operation, self.settings)
-        left = dict(enumerate(begun or [self._trials.begin(s) for s in setups]))
+        left = dict(enumerate(begun or [self._trials.begin(s)[0] for s in setups]))
         place = None if here else self._place
         try:
             for i, found in trials.done_at(place, search, asked, self._should_stop):
@@ -490,19 +490,17 @@ class Study:
             seen = self._trials.taken
             if len(seen) >= self.space.num_setups or (listed and listed <= seen):
                 return
-            trial, setup = self._trials.ask()
+            trial, setup = self._trials.begin()
             if setup in seen or (listed and setup not in listed):
                 self._trials.drop(trial, "FAIL")
-                setup = next(s for s in self._drawn(draw) if s not in seen)
-                trial = self._trials.begin(setup)
+                while setup in seen or (listed and setup not in listed):
+                    if listed:
+                        setup = draw.choice(self.space.setups)
+                    else:
+                        every = self.space.knobs.values()
+                        setup = self.space.setup_of([draw.choice(values) for values in every])
+                trial, _ = self._trials.begin(setup)
             self._pick(trial, setup)
-
-    def _drawn(self, draw: random.Random) -> Iterator[Setup]:
-        while True:
-            if self.space.setups:
-                yield draw.choice(self.space.setups)
-            else:
-                yield self.space.setup_of([draw.choice(v) for v in self.space.knobs.values()])
 
     def _pick(self, trial: Trial, setup: Setup) -> None:
         """Search a setup that a sampler has picked, or rule it out."""

@@ -276,23 +276,18 @@ class Trials:
         times = [at for t in done for at in (t.datetime_start, t.datetime_complete) if at]
         return (max(times) - min(times)).total_seconds() if times else 0.0
 
-    def begin(self, setup: Setup) -> Trial:
-        """Begin the trial of a setup.
+    def begin(self, setup: Setup | None = None) -> tuple[Trial, Setup]:
+        """Begin the trial of a setup, or of the one that the sampler chooses.
 
         Another process may take what is queued here, and this one what the other has queued. Either
         trial then has the setup that its process searches, and parameters of the other one.
         """
         knobs = self._space.knobs
-        params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
-        self.study.enqueue_trial(params)
-        return self._begun(self.study.ask(), setup)[0]
-
-    def ask(self) -> tuple[Trial, Setup]:
-        """Begin the trial of the setup that the sampler chooses."""
-        return self._begun(self.study.ask(), None)
-
-    def _begun(self, trial: Trial, setup: Setup | None) -> tuple[Trial, Setup]:
-        values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
+        if setup is not None:
+            params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
+            self.study.enqueue_trial(params)
+        trial = self.study.ask()
+        values = [trial.suggest_categorical(name, list(given)) for name, given in knobs.items()]
         setup = setup or self._space.setup_of(values)
         trial.set_user_attr("worker", f"{socket.gethostname()} {os.getpid()}")
         trial.set_user_attr("setup", [list(pick) for pick in setup.picks])

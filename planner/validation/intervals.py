@@ -306,28 +306,16 @@ def _published() -> tuple[Prediction, ...]:
 
 
 def _coverage(family: str, found: Sequence[Prediction], *, counted: bool) -> Coverage:
-    """The coverage of a family."""
-    held = sum(p.is_inside for p in found)
-    return Coverage(
-        family=family,
-        rows=len(found),
-        coverage_ratio=held / len(found),
-        width_ratio=float(np.median([p.shipped.high_s / p.shipped.low_s - 1.0 for p in found])),
-        chance_ratio=_chance(held, len(found)),
-        counted=counted,
-    )
-
-
-def _chance(held: int, rows: int) -> float:
-    """Probability that the number of rows inside is as far from what is expected, or further.
-
-    It is two-sided, and each row is inside its interval with probability 0.9.
-
-    Args:
-        held: how many rows are inside their intervals.
-        rows: how many rows there are.
-    """
+    """The coverage of a family; the chance is two-sided."""
     from scipy.special import bdtr
 
+    rows, held = len(found), sum(p.is_inside for p in found)
     below, fewer = (float(bdtr(k, rows, 0.9)) if k >= 0 else 0.0 for k in (held, held - 1))
-    return min(1.0, 2.0 * min(below, 1.0 - fewer))
+    return Coverage(
+        family=family,
+        rows=rows,
+        coverage_ratio=held / rows,
+        width_ratio=float(np.median([p.shipped.high_s / p.shipped.low_s - 1.0 for p in found])),
+        chance_ratio=min(1.0, 2.0 * min(below, 1.0 - fewer)),
+        counted=counted,
+    )

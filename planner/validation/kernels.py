@@ -141,18 +141,13 @@ _EVENT_S: Final = 1.9e-6
 """Seconds that events add: 50 queued additions of 8 elements took 1.88 us each between events, and
 1.04 us each in a graph, with kernels of 1.1 us."""
 PRODUCTS: Final = "products"
+_STEPS: Final = "dense steps"
 DOTS: Final = "dot"
 DLRM: Final = "DLRM"
 """How the names of the families of TorchRec's DLRM begin."""
 GRAPHS: Final = "MLP graph"
 """Family of steps of an MLP as CUDA graphs, whose inputs lie on the device. PyTorch's Adam is
 ``capturable`` in them: it has more kernels, over single numbers."""
-_COUNTED: Final = {
-    DLRM: "DLRM, all kernels",
-    DOTS: "dot interactions",
-    GRAPHS: "steps as CUDA graphs",
-}
-"""How families of measurements are counted; all others are dense steps."""
 
 
 def dense() -> tuple[cases.Part, ...]:
@@ -193,14 +188,14 @@ def published_steps() -> tuple[cases.Prediction, ...]:
 
 
 def _point(
-    name: str, family: str, topology: Topology, measured_s: float, seconds: Callable[..., float]
+    name: str, groups: tuple[str, str], topology: Topology, measured_s: float, seconds: Any
 ) -> KernelCase:
-    counted = _COUNTED.get(family.split()[0] if family.startswith(DLRM) else family, "dense steps")
+    """The case of a point, whose groups are its family and what it is counted among."""
     return KernelCase(
         name=name,
         topology=topology,
         measured_s=measured_s,
-        groups={"family": family, "measurements": counted},
+        groups=dict(zip(("family", "measurements"), groups, strict=True)),
         seconds=seconds,
     )
 
@@ -212,22 +207,25 @@ def dense_cases() -> Iterator[KernelCase]:
         is_dlrm = row["block"] == "dlrm"
         if "kernel_us" in row and (not is_dlrm or is_torchrec(row)):
             workload = cases.workload_of(row["id"], document_of(row))
-            lookup_s = _lookup_s(workload, h200) if is_dlrm else 0.0
-            family = f"{DLRM} {row['inter']}" if is_dlrm else row["kind"]
+            lookup_s, groups = 0.0, (row.get("kind", ""), _STEPS)
+            if is_dlrm:
+                lookup_s = _lookup_s(workload, h200)
+                groups = f"{DLRM} {row['inter']}", "DLRM, all kernels"
             seconds = partial(_step_s, workload, h200, lookup_s)
-            yield _point(row["id"], family, h200, 1e-6 * row["kernel_us"], seconds)
+            yield _point(row["id"], groups, h200, 1e-6 * row["kernel_us"], seconds)
     for row in cases.json_rows(STEPS, "ceilings"):
         if row.get("what") in ("gemm", "gemm_shape"):
             m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
             dtype = DataType(row.get("dtype") or row["prec"])
             seconds = partial(product_s, Product(m=m, k=k, n=n), dtype, h200.device)
             name, measured_s = f"{m} x {k} x {n} {dtype}", 1e-6 * row["us"] - _EVENT_S
-            yield _point(name, PRODUCTS, h200, measured_s, seconds)
+            yield _point(name, (PRODUCTS, _STEPS), h200, measured_s, seconds)
     for row in cases.json_rows("gpu_h100_interaction.jsonl"):
         if "graph_us" in row:
             mlp = cases.published_workload("mlp_graph", training__batch_size_per_rank=row["B"])
             seconds = partial(_step_s, mlp, h100, 0.0)
-            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, h100, 1e-6 * row["graph_us"], seconds)
+            groups = (GRAPHS, "steps as CUDA graphs")
+            yield _point(f"{GRAPHS} {row['B']}", groups, h100, 1e-6 * row["graph_us"], seconds)
         if not row["what"].startswith("dot"):
             continue
         dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
@@ -237,7 +235,8 @@ def dense_cases() -> Iterator[KernelCase]:
         for is_backward, key in ((False, "fwd_us"), (True, "bwd_us")):
             name = f"{row['what']} {row['B']} x {row['dim']} {dtype} {key[:3]}"
             seconds = partial(interaction_s, flow, h100.device, is_backward=is_backward)
-            yield _point(name, DOTS, h100, 1e-6 * row[key] - _EVENT_S, seconds)
+            measured_s = 1e-6 * row[key] - _EVENT_S
+            yield _point(name, (DOTS, "dot interactions"), h100, measured_s, seconds)
 
 
 def _step_s(

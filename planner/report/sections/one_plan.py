@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final, final
@@ -223,7 +224,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
         told = f"{hidden} groups of ranks between the fullest and the emptiest left out."
         facts = [Fact("Hosts", figures.fullest_hosts(ledger)[:_AT_ENDS])]
         if result.problem.topology.compute_device != "cpu":
-            facts.insert(0, _reserve(ledger.fullest))
+            facts.insert(0, Fact("Reserve", _reserve(ledger.fullest)))
         return Section.of(
             self.title,
             shown[:_AT_ENDS] + shown[-_AT_ENDS:] if hidden else shown,
@@ -234,7 +235,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
                 Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
                 **{c: attrgetter(f"{p}_bytes") for c, p in zip(columns, used, strict=True)},
             },
-            facts=tuple(fact for fact in facts if fact.parts),
+            facts=tuple(facts),
             notes=(told,) if hidden else (),
         )
 
@@ -270,16 +271,15 @@ def _fullest_first(ledger: MemoryLedger) -> list[RankMemory]:
     return sorted(ledger.ranks, key=lambda r: (r.headroom_bytes, r.rank))
 
 
-def _reserve(rank: RankMemory) -> Fact:
+def _reserve(rank: RankMemory) -> tuple[str, ...]:
     """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
     least, usual, most = map(base.format_share, ALLOCATOR_RATIO)
     more = base.format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
-    parts = (
+    return (
         f"{base.format_gib(rank.reserved_bytes)} GiB",
         f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
         f"here up to {more} GiB",
     )
-    return Fact("Reserve", parts)
 
 
 def purposes_bytes(rank: RankMemory) -> dict[str, float]:
@@ -471,10 +471,17 @@ class AlternativesSection(
 
     def build(self, result: PlanningResult) -> Section:
         """The chosen plan first, then the others from fast to slow."""
-        named = figures.named_plans(result)
-        roles = {plan.name: role for role, plan in named}
-        best, *others = (plan for _, plan in named)
-        words = figures.abbreviations(plan.plan for _, plan in named)
+        found = [("chosen", result.best)]
+        found += [("runner-up", plan) for plan in result.runners_up]
+        found += [("baseline", plan) for plan in result.baselines]
+        seen: Counter[str] = Counter()
+        roles: dict[str, tuple[str, Candidate]] = {}
+        for role, plan in found:  # plans of one strategy get names that differ
+            seen[plan.name] += 1
+            name = plan.name if seen[plan.name] == 1 else f"{plan.name} {seen[plan.name]}"
+            roles[name] = role, replace(plan, name=name)
+        best, *others = (plan for _, plan in roles.values())
+        words = figures.abbreviations(plan.plan for plan in (best, *others))
         notes = (
             *((f"Column sharding: {words}",) if words else ()),
             *figures.unfit_baselines(result),
@@ -484,7 +491,7 @@ class AlternativesSection(
             [best, *sorted(others, key=lambda plan: plan.estimate.time.time_s)],
             {
                 Column("plan"): lambda p: p.name,
-                Column("role", optional=True): lambda p: roles[p.name],
+                Column("role", optional=True): lambda p: roles[p.name][0],
                 Column("ratio", Kind.FACTOR): lambda p: figures.speedup(result.best, p),
                 **figures.PLAN_CELLS,
             },

@@ -33,10 +33,11 @@ class SummarySection(AbstractReportSection, order=10, title="Summary"):
         """Facts only; warnings come as notes."""
         facts = [_headline(result.problem.workload, figures.cluster(result.problem.topology))]
         facts += [Fact(label, tuple(make(result)), first) for label, first, make in _LINES]
+        warnings = dict.fromkeys((*result.warnings, *result.estimate.warnings))
         return Section(
             title=self.title,
             facts=tuple(fact for fact in facts if fact.parts),
-            notes=_warnings(result.warnings, result.estimate.warnings),
+            notes=tuple(f"warning: {printable(text)}" for text in warnings),
         )
 
     def draw(self, result: PlanningResult) -> Markup:
@@ -190,15 +191,6 @@ def _verdict(result: PlanningResult) -> list[str]:
     return parts
 
 
-def _width_reason(result: PlanningResult) -> str:
-    """Words on the kind of time that widens the interval most."""
-    pipeline = pipeline_of(result.problem)
-    kind = pipeline.least_certain_kind(result.plan)
-    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
-    why = ", which was not measured" if unmeasured else ""
-    return f"90 % interval; least certain is {figures.WORDS['doubts'][kind]}{why}"
-
-
 def _predicted(result: PlanningResult) -> list[str]:
     """Iteration time with its 90 % interval and what widens it, and throughput.
 
@@ -211,8 +203,10 @@ def _predicted(result: PlanningResult) -> list[str]:
     parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
     if worst is not None:
         parts.append(printable(f"in {worst.name}, the slowest scenario"))
-    parts.append(_width_reason(result))
-    return parts
+    kind = pipeline_of(result.problem).least_certain_kind(result.plan)
+    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
+    why = ", which was not measured" if unmeasured else ""
+    return [*parts, f"90 % interval; least certain is {figures.WORDS['doubts'][kind]}{why}"]
 
 
 def _bottleneck(result: PlanningResult) -> list[str]:
@@ -255,12 +249,6 @@ def _inputs(result: PlanningResult) -> list[str]:
     counts = Counter(p.source for p in result.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
     return [*parts, f"weakest input: {result.estimate.time.source.value}"]
-
-
-def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    """All warnings, each once."""
-    unique = dict.fromkeys(printable(text) for group in groups for text in group)
-    return tuple(f"warning: {text}" for text in unique)
 
 
 def _baselines(result: PlanningResult) -> list[str]:
