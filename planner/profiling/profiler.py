@@ -23,8 +23,6 @@ _LEAST_BLOCKS: Final = 8
 
 
 Readers = Sequence[formats.AbstractReader]
-Progress = Callable[[str, float, float], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 def profile_files(
@@ -33,7 +31,7 @@ def profile_files(
     options: statistics.ProfileOptions,
     *,
     readers: Readers = formats.READERS,
-    progress: Progress = lambda *_: None,
+    progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> Stats:
     """Read raw indices and write their statistics; a profile that fails leaves nothing.
 
@@ -44,7 +42,7 @@ def profile_files(
         output: the file to write, ``stats.json``.
         options: how to profile.
         readers: the readers to choose from; by default all that need no torch.
-        progress: called with how far the work is.
+        progress: called with what is being done, how much of it is done, and how much there is.
 
     Raises:
         InvalidInputError: the data, the options or the output are not valid.

@@ -235,7 +235,7 @@ class MemorySection(AbstractReportSection, order=40, title="Memory"):
                 Column("share", Kind.SHARE): lambda r: r.used_bytes / r.capacity_bytes,
                 **{c: attrgetter(f"{p}_bytes") for c, p in zip(columns, used, strict=True)},
             },
-            facts=tuple(facts),
+            facts=tuple(fact for fact in facts if fact.parts),
             notes=(told,) if hidden else (),
         )
 
