@@ -444,15 +444,11 @@ class Study:
         self._search(self._fresh([self.space.base]), here=True)
         self._prove(self.space.setups)
         while not self._should_stop() and self.is_proven:
-            room = self.effort.trials - self._num_done
+            room = self.effort.trials - len(self.results) - len(self._trials.ruled_out)
             wave = self._fresh(self._ordered())[: min(_WAVE, room)]
             if room <= 0 or not wave:
                 return
             self._search(wave)
-
-    @property
-    def _num_done(self) -> int:
-        return len(self.results) + len(self._trials.ruled_out)
 
     def _ordered(self) -> list[Setup]:
         """The setups that may better what was found, the most promising first.
@@ -486,9 +482,10 @@ class Study:
         """
         draw, listed = random.Random(self.effort.seed), set(self.space.setups)
         self._search(self._fresh([self.space.base]), here=True)
-        while self._num_done < self.effort.trials and not self._should_stop():
-            seen = self._trials.taken
-            if len(seen) >= self.space.num_setups or (listed and listed <= seen):
+        while not self._should_stop():
+            seen, done = self._trials.taken, len(self.results) + len(self._trials.ruled_out)
+            none_left = len(seen) >= self.space.num_setups or (listed and listed <= seen)
+            if none_left or done >= self.effort.trials:
                 return
             trial, setup = self._trials.begin()
             if setup in seen or (listed and setup not in listed):
