@@ -276,27 +276,28 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
     If a plan was measured several times, its median time counts.
     """
-    alike = grouped(
-        _published(),
-        lambda p: (
-            p.case.topology.name,
-            p.case.topology.world_size,
-            p.case.workload.batch_size_per_rank,
-        ),
-    )
     pairs = []
-    for runs in alike.values():
-        for one, other in combinations(grouped(runs, lambda p: p.case.plan).values(), 2):
-            medians = [float(np.median([p.case.measured_s for p in g])) for g in (one, other)]
-            pairs.append(
-                PlanPair(
-                    first=one[0].case.name,
-                    second=other[0].case.name,
-                    measured_ratio=medians[1] / medians[0],
-                    predicted_ratio=other[0].shipped.time_s / one[0].shipped.time_s,
-                )
+    for runs in grouped(_published(), _question).values():
+        plans = [
+            (own[0], float(np.median([p.case.measured_s for p in own])))
+            for own in grouped(runs, lambda p: p.case.plan).values()
+        ]
+        pairs += [
+            PlanPair(
+                first=one.case.name,
+                second=other.case.name,
+                measured_ratio=other_s / one_s,
+                predicted_ratio=other.shipped.time_s / one.shipped.time_s,
             )
+            for (one, one_s), (other, other_s) in combinations(plans, 2)
+        ]
     return tuple(pairs)
+
+
+def _question(p: Prediction) -> tuple[str, int, float]:
+    """What plans are compared for."""
+    topology = p.case.topology
+    return topology.name, topology.world_size, p.case.workload.batch_size_per_rank
 
 
 @cache
