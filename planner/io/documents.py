@@ -357,7 +357,7 @@ def as_yaml(path: Path, text: str) -> Document:
 
 @functools.cache
 def read_words(name: str) -> Any:
-    """What other programs call their keys and values: a file of ``configs/imports``."""
+    """What other programs call keys and values, or reports their parts: of ``configs/imports``."""
     return read_yaml(configs_folder() / "imports" / f"{name}.yaml").value
 
 

@@ -367,7 +367,7 @@ def _rows(study: studies.Study) -> list[dict[str, Any]]:
     front = {r.setup for r in study.front}
     rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
     for setup, why in study.space.impossible.items():
-        rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
+        rows[setup] = {**dict(setup.picks), "status": "failed", "on_front": False, "reason": why}
     if not study.effort.is_grid:
         return list(rows.values())
     order = map(study.space.setup_of, itertools.product(*study.space.knobs.values()))
@@ -379,7 +379,7 @@ def _row(
 ) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
     return {
-        **result.setup.to_json(),
+        **dict(result.setup.picks),
         "status": result.status,
         "iteration_time_s": figures.pop("time_s", None),
         **figures,
@@ -396,7 +396,7 @@ def _as_json(study: studies.Study, result: dict[str, Any] | None) -> dict[str, A
     best = study.recommended
     ratio = study.proof_ratio
     return {
-        "setup": None if best is None else best.setup.to_json(),
+        "setup": None if best is None else dict(best.setup.picks),
         "iteration_time_s": None if best is None or not best.figures else best.figures.time_s,
         "sync_s": None if best is None else best.sync_s,
         "objectives": list(study.goals),
