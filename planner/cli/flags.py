@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, dataclass_transform, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, dataclass_transform, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -310,16 +310,32 @@ def argument(**more: Any) -> Any:
     return more
 
 
+_TOLD: Final = {
+    "needs": "{} needs {}; give both or none",
+    "excludes": "{} and {} exclude each other; give one",
+}
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Flags:
-    """A frozen dataclass whose fields are flags; one without a default has to be given."""
+    """A frozen dataclass whose fields are flags; one without a default has to be given.
+
+    ``rules`` says what goes together, as in ``--curve needs --from``, ``--hosts excludes --gpus``.
+    """
+
+    rules: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         """Make a dataclass of each kind of flags."""
         dataclass(frozen=True, kw_only=True)(cls)
 
     def check(self) -> None:
-        """Refuse flags that contradict each other, or have no effect without another one."""
+        """Refuse flags that break one of the rules."""
+        given = given_flags()
+        for flag, verb, *others in map(str.split, self.rules):
+            found = [other for other in others if other in given]
+            is_broken = flag in given and bool(found) is (verb == "excludes")
+            refuse(is_broken, _TOLD[verb].format(flag, (found or others)[0]))
 
 
 def command(
@@ -411,10 +427,11 @@ def refuse(when: object, message: str) -> None:
         raise click.UsageError(message, click.get_current_context())
 
 
-def is_given(parameter: str) -> bool:
-    """Whether the user gave a flag of the running command, so that its default is not used."""
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is ParameterSource.COMMANDLINE
+def given_flags() -> set[str]:
+    """The names of the flags of the running command that the user gave, as on its help."""
+    context = click.get_current_context()
+    sources = ((p, context.get_parameter_source(p.name or "")) for p in context.command.params)
+    return {name for p, at in sources if at is ParameterSource.COMMANDLINE for name in p.opts}
 
 
 class StrictCommand(click.Command):
@@ -464,23 +481,10 @@ _KEYS: Final = {
 """The key of a workload file in whose place a flag gives the value."""
 
 
-def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> None:
-    """Refuse two flags, or a flag and ``--set``, that give the same value.
-
-    Args:
-        overrides: the values of ``--set``.
-        given: the values of flags; None or an empty tuple for those that were not given.
-
-    Raises:
-        UsageError: something is said twice; the message names both ways.
-    """
-    flags = [flag for flag, value in given.items() if value not in (None, ())]
-    refuse(
-        {"--batch-size", "--global-batch-size"} <= set(flags),
-        "--batch-size (per rank) and --global-batch-size exclude each other; give one",
-    )
+def refuse_said_twice(overrides: Sequence[str]) -> None:
+    """Refuse values of ``--set`` that another one, or another flag, gives too."""
     keys = [text.partition("=")[0] for text in overrides]
-    for flag in flags:
+    for flag in given_flags() & _KEYS.keys():
         same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
         refuse(_KEYS[flag] in keys, same)
     for key, times in Counter(keys).items():
@@ -504,6 +508,8 @@ class ProblemFlags(Flags):
         models: Price with this cost model; FAMILY is lookup, collective or dense.
     """
 
+    rules = ("--batch-size excludes --global-batch-size", "--hosts excludes --gpus")
+
     system: System = None
     gpus: Number = None
     hosts: Number = None
@@ -517,10 +523,8 @@ class ProblemFlags(Flags):
 
     def check(self) -> None:
         """Refuse what is said twice."""
-        batches = {"--batch-size": self.batch_size, "--global-batch-size": self.global_batch_size}
-        refuse_said_twice(self.overrides, {**batches, "--reserve": self.reserve})
-        both = "--hosts and --gpus both say how many ranks there are; give one"
-        refuse(self.hosts is not None and self.gpus is not None, both)
+        super().check()
+        refuse_said_twice(self.overrides)
 
 
 # ------------------------------------------------------------------ the search
@@ -558,14 +562,11 @@ class ScenarioFlags(Flags):
         torchrec_defaults: For TorchRec's objectives: its bandwidths and memories, not the system's.
     """
 
+    rules = ("--robust needs --scenario",)
+
     scenarios: Scenarios = ()
     robust: Robust = None
     torchrec_defaults: bool = False
-
-    def check(self) -> None:
-        """Refuse ``--robust`` without scenarios."""
-        needs = "--robust needs --scenario, what to plan for beside the workload"
-        refuse(self.robust is not None and not self.scenarios, needs)
 
     def check_figures(self, objective: str) -> None:
         """Refuse ``--torchrec-defaults`` for an objective that does not use them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -21,7 +20,6 @@ from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
-_NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
 _WHICH_SYSTEM: Final = (
     "needs --system: the system of the GPU, whose numbers stay where nothing is measured, by its "
     "name or file; 'shardplan systems' lists them"
@@ -45,6 +43,11 @@ class _Flags(spec.Flags):
         seed: Of the random points to measure.
     """
 
+    rules = (
+        "--host excludes --rows --from --system --quick --ranks --seed",
+        "--from excludes --rows --device --quick --ranks --seed",
+    )
+
     output: spec.Output = None
     host: bool = False
     rows: spec.File = None
@@ -56,29 +59,15 @@ class _Flags(spec.Flags):
     seed: Annotated[int, click.INT] = 0
 
     def check(self) -> None:
-        """Refuse flags that contradict each other.
-
-        Raises:
-            InvalidInputError: nothing would be written, or a flag would have no effect.
-        """
-        if self.host:
-            _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
-            return
+        """Refuse to measure for no file, and to fit rows for no system."""
+        super().check()
         spec.refuse(
-            self.output is None and self.rows is None,
+            self.output is None and self.rows is None and not self.host,
             "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
             "measure the host only with --host",
         )
-        if self.stored is not None:
-            told = "fits stored rows and measures nothing"
-            _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
-            spec.refuse(self.system is None, f"--from {_WHICH_SYSTEM}")
-
-
-def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
-    for name in others:
-        other = {"stored": "--from"}.get(name, f"--{name}")
-        spec.refuse(spec.is_given(name), f"{flag} {told}: drop {other}, or drop {flag}")
+        is_open = self.stored is not None and self.system is None
+        spec.refuse(is_open, f"--from {_WHICH_SYSTEM}")
 
 
 @spec.command("Measure this machine and write a system file.")

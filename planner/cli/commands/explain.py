@@ -34,15 +34,12 @@ class ExplainFlags(spec.Flags):
             of work ends a search]
     """
 
+    rules = ("--time-limit needs --prices",)
+
     tables: Annotated[spec.Texts, "NAME", "--table"] = ()
     prices: bool = False
     constraints: spec.File = None
     time_limit: spec.TimeLimit = None
-
-    def check(self) -> None:
-        """Refuse a flag that has no effect without another one."""
-        is_vain = self.time_limit is not None and not self.prices
-        spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
 def _ignored(path: Path, made_for: io.SavedPlan | None) -> tuple[str, ...]:

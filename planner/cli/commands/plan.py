@@ -62,6 +62,12 @@ class PlanFlags(spec.ScenarioFlags):
         force: Write into a folder even if it holds other files, or a plan of another model.
     """
 
+    rules = (
+        *spec.ScenarioFlags.rules,
+        *("--max-moved-bytes needs --from", "--max-moved-tables needs --from"),
+        *("--curve needs --from", "--force needs --output"),
+    )
+
     stats: spec.File = None
     constraints: spec.File = None
     plan_in_use: Annotated[spec.File, "PLAN", "--from"] = None
@@ -72,15 +78,6 @@ class PlanFlags(spec.ScenarioFlags):
     require_gap: spec.MaybePercent = None
     output: spec.Folder = None
     force: bool = False
-
-    def check(self) -> None:
-        """Refuse flags that have no effect without another one."""
-        limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
-        needs = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
-        spec.refuse((limited or self.curve) and self.plan_in_use is None, needs)
-        unused = "--force is about the folder of --output; give both, or drop it"
-        spec.refuse(self.force and self.output is None, unused)
-        spec.ScenarioFlags.check(self)
 
 
 @spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)

@@ -52,6 +52,8 @@ class ProfileFlags(spec.Flags):
         jobs: Threads to use.  [default: usable cores]
     """
 
+    rules = ("--rows excludes --sample-rows",)
+
     output: Annotated[Path, spec.FILE, "FILE", "-o --output"] = Path("stats.json")
     format_name: Annotated[str, click.Choice(FORMATS), "--format"] = "auto"
     table_map: Annotated[spec.Texts, "FILE|FEATURE=TABLE"] = ()
@@ -65,11 +67,6 @@ class ProfileFlags(spec.Flags):
         2.0**31
     )
     jobs: Annotated[int | None, spec.count(1024), "N"] = None
-
-    def check(self) -> None:
-        """Refuse two ways of choosing samples."""
-        both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
 
     def options(self) -> statistics.ProfileOptions:
         """How the data are counted."""
@@ -114,7 +111,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
     told = [text for text in remarks if text is not None]
     if options.memory_bytes < statistics.LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if spec.is_given("empty") and formats.CriteoTsvReader.name not in found.source.formats:
+    if "--empty" in spec.given_flags() and formats.CriteoTsvReader.name not in found.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     console.warn(tuple(told))
     console.tell(json.loads(stats.stats_text(found)), _sections(found, output))

@@ -81,6 +81,13 @@ class StudyFlags(spec.Flags):
             command goes on.
     """
 
+    rules = (
+        *("--restart needs --mtbf", "--max-gpus needs --smallest-for"),
+        "--grid excludes --smallest-for --sampler --trials --within",
+        *("--hosts excludes --gpus", "--batch-size excludes --global-batch-size"),
+        "--dask excludes --workers",
+    )
+
     systems: Annotated[tuple[str, ...], spec.Several(spec.SYSTEM), "A,B", "--system"]
     gpus: spec.Numbers = ()
     hosts: spec.Numbers = ()
@@ -116,31 +123,9 @@ class StudyFlags(spec.Flags):
         return studies.Effort(**{name: getattr(self, name) for name in names})
 
     def check(self) -> None:
-        """Refuse flags that contradict each other, or that have no effect without another one."""
-        varied = tuple(text for text in self.vary if "=" in text)
-        given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
-        spec.refuse_said_twice((*self.overrides, *varied), given)
-        grid_chooses = self.smallest_for or self.sampler
-        grid_chooses = grid_chooses or spec.is_given("trials") or spec.is_given("within_ratio")
-        wrong = {
-            "--restart says what a failure costs; say with --mtbf how often failures come": (
-                self.mtbf_s is None and spec.is_given("restart_s")
-            ),
-            "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
-                self.is_grid and grid_chooses
-            ),
-            "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
-                spec.is_given("max_gpus") and self.smallest_for is None
-            ),
-            "--hosts and --gpus both say how many GPUs there are; give one": (
-                self.hosts and self.gpus
-            ),
-            "--workers counts processes of this machine, and --dask has its own; drop one": (
-                self.dask and self.workers
-            ),
-        }
-        for message, is_wrong in wrong.items():
-            spec.refuse(is_wrong, message)
+        """Refuse what is said twice."""
+        super().check()
+        spec.refuse_said_twice((*self.overrides, *(text for text in self.vary if "=" in text)))
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")

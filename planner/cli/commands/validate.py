@@ -139,6 +139,8 @@ class RunFlags(spec.Flags):
         output: Write every run as CSV.
     """
 
+    rules = ("--codec excludes --models",)
+
     system: spec.File = None
     tasks: Annotated[int, click.IntRange(1, 1000)] = 10
     plans: Annotated[int, click.IntRange(2, 64)] = 8
@@ -147,14 +149,6 @@ class RunFlags(spec.Flags):
     models: Annotated[str, click.Choice(["dlrm", "transformer", "sequence"])] = "dlrm"
     codec: Annotated[str | None, click.Choice(["fp16", "bf16"])] = None
     output: spec.Folder = None
-
-    def check(self) -> None:
-        """Refuse more than one comparison."""
-        spec.refuse(
-            self.codec is not None and self.models != "dlrm",
-            f"--codec {self.codec} and --models {self.models} ask for different comparisons; keep "
-            "one of them",
-        )
 
 
 @spec.command("Train random models here and compare.", command)
