@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, dataclass_transform, get_origin, get_type_hints
 
@@ -30,18 +29,13 @@ from click.shell_completion import CompletionItem
 import planner
 from costmodels import discovery, units
 from costmodels.errors import require
+from planner import io
 
 Names = Callable[[], tuple[str, ...]]
 
 MAX_RANKS: Final = 65_536
 _MAX_SAMPLES: Final = 100_000_000
 _WORKLOAD_FILES: Final = frozenset({".yaml", ".yml", ".csv", ".tsv"})
-_UNITS: Final = {
-    "s": ("time", "s"),
-    "bytes": ("bytes", " GiB"),
-    "usd_per_hour": ("price", " USD/h"),
-}
-"""The name of each dimension, and what a bare number of it lacks."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -53,9 +47,7 @@ class Parsed(click.ParamType[Any]):
         self.read = read
         self.names = names
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Read a text; what was read already passes through."""
         if not isinstance(value, str):
             return value
@@ -64,9 +56,7 @@ class Parsed(click.ParamType[Any]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-    def shell_complete(
-        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, _ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
         """The names that begin with what was typed; files if there are none."""
         if self.names is None:
             return []
@@ -75,16 +65,13 @@ class Parsed(click.ParamType[Any]):
 
 def quantity(dimension: str, *, positive: bool = False) -> Parsed:
     """A number with its unit in SI units; ``dimension`` is one of :mod:`costmodels.units`."""
-    name, missing = _UNITS.get(dimension, (dimension, " ..."))
 
     def read(text: str) -> float:
-        bare = f"{text!r} has no unit; write {text.strip() + missing!r}"
-        require(_number(text) is None, bare)
         number = units.parse_quantity(text, dimension)
         require(number > 0 or not positive, f"{text!r} must be above 0")
         return number
 
-    return Parsed(name, read)
+    return Parsed(dimension, read)
 
 
 def _number(text: str) -> float | None:
@@ -146,7 +133,7 @@ def _reserve(text: str) -> float | Share:
     return Share(ratio)
 
 
-def _price(text: str) -> tuple[str, float]:
+def system_price(text: str) -> tuple[str, float]:
     """``h100_sxm=2.10`` for one system, or ``2.10 USD/h`` for all, whose name is empty."""
     system, equals, amount = text.partition("=")
     if not equals:
@@ -160,7 +147,7 @@ def _price(text: str) -> tuple[str, float]:
     return system.strip(), number
 
 
-def _rate(text: str) -> float:
+def samples_per_s(text: str) -> float:
     """Samples per second: ``20e6``, ``20_000_000`` or ``20M``."""
     digits = text.strip().replace("_", "")
     factor = {"k": 1e3, "M": 1e6, "G": 1e9}.get(digits[-1:], 1.0)
@@ -188,9 +175,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
         self.one = one
         self.name = f"{one.name} list"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Any, ...]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Refuse an empty list, and values that the other type refuses; equal values count once."""
         if isinstance(value, tuple):
             return value
@@ -199,9 +184,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
             self.fail(f"{value!r} has an empty entry between its commas", param, ctx)
         return tuple(dict.fromkeys(self.one.convert(text, param, ctx) for text in texts))
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """The completions of the other type for what follows the last comma."""
         before, comma, last = incomplete.rpartition(",")
         found = self.one.shell_complete(ctx, param, last)
@@ -218,25 +201,18 @@ class AnyFile(click.Path):
         """Paths arrive as :class:`pathlib.Path`."""
         super().__init__(path_type=Path)
 
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Refuse ``-``, which stands for a stream in other programs."""
         if os.fspath(value) == "-":
             self.fail("'-' names no file; streams are /dev/stdin and /dev/stdout", param, ctx)
         return super().convert(value, param, ctx)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Shipped workloads and files in the working directory; the shell does other folders."""
         if param.name != "workload" or "/" in incomplete:
             return super().shell_complete(ctx, param, incomplete)
         here = (path.name for path in sorted(Path().iterdir()) if path.suffix in _WORKLOAD_FILES)
-        found = matching((*shipped("workloads"), *here), incomplete)
+        found = matching((*io.names("workloads"), *here), incomplete)
         return found or super().shell_complete(ctx, param, incomplete)
 
 
@@ -245,21 +221,12 @@ def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def shipped(kind: str) -> tuple[str, ...]:
-    """Names of shipped files of a kind, ``systems`` or ``workloads``; empty if they are missing."""
-    spec = find_spec("planner")
-    if spec is None or spec.origin is None:
-        return ()
-    package = Path(spec.origin).parent
-    folders = (package / "_configs" / kind, package.parent / "configs" / kind)
-    return tuple(sorted({path.stem for folder in folders for path in folder.glob("*.yaml")}))
-
-
 FILE: Final = AnyFile()
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
-SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
+SYSTEM: Final = Parsed("text", str, lambda: io.names("systems"))
 OBJECTIVE: Final = name_of(lambda: import_module("planner.objectives").objective_names())
+_STRATEGY: Final = name_of(lambda: tuple(discovery.names(import_module("planner.search"))))
 _BATCH: Final = Parsed("samples", _batch)
 
 
@@ -275,8 +242,6 @@ Text = Annotated[str | None, click.STRING]
 Texts = Annotated[tuple[str, ...], click.STRING]
 Overrides = Annotated[Texts, "KEY=VALUE", "--set"]
 Models = Annotated[Texts, "FAMILY=NAME|FILE.py", "--model"]
-Scenarios = Annotated[tuple[Path, ...], FILE, "FILE", "--scenario"]
-Robust = Annotated[str | None, click.Choice(("worst", "mean"))]
 System = Annotated[str | None, SYSTEM, "NAME|FILE"]
 Number = Annotated[int | None, RANKS, "N"]
 Numbers = Annotated[tuple[int, ...], Several(RANKS), "N,N"]
@@ -284,22 +249,13 @@ Tables = Annotated[int | None, count(100_000), "N"]
 Evaluations = Annotated[int | None, count(10**12), "N", "--evaluations"]
 Batch = Annotated[int | None, _BATCH, "N"]
 Batches = Annotated[tuple[int, ...], Several(_BATCH), "N,N"]
-Samples = Annotated[float | None, Parsed("samples", _samples), "N"]
 Seed = Annotated[int, click.IntRange(min=0, max=2**31 - 1), "N"]
 Bytes = Annotated[float | None, quantity("bytes"), "SIZE"]
-Reserve = Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"]
-Rate = Annotated[float | None, Parsed("rate", _rate), "RATE"]
 Duration = Annotated[float | None, quantity("s", positive=True), "TIME"]
 TimeLimit = Annotated[Duration, "--time-limit"]
-Seconds = Annotated[float, quantity("s"), "TIME"]
 Percent = Annotated[float, PERCENT, "PERCENT"]
 MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
 Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
-Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE", "--price"]
-Strategy = Annotated[
-    str, name_of(lambda: tuple(discovery.names(import_module("planner.search")))), "NAME"
-]
-Objective = Annotated[str, OBJECTIVE, "NAME"]
 
 
 # ------------------------------------------------------------------ commands
@@ -514,9 +470,9 @@ class ProblemFlags(Flags):
     gpus: Number = None
     hosts: Number = None
     gpus_per_host: Number = None
-    batch_size: Samples = None
+    batch_size: Annotated[float | None, Parsed("samples", _samples), "N"] = None
     global_batch_size: Batch = None
-    reserve: Reserve = None
+    reserve: Annotated[float | Share | None, Parsed("bytes", _reserve), "SIZE"] = None
     price_usd_per_hour: Annotated[Price, "--price"] = None
     overrides: Overrides = ()
     models: Models = ()
@@ -542,8 +498,8 @@ class SearchFlags(Flags):
         seed: Random seed.
     """
 
-    strategy: Strategy = "auto"
-    objective: Objective = "iteration"
+    strategy: Annotated[str, _STRATEGY, "NAME"] = "auto"
+    objective: Annotated[str, OBJECTIVE, "NAME"] = "iteration"
     time_limit_s: TimeLimit = None
     max_evaluations: Evaluations = None
     seed: Seed = 0
@@ -562,10 +518,10 @@ class ScenarioFlags(Flags):
         torchrec_defaults: For TorchRec's objectives: its bandwidths and memories, not the system's.
     """
 
-    rules = ("--robust needs --scenario",)
+    rules: ClassVar[tuple[str, ...]] = ("--robust needs --scenario",)
 
-    scenarios: Scenarios = ()
-    robust: Robust = None
+    scenarios: Annotated[tuple[Path, ...], FILE, "FILE", "--scenario"] = ()
+    robust: Annotated[str | None, click.Choice(("worst", "mean"))] = None
     torchrec_defaults: bool = False
 
     def check_figures(self, objective: str) -> None:

@@ -1,7 +1,5 @@
 """Makes problems from files and flags."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tables of predictions held against measurements: published ones, runs and traces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only the command that is used is imported. An exception becomes one message on stderr.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """A plan in use: how its data have changed, when a new plan pays, what moves give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Explains a plan: what each option of a table costs, which change helps, what rules cost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Predicts collectives, matrix products and table-batched lookups, row by row of a CSV file."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ same ``correlation``, and one ``ProfilerStep`` mark for each iteration. Perfetto
 and HolisticTraceAnalysis reads them. The all-to-all matrix is for ``alltoallv_perf`` of nccl-tests.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Collection, Iterator, Sequence

@@ -7,8 +7,6 @@ of the innermost span of the host around the call that launched it. Both have th
 the dense part count together. Of ranks that are CPU cores, the spans of one thread have all times.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

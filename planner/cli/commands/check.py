@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -154,37 +154,19 @@ GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
 Versions = Callable[[str], str | None]
 
 
-class CheckLevel(StrEnum):
-    """The result of a check."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-OK, WARN, FAIL = CheckLevel
+STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+OK, WARN, FAIL = STYLES
+"""The results of a check, and their colours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line on the environment: the result, what was checked, and how to repair it."""
 
-    level: CheckLevel
+    level: str
     subject: str
     finding: str
     fix: str = ""
-
-
-def check_environment() -> list[Check]:
-    """Everything that is checked of the environment, in the order in which it is printed."""
-    systems = len(spec.shipped("systems"))
-    return [
-        Check(OK, "python", platform.python_version()),
-        *check_packages(),
-        *check_torch(),
-        Check(OK, "cores", f"{usable_cores()} usable"),
-        Check(OK if systems else FAIL, "configs", f"{systems} systems shipped"),
-    ]
 
 
 # ------------------------------------------------------------------ packages
@@ -192,30 +174,26 @@ def check_environment() -> list[Check]:
 
 def installed_version(name: str) -> str | None:
     """The version of an installed distribution, which is not imported."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def owns_fbgemm_files(name: str) -> bool:
     """Whether a distribution has the ``fbgemm_gpu`` package; an empty placeholder has not."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         files = metadata.distribution(name).files or []
-    except metadata.PackageNotFoundError:
-        return False
-    return any(file.parts[0] == "fbgemm_gpu" for file in files)
+        return any(file.parts[0] == "fbgemm_gpu" for file in files)
+    return False
 
 
 def has_nvml() -> bool:
     """Whether the NVIDIA driver's management library can be loaded."""
     import ctypes
 
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool(ctypes.CDLL("libnvidia-ml.so.1"))
+    return False
 
 
 def check_packages(
@@ -326,16 +304,21 @@ def _check_environment() -> int:
     """Print what was checked of the environment; 1 if a check failed."""
     from rich.text import Text
 
-    checks = check_environment()
-    failed = any(check.level is CheckLevel.FAIL for check in checks)
+    checks = (
+        Check(OK, "python", platform.python_version()),
+        *check_packages(),
+        *check_torch(),
+        Check(OK, "cores", f"{usable_cores()} usable"),
+        Check(OK, "configs", f"{len(io.names('systems'))} systems shipped"),
+    )
+    failed = any(check.level == FAIL for check in checks)
     if settings().json:
         write_json({"ok": not failed, "checks": checks})
         return int(failed)
-    styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if not settings().quiet or check.level is not CheckLevel.OK:
+        if not settings().quiet or check.level != OK:
             finding = printable(f"{check.subject:<22} {check.finding}")
-            level = (f"{check.level.value:<5}", styles[check.level])
+            level = (f"{check.level:<5}", STYLES[check.level])
             stdout_console().print(Text.assemble(level, finding))
             if check.fix:
                 say(f"{'':<27} fix: {check.fix}")

@@ -1,7 +1,5 @@
 """``shardplan compare``: plans side by side, and whether a new one is slower."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from planner import api, models

@@ -98,14 +98,16 @@ class StudyFlags(spec.Flags):
     overrides: spec.Overrides = ()
     models: spec.Models = ()
     budget_usd_per_hour: Annotated[spec.Price, "--budget"] = None
-    prices: spec.Prices = ()
+    prices: Annotated[
+        tuple[tuple[str, float], ...], spec.Parsed("price", spec.system_price), "PRICE", "--price"
+    ] = ()
     mtbf_s: Annotated[spec.Duration, "--mtbf"] = None
-    restart_s: Annotated[spec.Seconds, "--restart"] = 300.0
+    restart_s: Annotated[float, spec.quantity("s"), "TIME", "--restart"] = 300.0
     goals: Annotated[
         tuple[str, ...], spec.Several(click.Choice(GOALS)), "NAME,NAME", "--objective"
     ] = ()
     is_grid: Annotated[bool, None, "--grid"] = False
-    smallest_for: spec.Rate = None
+    smallest_for: Annotated[float | None, spec.Parsed("rate", spec.samples_per_s), "RATE"] = None
     max_gpus: Annotated[int, spec.RANKS, "N"] = 512
     trials: Annotated[int, click.IntRange(1, 100_000), "N"] = 24
     evaluations: spec.Evaluations = None
