@@ -11,7 +11,6 @@ import io
 import itertools
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,14 +121,6 @@ def remark(text: str) -> None:
 def shown_paths(paths: Iterable[Path]) -> str:
     """Paths on one line, with any characters in their names."""
     return "  ".join(printable(str(path)) for path in paths)
-
-
-def typed(path: Path) -> str:
-    """A path quoted for a shell, on one line, with any characters in its name."""
-    text = str(path)
-    if printable(text) != text:
-        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-    return shlex.quote(text)
 
 
 def warn(warnings: tuple[str, ...]) -> None:

@@ -438,13 +438,11 @@ _KEYS: Final = {
 
 
 def refuse_said_twice(overrides: Sequence[str]) -> None:
-    """Refuse values of ``--set`` that another one, or another flag, gives too."""
+    """Refuse values of ``--set`` that another flag gives too."""
     keys = [text.partition("=")[0] for text in overrides]
     for flag in given_flags() & _KEYS.keys():
         same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
         refuse(_KEYS[flag] in keys, same)
-    for key, times in Counter(keys).items():
-        refuse(times > 1, f"--set {key}: {times} values are given; give one")
 
 
 class ProblemFlags(Flags):

@@ -197,8 +197,6 @@ def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | No
     from planner.models import chosen_models
 
     named = _pairs(models, "--model", "FAMILY=NAME, such as collective=alpha_beta")
-    for family, times in Counter(family for family, _ in named).items():
-        refuse(times > 1, f"--model {family}: {times} models are given; give one")
     return chosen_models(topology, dict(named))
 
 
@@ -224,7 +222,10 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
     wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
     errors.refuse_any([f"{flag} {text!r}: write {form}" for text in wrong])
-    return tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
+    pairs = tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
+    for key, times in Counter(key for key, _ in pairs).items():
+        refuse(times > 1, f"{flag} {key}: {times} values are given; give one")
+    return pairs
 
 
 def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:

@@ -40,11 +40,6 @@ class GaveUp(Interrupted):
     """A second Ctrl-C, after which nothing is kept."""
 
 
-def stop_words(interrupt: BaseException) -> str:
-    """What has stopped the program, for a message to the user."""
-    return str(interrupt.args[0]) if isinstance(interrupt, Interrupted) else "Ctrl-C"
-
-
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
     """The interrupt that an error is or comes from; None for errors of another cause.
 
@@ -181,7 +176,9 @@ class StopOnInterrupt:
         if not self.keeps and not _searches(frame):
             raise Interrupted(self.stopped_by)
         kept = " with the best so far" if self.keeps else ""
-        _announce(f"\n{self.stopped_by}: stopping{kept}; Ctrl-C gives up\n")
+        told = f"\n{self.stopped_by}: stopping{kept}; Ctrl-C gives up\n"
+        with contextlib.suppress(OSError):
+            os.write(2, told.encode())  # not by its buffer: the signal may come during a write
 
 
 def _searches(frame: FrameType | None) -> bool:
@@ -192,9 +189,3 @@ def _searches(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _announce(text: str) -> None:
-    """Write to stderr without its buffer, because the signal may have come during a write to it."""
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode())

@@ -104,19 +104,23 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
         _refuse(path.resolve() in read, lost)
 
 
-def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
+def check_output(path: Path | None, inputs: Iterable[Path] = (), *, flag: str = "--output") -> None:
     """Refuse an output that could not be written, or that is one of the inputs, before any work.
 
     Args:
         path: the output file; None if nothing is written.
         inputs: the files that the command reads; names of shipped files do not count.
+        flag: what names the output.
 
     Raises:
         InvalidInputError: the output cannot be written; the message says why.
     """
-    if path is not None:
-        refuse_own_input([path], inputs)
-        check_file(path)
+    if path is None:
+        return
+    refuse_own_input([path], inputs)
+    _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
+    if not support.is_stream(path):
+        _check_writable(support.behind_links(path), flag)
 
 
 def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
@@ -131,17 +135,6 @@ def files_of(flags: Any, workload: Path) -> tuple[Path, ...]:
     values = (text.partition("=")[2] for text in flags.overrides)
     given = (workload.parent / name for value in values for name in texts_of_yaml(value))
     return (*(Path(name) for name in (*named, *models) if name), *given)
-
-
-def check_file(path: Path, flag: str = "--output") -> None:
-    """Refuse an output file that could not be written, before any work is done.
-
-    Raises:
-        InvalidInputError: the file cannot be written; the message says why.
-    """
-    _refuse(path.is_dir(), f"{flag} {path} is a folder; name a file")
-    if not support.is_stream(path):
-        _check_writable(support.behind_links(path), flag)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -13,7 +13,16 @@ from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.estimates import Estimate
 from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
-from planner.report.base import Column, Fact, Kind, Section, by_field, by_place, format_percent
+from planner.report.base import (
+    Column,
+    Fact,
+    Kind,
+    Section,
+    by_field,
+    by_place,
+    format_interval,
+    format_percent,
+)
 from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
@@ -68,11 +77,9 @@ def told_errors(summary: ErrorSummary) -> dict[str, float]:
 
 def _cases(part: Part) -> Section:
     """A line of each case: measured, predicted with its interval, and all errors."""
-    factor, digits = (1e3, 2) if part.unit == "ms" else (1e6, 1)
 
-    def interval(found: Estimate) -> str:
-        low, high = (f"{factor * s:.{digits}f}" for s in (found.low_s, found.high_s))
-        return f"{low} .. {high}" if found.low_s < found.high_s else ""
+    def interval(e: Estimate) -> str:
+        return format_interval(e.time_s, e.low_s, e.high_s)[1] if e.low_s < e.high_s else ""
 
     def error(name: str) -> Callable[[Prediction], float]:
         return lambda p: p.predicted[name].time_s / p.case.measured_s - 1
@@ -84,8 +91,7 @@ def _cases(part: Part) -> Section:
         {
             "case": lambda p: p.case.label or p.case.name,
             "devices": lambda p: f"{p.case.topology.world_size} x {p.case.topology.name}",
-            f"measured {part.unit}": lambda p: f"{factor * p.case.measured_s:.{digits}f}",
-            "predicted": lambda p: f"{factor * p.shipped.time_s:.{digits}f}",
+            **by_field("measured=case.measured_s", "predicted=shipped.time_s"),
             "90 % interval": lambda p: interval(p.shipped),
             Column("error", Kind.ERROR): error(first),
             **{Column(_short(name), Kind.ERROR, optional=True): error(name) for name in others},
@@ -256,13 +262,11 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """A row with the seconds of each stage in a column of its own."""
-    flat = {}
+    flat = dict[str, Any]()
     for name, value in row.items():
-        if isinstance(value, tuple):
-            kind = name.removeprefix("stages_")
-            flat.update({f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)})
-        else:
-            flat[name] = value
+        kind, is_stages = name.removeprefix("stages_"), isinstance(value, tuple)
+        told = {f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)} if is_stages else {}
+        flat |= told or {name: value}
     return flat
 
 
@@ -335,9 +339,8 @@ def _lines(row: TraceRow, times: TraceTimes) -> Iterator[tuple[str, ...]]:
 
 def _ratio(row: TraceRow) -> str:
     """Measured over predicted, both with waits: what a factor on this stage would be."""
-    predicted_s = row.predicted_s + row.wait_s
-    known = row.measured_s > 0 and predicted_s > 0
-    return f"{(row.measured_s + row.measured_wait_s) / predicted_s:.2f}" if known else ""
+    error = row.error_ratio
+    return "" if error is None or error <= -1.0 else f"{1.0 / (1.0 + error):.2f}"
 
 
 def _pace(times: TraceTimes) -> str:

@@ -150,7 +150,10 @@ class Explainer:
         stuck = sum(cost is None for cost in costs)
         kept: dict[object, OptionCost] = {}
         for cost in (*filter(None, costs), *self._elsewhere(index, rest)):
-            if not self._is_own(cost, own.placement):
+            # Another name for the same shards, which may share other collectives, is an option of
+            # its own where it makes the plan faster.
+            is_own = _held(cost.placement) == _held(own.placement)
+            if not is_own or _is_faster(cost.plan_time_s, self.plan_time_s):
                 known = kept.setdefault(_cut(cost.placement), cost)
                 if _is_faster(cost.plan_time_s, known.plan_time_s):
                     kept[_cut(cost.placement)] = cost
@@ -211,15 +214,6 @@ class Explainer:
             refuse(f"--table {name!r}: no such table; {hint}")
         return names.index(name)
 
-    def _is_own(self, cost: OptionCost, own: TablePlacement) -> bool:
-        """Whether an option is the plan as it is, up to a name of the type that gains nothing.
-
-        Tables of one sharding type share collectives, so that another name for the same shards can
-        make the plan faster; such an option counts as a different one.
-        """
-        same = _held(cost.placement) == _held(own)
-        return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
-
     def _told(self, placed: Placed, rest: FloatArray) -> OptionCost:
         """What an option on its places costs, with ``rest`` the work of the other tables."""
         topology = self.problem.topology
@@ -248,10 +242,7 @@ class Explainer:
         """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
         pipeline = self._pipeline
         alone = pipeline.lookup_times(np.maximum(work, 0.0))
-        sent = [
-            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
-            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
-        ]
+        sent = [way + i for way in (INPUT, OUTPUT) for i in range(len(EXCHANGING_TYPES))]
         world = self.problem.topology.world_size
         exchanged = float(work[:, sent].sum()) * world + 2.0 * float(work[:, REPLICATED].sum())
         return OptionCost(

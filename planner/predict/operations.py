@@ -273,7 +273,7 @@ def number(
         refuse(f"{column} {text[:_CELL]!r} is not a number")
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        refuse(f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}")
+        refuse(f"{column} must be {kind} from {low:.16g} to {high:.16g}, got {text[:_CELL]}")
     return value
 
 
@@ -298,11 +298,6 @@ def word(
             f"one of {', '.join(map(str, meaning))}" if isinstance(meaning, EnumType) else "known"
         )
         refuse(f"{column} {text!r} is not {names}")
-
-
-def _shown(limit: float) -> str:
-    """A limit as people would write it: a whole number with all its digits."""
-    return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"
 
 
 # ------------------------------------------------------------------ matrix products
@@ -429,11 +424,6 @@ class LookupCall:
     num_tables: float
     phase: str
 
-    @property
-    def table(self) -> Table:
-        """The table."""
-        return self.shards.tables.tables[0]
-
 
 def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Answer, ...]:
     """Predict the call of every row.
@@ -471,7 +461,7 @@ def _lookup_trust(call: LookupCall, num_indices: float, topology: Topology) -> t
         spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p, n in counts if n]
         unfitted = spread_ratio(_EXTRAPOLATED_SIGMA)
         return max((s for s in spreads if s is not None), default=unfitted), Basis.CALIBRATED
-    kernel, table = call.kernel, call.table
+    kernel, table = call.kernel, call.shards.tables.tables[0]
     known = CACHED_GROUPS if kernel is ComputeKernel.FUSED_UVM_CACHING else LOOKUP_GROUPS
     is_fbgemm, sources = table.row_update.sorts, {p.name: p.source for p in topology.provenance}
     sigmas = [group_sigma(known), rate_sigma(topology, "lookup")]
@@ -524,10 +514,6 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
         missing.append("cache_load_factor")
     if missing:
         return Unmodelled(reason=f"{', '.join(missing)} not given")
-    return _shaped(given)
-
-
-def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
     phase = word(given, "phase", "", {p: p for p in _PHASES}.__getitem__)
     rows = int(number(given, "rows_per_table", low=1, high=_MOST_INDICES, whole=True))
     dim = int(number(given, "dim", low=1, high=16384, whole=True))

@@ -232,31 +232,19 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         max_bytes: longest text that is read.
 
     Raises:
-        InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long.
+        InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long or has
+            more values than any profiler writes.
     """
     text = read_unpacked(path, max_bytes + 1)
-    _check_size(text, path, max_bytes)
+    if len(text) > max_bytes or sum(map(text.count, (b"[", b"{", b","))) > MAX_VALUES:
+        most = f"{units.format_bytes(max_bytes)} of text or {MAX_VALUES:,} values"
+        refuse(
+            f"{path}: holds more than {most}, which are the most that are read: profile fewer "
+            "steps, such as schedule(wait=1, warmup=1, active=3), without with_stack, "
+            "record_shapes and profile_memory"
+        )
     with reading(f"{path}: is neither JSON nor gzipped JSON, or is damaged"):
         return json.loads(text, object_hook=lambda x: event_of(x) if "ph" in x else x)
-
-
-def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
-    """Refuse a text that is too long, or that has more values than any profiler writes in it.
-
-    Raises:
-        InvalidInputError: there are more than ``max_bytes``, or than :data:`MAX_VALUES`.
-    """
-    count = sum(text.count(mark) for mark in (b"[", b"{", b","))
-    if len(text) > max_bytes:
-        held = f"more than {units.format_bytes(max_bytes)} of text, which is the most that is read"
-    elif count > MAX_VALUES:
-        held = f"some {count:,} values, more than the {MAX_VALUES:,} that are read"
-    else:
-        return
-    refuse(
-        f"{path}: holds {held}: profile fewer steps, such as schedule(wait=1, warmup=1, active=3), "
-        "without with_stack, record_shapes and profile_memory"
-    )
 
 
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")

@@ -13,7 +13,7 @@ from costmodels.calibration import points
 from planner.cli import flags as spec
 from planner.cli import inputs, printing
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
-from planner.cli.output import check_file, check_output
+from planner.cli.output import check_output
 from planner.io import documents
 from planner.io.system import measured_rows, system_writer
 from planner.report.base import Section, by_field, by_place
@@ -96,8 +96,8 @@ def command(flags: _Flags) -> None:
     """
     from planner.integrations.measure.calibrate import sees_gpus
 
+    check_output(flags.rows, flag="--rows")
     if flags.rows is not None:
-        check_file(flags.rows, "--rows")
         if flags.rows.is_file() and flags.rows.stat().st_size:
             measured_rows.read_rows(flags.rows)  # what it replaces must be rows
         spec.refuse(flags.rows == flags.output, "--rows and --output are one file; name two")

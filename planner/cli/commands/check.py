@@ -145,7 +145,6 @@ def _summary(workload: planner.Workload) -> str:
 
 TORCH_MINOR_OFFSET: Final = 5
 DISTRIBUTION: Final = "shardplan"
-PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
 NEWEST_FBGEMM_MINOR: Final = 9
 """The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
@@ -237,63 +236,49 @@ def check_torch(
     Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
     other version. pip does not see that TorchRec 1.X wants fbgemm 1.X, because TorchRec takes any.
     """
-    torch, torchrec = version_of("torch"), version_of("torchrec")
+    torch, torchrec, cuda = map(version_of, ("torch", "torchrec", "fbgemm-gpu"))
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
     if torch is None and torchrec is None and not builds:
-        told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
-        return [Check(OK, "torchrec", told)]
-    checks = [_check_pair(torch, name, version_of(name)) for name in builds]
-    if len(builds) == 2:
-        told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
-        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
-        checks.append(Check(WARN, "fbgemm", told, fix))
-    if "fbgemm-gpu" in builds and not nvml():
-        told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
-        fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
-        checks.append(Check(FAIL, "nvidia driver", told, fix))
-    if torchrec is None:
-        told = "not installed, though parts of its stack are"
-        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-        return [Check(WARN, "torchrec", told, fix), *checks]
-    minor, checks = _minor(torchrec), [Check(OK, "torchrec", torchrec), *checks]
-    if not builds:
-        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
-        fix = f"pip install 'fbgemm-gpu=={minor}.*' (or fbgemm-gpu-cpu without a GPU)"
-        checks.append(Check(FAIL, "fbgemm", told, fix))
-    if minor not in GENERATIONS:
-        newest = max(GENERATIONS)
-        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
-        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
-        checks.append(Check(WARN, "torchrec version", told, fix))
-    cuda = version_of("fbgemm-gpu")
-    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec
-    if _minor(fbgemm) != minor:
-        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
-        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
-        checks.append(Check(WARN, "torchrec / fbgemm", told, fix))
-    if cuda is not None and "fbgemm-gpu" not in builds and nvml():
-        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
-        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
-        checks.append(Check(WARN, "fbgemm-gpu", told, fix))
-    return checks
+        return [_said("nothing")]
+    fbgemm = version_of("fbgemm-gpu-cpu") or cuda or torchrec or ""
+    is_there, minor, newest = torchrec is not None, _minor(torchrec or ""), max(GENERATIONS)
+    found = {
+        "two builds": len(builds) == 2,
+        "no driver": "fbgemm-gpu" in builds and not nvml(),
+        "no fbgemm": is_there and not builds,
+        "untested": is_there and minor not in GENERATIONS,
+        "unlike numbers": is_there and _minor(fbgemm) != minor,
+        "stand-in": is_there and cuda is not None and "fbgemm-gpu" not in builds and nvml(),
+    }
+    values = {
+        **{"torchrec": torchrec, "minor": minor, "fbgemm": fbgemm, "fbgemm_minor": _minor(fbgemm)},
+        **{"tested": ", ".join(GENERATIONS), "newest": newest, "newest_torch": GENERATIONS[newest]},
+    }
+    return [
+        _said("torchrec" if is_there else "no torchrec", **values),
+        *(_check_pair(torch, name, version_of(name)) for name in builds),
+        *(_said(name, **values) for name, holds in found.items() if holds),
+    ]
+
+
+def _said(what: str, /, **values: object) -> Check:
+    """A finding of ``configs/imports/environment.yaml``."""
+    return Check(*(text.format(**values) for text in documents.read_words("environment")[what]))
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
-    subject = f"torch / {name}"
     if torch is None:
-        return Check(FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
+        return _said("pair without torch", name=name)
     ours, theirs = _numbers(torch), _numbers(fbgemm or "")
+    values = {"torch": torch, "name": name, "fbgemm": fbgemm}
     if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
-        told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
-        return Check(WARN, subject, told)
-    wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
+        return _said("unknown pair", **values)
+    wanted, fitting = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
     if ours[1] == wanted:
-        return Check(OK, subject, f"{torch} / {fbgemm} match")
-    fix = f"pip install 'torch==2.{wanted}.*'"
-    if 0 <= other <= NEWEST_FBGEMM_MINOR:
-        fix += f" or pip install '{name}==1.{other}.*'"
-    told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
-    return Check(FAIL, subject, told, fix)
+        return _said("pair", **values)
+    is_known = 0 <= fitting <= NEWEST_FBGEMM_MINOR
+    other = f" or pip install '{name}==1.{fitting}.*'" if is_known else ""
+    return _said("wrong pair", wanted=wanted, other=other, **values)
 
 
 def _minor(version: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from planner.cli import flags as spec
 from planner.cli.output import check_output, files_of
 from planner.fit import estimate
 from planner.io.system import system_writer
-from planner.report.base import Fact, Section, by_field, format_share
+from planner.report.base import Fact, Section, by_field, by_place, format_share
+from planner.support.text import printable
 from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
@@ -116,7 +118,7 @@ def _write(
         settled_ratio=found.settled_ratio,
         num_runs=len(found.errors),
     )
-    then = f"use it with --system {console.typed(output)}"
+    then = f"use it with --system {shlex.quote(printable(str(output)))}"
     console.remark(f"wrote {console.shown_paths(files)}; {then}")
     if not flags.models:
         return []
@@ -238,14 +240,11 @@ def _sections(found: estimate.Fit) -> tuple[Section, ...]:
     return (
         Section.of(
             "Factors on the system's times",
-            zip(kinds, found.factors.ratios, found.settled_ratio, strict=True),
-            {
-                "kind": lambda row: row[0],
-                "factor": lambda row: f"{row[1]:.3f}",
-                "determined": lambda row: (
-                    "not in these runs" if row[0] in found.absent else format_share(row[2])
-                ),
-            },
+            [
+                (k, f"{r:.3f}", "not in these runs" if k in found.absent else format_share(s))
+                for k, r, s in zip(kinds, found.factors.ratios, found.settled_ratio, strict=True)
+            ],
+            by_place("kind", "factor", "determined"),
         ),
         Section.of(
             "Errors of the predicted iteration",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from planner.io.system import collective_curves
 from planner.io.workload import starter, table_list
 from planner.options import torchrec_rules
 from planner.support.files import write_text_atomic, write_texts_atomic
-from planner.support.text import counted
+from planner.support.text import counted, printable
 
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
@@ -135,7 +136,7 @@ def tables(
         console.say(f"Wrote {path}")
     console.tell({"written": str(path)}, (), warnings or None)
     if not console.settings().json:
-        then = f"{console.typed(path)} --system h100_sxm --gpus 8 -o run1"
+        then = f"{shlex.quote(printable(str(path)))} --system h100_sxm --gpus 8 -o run1"
         console.remark(f"next: shardplan plan {then}")
 
 

@@ -14,7 +14,7 @@ import click
 from planner.cli import console, inputs
 from planner.cli import flags as spec
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.output import check_file
+from planner.cli.output import check_output
 from planner.io.workload import table_list
 from planner.profiling import profiler, statistics, stats
 from planner.profiling import readers as formats
@@ -94,7 +94,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
       shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
     options, output = flags.options(), flags.output
-    check_file(output)
+    check_output(output)
     readers = inputs.all_readers(empty_is_zero=flags.empty != "skip")
     stop = StopOnInterrupt(keeps=False, lost="nothing was written")
     with stop, console.status_line("working") as show:

@@ -127,7 +127,7 @@ class StudyFlags(spec.Flags):
     def check(self) -> None:
         """Refuse what is said twice."""
         super().check()
-        spec.refuse_said_twice((*self.overrides, *(text for text in self.vary if "=" in text)))
+        spec.refuse_said_twice((*self.overrides, *self.vary))
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")
@@ -228,7 +228,7 @@ def _knobs(
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    pairs = inputs.override_pairs(flags.vary)
+    pairs = inputs.override_pairs((*flags.overrides, *flags.vary))[len(flags.overrides) :]
     varied = {key: design.values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
     smallest = {s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems}

@@ -16,7 +16,7 @@ from planner.cli import flags as spec
 from planner.cli import inputs
 from planner.cli import printing as show
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
-from planner.cli.interrupt import EXIT_STOPPED, stop_words
+from planner.cli.interrupt import EXIT_STOPPED
 from planner.trace import kineto, reading
 from planner.validation import intervals as held
 from planner.validation import steps, tasks
@@ -172,7 +172,7 @@ def torchrec(flags: RunFlags) -> int:
         except KeyboardInterrupt as interrupt:
             if not finished:
                 raise
-            stopped_by = stop_words(interrupt)
+            stopped_by = str(interrupt) or "Ctrl-C"
     kinds = list(dict.fromkeys(o.skew for o in finished))
     outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
     for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):

@@ -146,7 +146,9 @@ def test_an_unknown_law_needs_the_distinct_rows() -> None:
     counted = {**BASE, "index_distribution": "production", "lookups_unique": "5000"}
     call = lookup_call(counted)
     assert isinstance(call, LookupCall)
-    assert call.table.distribution.expected_unique_rows(81920) == pytest.approx(5000, rel=1e-6)
+    assert call.shards.tables.tables[0].distribution.expected_unique_rows(81920) == pytest.approx(
+        5000, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,9 @@ def test_counted_rows_hold_however_far_they_are_from_the_law(
 ) -> None:
     call = lookup_call({**BASE, "lookups_unique": "8294.400000000001", **change})
     assert isinstance(call, LookupCall)
-    found = call.table.distribution.expected_unique_rows(float(call.shards.num_indices[0]))
+    found = call.shards.tables.tables[0].distribution.expected_unique_rows(
+        float(call.shards.num_indices[0])
+    )
     assert found == pytest.approx(unique, rel=3e-3)
 
 

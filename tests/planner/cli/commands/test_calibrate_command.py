@@ -155,7 +155,7 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
     assert "Time with fp16 exchanges over time with fp32" in done.out
     refused = run("validate", "torchrec", "--models", "sequence", "--codec", "bf16")
     assert refused.code == 2
-    assert "keep one of them" in refused.err
+    assert "--codec and --models exclude each other" in refused.err
 
 
 def test_validate_uses_the_given_system(

@@ -80,7 +80,7 @@ BAD = {
     ),
     "model set twice": (
         (*PLAN, "--model", "dense=roofline", "--model", "dense=mine.py"),
-        "--model dense: 2 models",
+        "--model dense: 2 values",
     ),
     "lookahead set twice": (
         ("study", *PLAN[1:], "--vary", "training.lookahead=8", "--set", "training.lookahead=4"),
