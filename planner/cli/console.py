@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,21 +43,11 @@ class Settings:
     verbose: bool = False
     debug: bool = False
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether progress may be shown: on a terminal, and without ``--quiet``."""
-        return not self.json and not self.quiet and sys.stderr.isatty()
-
 
 def settings() -> Settings:
     """The output flags of the command line that runs."""
     context = click.get_current_context(silent=True)
     return Settings() if context is None else context.find_root().obj
-
-
-def stdout_console() -> Console:
-    """The console for results."""
-    return console_of(sys.stdout)
 
 
 def console_of(file: TextIO) -> Console:
@@ -121,6 +112,13 @@ def remark(text: str) -> None:
 def shown_paths(paths: Iterable[Path]) -> str:
     """Paths on one line, with any characters in their names."""
     return "  ".join(printable(str(path)) for path in paths)
+
+
+def typed(path: Path) -> str:
+    """A path quoted for a shell, on one line, with any characters in its name."""
+    text = str(path)
+    escaped = text.encode("unicode_escape").decode().replace("'", "\\'")
+    return shlex.quote(text) if printable(text) == text else f"$'{escaped}'"
 
 
 def warn(warnings: tuple[str, ...]) -> None:
@@ -202,20 +200,17 @@ def tell(
         told = {} if warnings is None else {"warnings": tuple(dict.fromkeys(warnings))}
         write_json({**data, **told})
     else:
-        print_sections(stdout_console(), sections)
+        print_sections(console_of(sys.stdout), sections)
     warn(tuple(warnings or ()))
 
 
 def tell_written(
-    written: Sequence[Path],
-    data: Mapping[str, Any],
-    sections: Iterable[Section] = (),
-    remarks: Sequence[str] = (),
+    written: Sequence[Path], data: Mapping[str, Any], sections: Iterable[Section] = ()
 ) -> None:
-    """Name the files that were written, in the data or in the last of the remarks."""
+    """Name the files that were written, in the data or in a remark."""
     tell({"written": [str(path) for path in written], **data}, sections)
     if not settings().json:
-        remark("\n".join((*remarks, f"wrote {shown_paths(written)}")))
+        remark(f"wrote {shown_paths(written)}")
 
 
 def result_sections(
@@ -266,7 +261,7 @@ def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, .
 @contextmanager
 def status_line(text: str) -> Iterator[Callable[[str], None]]:
     """A callback that changes one line on stderr."""
-    if not settings().shows_progress:
+    if settings().json or settings().quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.text import Text

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Self
@@ -21,8 +21,6 @@ EXIT_GAVE_UP: Final = 130
 """The exit code after a second Ctrl-C, which waits for nothing: 128 + SIGINT, as in shells."""
 
 _WORDS: Final = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM"}
-_SEARCH: Final = "planner.search."
-"""Modules that call solvers."""
 
 _RAISED: Final[list[str]] = []
 """All interrupts that were raised, in words; the program ends after one of them is passed on."""
@@ -122,16 +120,6 @@ class StopOnInterrupt:
         """Whether to stop; searches ask this."""
         return self.stopped_by is not None
 
-    def watching(self, progress: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A callback for a search that calls ``progress``, and notes when there is a first plan."""
-
-        def note(line: Any) -> None:
-            if getattr(line, "incumbent", None) is not None:
-                self.keeps = True
-            progress(line)
-
-        return note
-
     def __enter__(self) -> Self:
         """Handle both signals, unless they are ignored.
 
@@ -185,7 +173,7 @@ def _searches(frame: FrameType | None) -> bool:
     """Whether the main thread is in a function of a search, and not only about to import one."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(_SEARCH) and frame.f_code.co_name != "<module>":
+        if name.startswith("planner.search.") and frame.f_code.co_name != "<module>":
             return True
         frame = frame.f_back
     return False

@@ -17,6 +17,7 @@ from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, place
 from costmodels.topology import Topology
+from costmodels.units import GIB
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
@@ -305,8 +306,6 @@ def _is_faster(one_s: float, other_s: float) -> bool:
 
 MORE_MEMORY: Final = "one GiB more per rank"
 """The words for more memory, which stand in the place of a constraint."""
-_MORE_MEMORY_BYTES: Final = 2.0**30
-"""What :data:`MORE_MEMORY` adds to the device memory of each rank, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +407,6 @@ def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
 def _with_more_memory(topology: Topology) -> Topology:
     """The system with one GiB more device memory on each rank."""
     device = topology.device
-    roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + _MORE_MEMORY_BYTES)
-    by_rank = tuple(c + _MORE_MEMORY_BYTES for c in topology.hbm_capacity_by_rank_bytes)
+    roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + GIB)
+    by_rank = tuple(c + GIB for c in topology.hbm_capacity_by_rank_bytes)
     return replace(topology, device=roomier, hbm_capacity_by_rank_bytes=by_rank)

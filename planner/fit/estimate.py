@@ -145,7 +145,6 @@ class Predictor:
 
 
 _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
-"""The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
 def mean_iteration_s(traces: Sequence[reading.TraceTimes]) -> float:

@@ -39,7 +39,6 @@ STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
 _HOST_THREAD: Final = 1
-_MICROSECONDS: Final = 1e6
 _NANOSECOND: Final = 1e-9
 _COLLECTIVE_KERNELS: Final[dict[str, tuple[str, str]]] = read_words("kineto")["written"]
 
@@ -151,7 +150,7 @@ def _iteration(
 
 def _us(seconds: float) -> float:
     """Microseconds, rounded to a nanosecond."""
-    return round(seconds * _MICROSECONDS, 3)
+    return round(seconds * 1e6, 3)
 
 
 def _copies(step: Step) -> bool:
@@ -251,7 +250,7 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, host_s: float) -> list[Tr
         for kind, field in zip(TOTALS, fields, strict=True)
     ]
     expected = dict(predicted.kinds_s)
-    if not measured.tells_stages:
+    if not any(stage in measured.kinds_s for stage in DENSE_STAGES):
         dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
         expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
     stages = [(k, measured.kinds_s.get(k, 0.0), expected.get(k, 0.0)) for k in STAGES]

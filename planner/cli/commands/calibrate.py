@@ -10,8 +10,7 @@ import click
 
 from costmodels.calibration import device as designs
 from costmodels.calibration import points
-from planner.cli import flags as spec
-from planner.cli import inputs, printing
+from planner.cli import inputs, printing, spec
 from planner.cli.console import remark, settings, status_line, tell_written, write_data
 from planner.cli.output import check_output
 from planner.io import documents
@@ -106,7 +105,6 @@ def command(flags: _Flags) -> None:
         _tell_rows(flags.stored, flags)
         return
     inputs.require_torchrec("calibrate", ("torch",))
-    inputs.refuse_launcher("calibrate")
     kind = flags.device
     if kind is None:
         count = sees_gpus()
@@ -177,7 +175,7 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
     if flags is None or flags.output is None:
         words = f"{len(measured.rows)} points measured on {measured.machine()}"
         told |= {"rows": len(measured.rows)}
-        tell_written([rows], told, (Section("", notes=(words,)),), lines)
+        tell_written([rows], told, (Section("", notes=(words,)),))
     else:
         result = system_writer.fit_and_write(flags.output, flags.system or "", measured)
         told |= {
@@ -193,7 +191,7 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
         if result.other_card:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
         shown = _fit_sections(measured.machine(), result)
-        tell_written(result.written, told, shown, lines)
+        tell_written(result.written, told, shown)
 
 
 def _fit_sections(machine: str, result: system_writer.Written) -> tuple[Section, ...]:

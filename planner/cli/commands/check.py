@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ import planner
 from costmodels import units
 from costmodels.dense import base
 from planner import io
-from planner.cli import flags as spec
-from planner.cli.console import assumed_section, say, settings, stdout_console, tell, write_json
+from planner.cli import spec
+from planner.cli.console import assumed_section, console_of, say, settings, tell, write_json
 from planner.errors import InvalidInputError, refuse
 from planner.io import constraints, documents
 from planner.io.workload import table_list
@@ -34,7 +35,6 @@ _MARKS = {
     "system": {"device", "links", "base"},
     "constraints": {"constraints"},
 }
-"""Keys that tell the kind of a file."""
 
 
 @spec.command("List the errors of an input file; without one, check the environment.")
@@ -304,7 +304,7 @@ def _check_environment() -> int:
         if not settings().quiet or check.level != OK:
             finding = printable(f"{check.subject:<22} {check.finding}")
             level = (f"{check.level:<5}", STYLES[check.level])
-            stdout_console().print(Text.assemble(level, finding))
+            console_of(sys.stdout).print(Text.assemble(level, finding))
             if check.fix:
                 say(f"{'':<27} fix: {check.fix}")
     if not settings().quiet or failed:

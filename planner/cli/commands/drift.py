@@ -14,8 +14,7 @@ import planner
 from costmodels import units
 from costmodels.errors import require
 from planner import io
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import remark, settings, shown_paths, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_output, files_of
@@ -27,7 +26,6 @@ from planner.support.cores import usable_cores
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
-EXIT_DRIFTED = 1
 _MOST_DAYS: Final = 1e9
 """Days are counted from any origin, but none is millions of years away."""
 
@@ -43,11 +41,6 @@ class DayFile:
     path: Path
     day: float | None = None
     is_date: bool = False
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The file, or all of the folder."""
-        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
 
 
 def day_file(text: str) -> DayFile:
@@ -180,8 +173,9 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
       shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
       shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
-    data = (path for day in asked.days for path in day.files)
-    read = (workload, plan, asked.before, asked.constraints, *data)
+    data = (day.path for day in asked.days)
+    files = (path for at in data for path in (at.iterdir() if at.is_dir() else [at]))
+    read = (workload, plan, asked.before, asked.constraints, *files)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
@@ -189,7 +183,7 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         io.save_plan(asked.output, drift.latest.result)
         remark(f"wrote {shown_paths((asked.output,))}")
-    return EXIT_DRIFTED if drift.is_alarming else 0
+    return int(drift.is_alarming)
 
 
 def _drift(

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final
 
 from costmodels import sharding, units
 from planner import io
-from planner.cli import flags as spec
-from planner.cli import inputs
+from planner.cli import inputs, spec
 from planner.cli.console import assumed_section, bar, tell
 from planner.cli.interrupt import StopOnInterrupt
 from planner.explain import explainer as why
@@ -124,11 +123,7 @@ def as_json(
     return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
 
 
-def _plain(
-    item: why.OptionCost | why.Change,
-    placed: sharding.TablePlacement,
-    **placements: sharding.TablePlacement,
-) -> dict[str, Any]:
+def _plain(item: Any, placed: Any, **placements: sharding.TablePlacement) -> dict[str, Any]:
     """The figures of an item, its placements in words, and the ranks where it puts the table."""
     plain = {k: v for k, v in asdict(item).items() if not isinstance(v, dict)}
     return {**plain, **{k: cut(p) for k, p in placements.items()}, "ranks": placed.ranks}
@@ -179,13 +174,10 @@ def table_section(explanation: why.TableExplanation) -> Section:
 
 
 def _change(time_s: float, plan_time_s: float) -> str:
-    return "does not fit" if time_s == math.inf else _changed(time_s / plan_time_s - 1)
-
-
-def _changed(ratio: float) -> str:
     """A change of the iteration in percent; ``no change`` where that would show 0."""
-    percent = 100 * ratio
-    return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+    percent = 100 * (time_s / plan_time_s - 1)
+    told = "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+    return told if math.isfinite(percent) else "does not fit"
 
 
 def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> Iterator[Section]:
@@ -230,7 +222,7 @@ def costs_section(costs: Sequence[why.ConstraintCost]) -> Section:
             if c.constraint == why.MORE_MEMORY
             else f"without {c.constraint}",
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
-            "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
+            "" if c.time_s is None or kept_s is None else _change(c.time_s, kept_s),
             "cut" if c.is_cut else "",
         )
         for c in costs

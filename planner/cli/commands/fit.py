@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,13 +10,11 @@ import planner
 from costmodels import sharding, topology, units
 from costmodels.errors import UnitError, require
 from planner import models
-from planner.cli import console, inputs, printing
-from planner.cli import flags as spec
+from planner.cli import console, inputs, printing, spec
 from planner.cli.output import check_output, files_of
 from planner.fit import estimate
 from planner.io.system import system_writer
 from planner.report.base import Fact, Section, by_field, by_place, format_share
-from planner.support.text import printable
 from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
@@ -49,10 +45,13 @@ def _given_run(text: str) -> GivenRun:
     if path.exists():
         return GivenRun(plan=Path(plan), traces=tuple(traces))
     try:
-        return GivenRun(plan=Path(plan), time_s=units.parse_quantity(measured, "s"))
+        time_s = units.parse_quantity(measured, "s")
     except UnitError as error:
         message = f"{measured!r} is no file, and no time: {error}"
         raise ValueError(message) from error
+    is_time = _LEAST_S <= time_s <= _MOST_S
+    require(is_time, f"{measured!r}: an iteration takes a time above 0: 1 ns to 1000 hours")
+    return GivenRun(plan=Path(plan), time_s=time_s)
 
 
 @spec.command("Correct a system by your own measured runs.")
@@ -102,7 +101,8 @@ def command(
         shown = run.traces if console.settings().verbose else (busiest,)
         sections += printing.trace_sections(shown, compared[run.name], name=run.name)
     sections += _sections(found)
-    console.tell(_as_json(found, traced, compared), sections, warnings)
+    traces_of = {r.name: printing.traces_json(r.traces, compared[r.name]) for r in traced}
+    console.tell({**_as_json(found), "traces": traces_of}, sections, warnings)
 
 
 def _write(
@@ -118,7 +118,7 @@ def _write(
         settled_ratio=found.settled_ratio,
         num_runs=len(found.errors),
     )
-    then = f"use it with --system {shlex.quote(printable(str(output)))}"
+    then = f"use it with --system {console.typed(output)}"
     console.remark(f"wrote {console.shown_paths(files)}; {then}")
     if not flags.models:
         return []
@@ -162,10 +162,6 @@ def measured_runs(
         path, names = mine[0].plan, dict.fromkeys(str(run.plan) for run in mine)
         traces = tuple(reading.read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
-        spec.refuse(
-            not all(_LEAST_S <= t <= _MOST_S for t in times),
-            f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours",
-        )
         time_s = sum(times) / len(times) if times else estimate.mean_iteration_s(traces)
         if len(times) > 1:
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
@@ -210,11 +206,7 @@ def _doubts(
     return doubts
 
 
-def _as_json(
-    found: estimate.Fit,
-    runs: Sequence[estimate.Run],
-    compared: Mapping[str, tuple[kineto.TraceRow, ...]],
-) -> dict[str, Any]:
+def _as_json(found: estimate.Fit) -> dict[str, Any]:
     return {
         "factors": dict(zip(topology.FITTED_KINDS, found.factors.ratios, strict=True)),
         "settled_ratio": dict(zip(topology.FITTED_KINDS, found.settled_ratio, strict=True)),
@@ -224,7 +216,6 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": found.errors,
-        "traces": {run.name: printing.traces_json(run.traces, compared[run.name]) for run in runs},
     }
 
 

@@ -10,7 +10,7 @@ import click
 
 from costmodels import topology
 from planner import io
-from planner.cli import flags as spec
+from planner.cli import spec
 from planner.cli.console import remark, warn, write_or_print
 from planner.cli.output import check_output
 from planner.predict import operations
@@ -110,15 +110,5 @@ def show(
     table: operations.CsvRows, found: Sequence[operations.Answer], output: Path | None
 ) -> None:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    data = []
-    for row, p in zip(table.rows, found, strict=True):
-        told: dict[str, object] = {
-            k: cell for k, cell in row.items() if k not in operations.OWN_COLUMNS
-        }
-        told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
-        if isinstance(p, operations.Predicted):
-            told |= {"predicted_s": p.time_s, "low_s": p.low_s, "high_s": p.high_s}
-            data.append({**told, "source": p.basis.value})
-        else:
-            data.append({**told, "reason": p.reason})
-    write_or_print(operations.predicted_text(table, found), data, output, f"{len(found)} rows")
+    text, data = operations.predicted_text(table, found), operations.answers(table, found)
+    write_or_print(text, data, output, f"{len(found)} rows")

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import click
 
-from planner.cli import console, inputs
-from planner.cli import flags as spec
+from planner.cli import console, inputs, spec
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.output import check_output
 from planner.io.workload import table_list

@@ -18,8 +18,7 @@ from costmodels.dense import base
 from planner import io
 from planner import result as results
 from planner import study as studies
-from planner.cli import console, inputs
-from planner.cli import flags as spec
+from planner.cli import console, inputs, spec
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_folder, files_of
 from planner.errors import refuse
@@ -84,8 +83,9 @@ class StudyFlags(spec.Flags):
     rules = (
         *("--restart needs --mtbf", "--max-gpus needs --smallest-for"),
         "--grid excludes --smallest-for --sampler --trials --within",
-        *("--hosts excludes --gpus", "--batch-size excludes --global-batch-size"),
-        "--dask excludes --workers",
+        "--batch-size excludes --global-batch-size --set=training.batch_size_per_rank",
+        "--global-batch-size excludes --set=training.batch_size_per_rank",
+        *("--hosts excludes --gpus", "--dask excludes --workers"),
     )
 
     systems: Annotated[tuple[str, ...], spec.Several(spec.SYSTEM), "A,B", "--system"]
@@ -123,11 +123,6 @@ class StudyFlags(spec.Flags):
         """How much the study shall do."""
         names = (one.name for one in fields(studies.Effort))
         return studies.Effort(**{name: getattr(self, name) for name in names})
-
-    def check(self) -> None:
-        """Refuse what is said twice."""
-        super().check()
-        spec.refuse_said_twice((*self.overrides, *self.vary))
 
 
 @spec.command("Choose cluster, batch, pipeline and more.")

@@ -11,7 +11,7 @@ import click
 from costmodels import estimates, topology
 from costmodels.units import format_bytes, format_rate
 from planner import io
-from planner.cli import flags as spec
+from planner.cli import spec
 from planner.cli.console import tell, write_or_print
 from planner.io import documents
 from planner.report.base import Section, by_place
@@ -37,9 +37,8 @@ def command(ctx: click.Context) -> None:
       shardplan systems show h100_sxm
       shardplan systems show aws_p5
     """
-    if ctx.invoked_subcommand is not None:
-        return
-    _list()
+    if ctx.invoked_subcommand is None:
+        _list()
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
@@ -55,9 +54,8 @@ def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
 def _measured(system: topology.Topology) -> str:
     """How many numbers of a system rest on measurements, rather than datasheets and defaults."""
     sources = [entry.source for entry in system.provenance]
-    firm = [estimates.Source.MEASURED, estimates.Source.CALIBRATED]
-    firm = [source for source in sources if source in firm]
-    return f"{len(firm)} of {len(sources)}"
+    firm = (estimates.Source.MEASURED, estimates.Source.CALIBRATED)
+    return f"{sum(source in firm for source in sources)} of {len(sources)}"
 
 
 def _price(usd: float | None) -> str:

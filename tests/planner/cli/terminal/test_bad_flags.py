@@ -68,11 +68,11 @@ BAD = {
     ),
     "batch set twice": (
         (*PLAN, "--batch-size", "64", "--set", "training.batch_size_per_rank=64"),
-        "--batch-size and --set training.batch_size_per_rank",
+        "--batch-size and --set=training.batch_size_per_rank",
     ),
     "reserve set twice": (
         (*PLAN, "--reserve", "1 GiB", "--set", "memory.reserve=2 GiB"),
-        "--reserve and --set memory.reserve",
+        "--reserve and --set=memory.reserve",
     ),
     "pipeline set twice": (
         ("study", *PLAN[1:], "--vary", "training.pipeline=none", "--set", "training.pipeline=none"),

@@ -10,13 +10,12 @@ so that folders are listed directly, and nothing is imported that reads or check
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -197,10 +196,6 @@ class Several(click.ParamType[tuple[Any, ...]]):
 class AnyFile(click.Path):
     """A path; for workloads, the names of shipped ones are completed too."""
 
-    def __init__(self) -> None:
-        """Paths arrive as :class:`pathlib.Path`."""
-        super().__init__(path_type=Path)
-
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Refuse ``-``, which stands for a stream in other programs."""
         if os.fspath(value) == "-":
@@ -221,7 +216,7 @@ def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-FILE: Final = AnyFile()
+FILE: Final = AnyFile(path_type=Path)
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
 SYSTEM: Final = Parsed("text", str, lambda: io.names("systems"))
@@ -384,10 +379,12 @@ def refuse(when: object, message: str) -> None:
 
 
 def given_flags() -> set[str]:
-    """The names of the flags of the running command that the user gave, as on its help."""
+    """The flags of the running command that the user gave, and as ``--set=KEY`` what was set."""
     context = click.get_current_context()
     sources = ((p, context.get_parameter_source(p.name or "")) for p in context.command.params)
-    return {name for p, at in sources if at is ParameterSource.COMMANDLINE for name in p.opts}
+    given = {name for p, at in sources if at is ParameterSource.COMMANDLINE for name in p.opts}
+    texts = (*context.params.get("overrides", ()), *context.params.get("vary", ()))
+    return given | {f"--set={text.partition('=')[0]}" for text in texts}
 
 
 class StrictCommand(click.Command):
@@ -429,21 +426,6 @@ class StrictCommand(click.Command):
 
 # ------------------------------------------------------------------ the problem
 
-_KEYS: Final = {
-    "--batch-size": "training.batch_size_per_rank",
-    "--global-batch-size": "training.batch_size_per_rank",
-    "--reserve": "memory.reserve",
-}
-"""The key of a workload file in whose place a flag gives the value."""
-
-
-def refuse_said_twice(overrides: Sequence[str]) -> None:
-    """Refuse values of ``--set`` that another flag gives too."""
-    keys = [text.partition("=")[0] for text in overrides]
-    for flag in given_flags() & _KEYS.keys():
-        same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
-        refuse(_KEYS[flag] in keys, same)
-
 
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given.
@@ -462,7 +444,11 @@ class ProblemFlags(Flags):
         models: Price with this cost model; FAMILY is lookup, collective or dense.
     """
 
-    rules = ("--batch-size excludes --global-batch-size", "--hosts excludes --gpus")
+    rules = (
+        "--batch-size excludes --global-batch-size --set=training.batch_size_per_rank",
+        "--global-batch-size excludes --set=training.batch_size_per_rank",
+        *("--hosts excludes --gpus", "--reserve excludes --set=memory.reserve"),
+    )
 
     system: System = None
     gpus: Number = None
@@ -474,11 +460,6 @@ class ProblemFlags(Flags):
     price_usd_per_hour: Annotated[Price, "--price"] = None
     overrides: Overrides = ()
     models: Models = ()
-
-    def check(self) -> None:
-        """Refuse what is said twice."""
-        super().check()
-        refuse_said_twice(self.overrides)
 
 
 # ------------------------------------------------------------------ the search
@@ -534,9 +515,9 @@ class ScenarioFlags(Flags):
 # ------------------------------------------------------------------ the output
 
 
-def _store(name: str, ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _store(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        setattr(ctx.obj, name, True)
+        setattr(ctx.obj, str(param.name), True)
 
 
 OUTPUT: Final = tuple(
@@ -546,7 +527,7 @@ OUTPUT: Final = tuple(
         expose_value=False,
         is_eager=True,
         help=text,
-        callback=functools.partial(_store, names.split("--")[1]),
+        callback=_store,
     )
     for names, text in {
         "--json": "Print one JSON document to stdout; remarks go to stderr.",
