@@ -4,8 +4,6 @@ No other file of the command line prints. Names from files reach a terminal only
 :mod:`planner.support.text`, here and in the renderer of reports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools
@@ -50,7 +48,7 @@ def settings() -> Settings:
     return Settings() if context is None else context.find_root().obj
 
 
-def console_of(file: TextIO) -> Console:
+def console_of(file: TextIO) -> "Console":
     """A console on a stream, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
     from rich.console import Console
 
@@ -214,7 +212,7 @@ def tell_written(
 
 
 def result_sections(
-    result: PlanningResult, *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
+    result: "PlanningResult", *, leave_out: tuple[str, ...] = (), written: tuple[Path, ...] = ()
 ) -> list[Section]:
     """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
 
@@ -233,14 +231,14 @@ def result_sections(
     return [replace(summary, title="", facts=tuple(facts)), *others]
 
 
-def assumed_section(assumed: Sequence[Assumed], ours_s: float | None) -> Section:
+def assumed_section(assumed: "Sequence[Assumed]", ours_s: float | None) -> Section:
     """One line on what the workload file left open, in the words of ``plan``."""
     from planner.report.sections.summary import assumed_words
 
     return Section("", (Fact("Assumed", assumed_words(assumed, ours_s)),))
 
 
-def _next_steps(result: PlanningResult, written: Sequence[Path]) -> tuple[str, ...]:
+def _next_steps(result: "PlanningResult", written: Sequence[Path]) -> tuple[str, ...]:
     """What to do with a result."""
     from costmodels.uncertainty import host_is_assumed
 

@@ -51,9 +51,15 @@ def _inputs(
     file: io.WorkloadFile, flags: ProblemFlags, made_for: io.SavedPlan | None = None
 ) -> Inputs:
     """The problem, with what the file leaves open and flags do not give."""
-    topology = _topology(flags, made_for)
+    topology, workload, reserved = _topology(flags, made_for), file.workload, flags.reserve
+    samples = flags.batch_size or workload.batch_size_per_rank
+    if flags.global_batch_size is not None:
+        samples = rank_batch(flags.global_batch_size, workload, topology.world_size)
+    if isinstance(reserved, Share):
+        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
+    reserved = workload.reserved_bytes if reserved is None else reserved
     problem = PlanningProblem(
-        workload=_with_flags(file.workload, topology, flags),
+        workload=replace(workload, batch_size_per_rank=samples, reserved_bytes=reserved),
         topology=topology,
         constraints=group_constraints(file.constraints, topology),
         models=models_named(topology, flags.models),
@@ -223,22 +229,12 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
-    wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
+    wrong = [text for text in texts if text.find("=") < 1]
     errors.refuse_any([f"{flag} {text!r}: write {form}" for text in wrong])
     pairs = tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
     for key, times in Counter(key for key, _ in pairs).items():
         refuse(times > 1, f"{flag} {key}: {times} values are given; give one")
     return pairs
-
-
-def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
-    batch = flags.batch_size or workload.batch_size_per_rank
-    if flags.global_batch_size is not None:
-        batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
-    reserved = workload.reserved_bytes if flags.reserve is None else flags.reserve
-    if isinstance(reserved, Share):
-        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
-    return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
 
 
 def _made_otherwise(

@@ -3,8 +3,6 @@
 This module imports only what signals need, because the program handles them before anything else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -88,7 +86,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     raise Interrupted(_WORDS[number])
 
 
-def _forget_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+def _forget_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
     """Print nothing about an interrupt that cannot be passed on; report other errors as usual."""
     if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)

@@ -1,7 +1,5 @@
 """Checks and writes the folder of a run, completely or not at all."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Set
@@ -68,7 +66,7 @@ def _names_in(folder: Path, made: Set[str]) -> set[str]:
     return names
 
 
-def refuse_other_run(folder: Path, workload: Workload) -> None:
+def refuse_other_run(folder: Path, workload: "Workload") -> None:
     """Refuse a folder that holds the run of another model, which would be lost.
 
     Raises:

@@ -177,9 +177,6 @@ def _short(name: str) -> str:
 # ------------------------------------------------------------------ runs that were trained
 
 
-RUNS_FILE = "validate_torchrec_runs.csv"
-MODELS_FILE = "validate_torchrec_models.csv"
-
 _FOREIGN_LIMIT = 0.03
 
 
@@ -279,8 +276,8 @@ def as_row(ranking: Ranking) -> dict[str, float]:
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
     """Write both tables; returns their paths."""
     tables = {
-        RUNS_FILE: [_flat(asdict(outcome)) for outcome in outcomes],
-        MODELS_FILE: [{"model": name, **as_row(r)} for name, r in found.items()],
+        "validate_torchrec_runs.csv": [_flat(asdict(outcome)) for outcome in outcomes],
+        "validate_torchrec_models.csv": [{"model": name, **as_row(r)} for name, r in found.items()],
     }
     for name, rows in tables.items():
         text = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
@@ -301,7 +298,7 @@ def traces_json(traces: Sequence[TraceTimes], rows: Sequence[TraceRow]) -> dict[
     ranks = [{name: getattr(t, name) for name in (*names, "host_bound", "groups")} for t in traces]
     return {
         "rows": [{**asdict(row), "error_ratio": row.error_ratio} for row in rows],
-        "ranks": [{**rank, "groups": [asdict(g) for g in rank["groups"]]} for rank in ranks],
+        "ranks": ranks,
     }
 
 

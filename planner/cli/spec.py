@@ -8,14 +8,13 @@ Names and files are completed for the shell. It waits for the answer at every pr
 so that folders are listed directly, and nothing is imported that reads or checks files.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -74,10 +73,9 @@ def quantity(dimension: str, *, positive: bool = False) -> Parsed:
 
 
 def _number(text: str) -> float | None:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return None
+    return None
 
 
 def count(maximum: int, name: str = "count") -> Parsed:
@@ -291,7 +289,7 @@ class Flags:
 
 def command(
     short_help: str, group: click.Group | None = None, headings: Mapping[str, str] | None = None
-) -> Callable[[Callable[..., int | None]], StrictCommand]:
+) -> Callable[[Callable[..., int | None]], "StrictCommand"]:
     """Make a command of a function.
 
     Each parameter is a dataclass of flags; or a flag, if its type is annotated; or an argument,
@@ -303,7 +301,7 @@ def command(
         headings: the long names of the flags under each heading of the help; others come first.
     """
 
-    def made(function: Callable[..., int | None]) -> StrictCommand:
+    def made(function: Callable[..., int | None]) -> "StrictCommand":
         hints = get_type_hints(function)
         taken = {name: hint for name, hint in hints.items() if _is_flags(hint)}
 
@@ -483,7 +481,7 @@ class SearchFlags(Flags):
     max_evaluations: Evaluations = None
     seed: Seed = 0
 
-    def settings(self) -> planner.SearchSettings:
+    def settings(self) -> "planner.SearchSettings":
         """The settings of the search."""
         return planner.SearchSettings(**asdict(self))
 

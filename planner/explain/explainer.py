@@ -141,8 +141,8 @@ class Explainer:
         index = self._index(name)
         kept_plan = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
         rest = np.asarray(self._pipeline.plan_work(kept_plan))
-        figures = self._figures(self._placements[name], self._work - rest)
-        own = replace(figures, plan_time_s=self.plan_time_s, is_chosen=True)
+        chosen = {"plan_time_s": self.plan_time_s, "is_chosen": True}
+        own = self._figures(self._placements[name], self._work - rest, **chosen)
         cuts = [(index, i) for i in range(len(self.space.tables[index].options))]
         costs = [
             None if placed is None else self._told(placed, rest)
@@ -225,8 +225,7 @@ class Explainer:
             world_size=topology.world_size,
             local_world_size=topology.local_world_size,
         )
-        figures = self._figures(placement, placed.work - rest)
-        return replace(figures, plan_time_s=float(placed.value))
+        return self._figures(placement, placed.work - rest, plan_time_s=float(placed.value))
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
@@ -239,8 +238,8 @@ class Explainer:
         best = min(ways, key=lambda placed: placed.value, default=None)
         return [] if best is None or best.value == math.inf else [self._told(best, rest)]
 
-    def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
-        """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
+    def _figures(self, placement: TablePlacement, work: FloatArray, **more: Any) -> OptionCost:
+        """What an option costs by itself, from its work ``[W, F]``; ``more`` are other fields."""
         pipeline = self._pipeline
         alone = pipeline.lookup_times(np.maximum(work, 0.0))
         sent = [way + i for way in (INPUT, OUTPUT) for i in range(len(EXCHANGING_TYPES))]
@@ -252,6 +251,7 @@ class Explainer:
             lookup_backward_s=float(alone[1].max()),
             exchanged_bytes=exchanged,
             device_bytes=float(pipeline.device_bytes(work).max()),
+            **more,
         )
 
 

@@ -50,8 +50,6 @@ _UNFITTED_SPREAD: Final = 0.5
 """90 % spread on a calibrated machine for operations that its calibration did not measure."""
 _CELL: Final = 40
 """Errors show at most this many characters of a cell."""
-_LARGEST_BYTES: Final = 2**50
-_MOST_RANKS: Final = 65_536
 _NAMES: Final = {c.value.replace("_", ""): c for c in Collective} | {
     "alltoallv": Collective.ALL_TO_ALL
 }
@@ -236,9 +234,9 @@ def _collective_row(row: dict[str, str]) -> tuple[Collective, tuple[int, int], f
     name = row["collective"].strip().lower().replace("_", "").replace("-", "")
     if name not in _NAMES:
         refuse(f"collective {row['collective']!r} is not one of {', '.join(Collective)}")
-    size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
+    size_bytes = number(row, "size_bytes", low=0.0, high=2**50)
     given = {
-        c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
+        c: int(number(row, c, low=1, high=65_536, whole=True))
         for c in ("nodes", "gpus_per_node", "ranks")
         if row.get(c, "").strip()
     }
@@ -299,7 +297,6 @@ def word(
 
 DENSE_COLUMNS: Final = ("M", "K", "N")
 DENSE_OPTIONAL: Final = ("batch", "dtype")
-_MOST_SIDE: Final = 2**31
 _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation of the errors on the products to which the tiles were fitted."""
 
@@ -355,7 +352,7 @@ def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | str:
     if missing:
         return f"{', '.join(missing)} not given"
     m, k, n, count = (
-        int(number({"batch": "1", **given}, c, low=1, high=_MOST_SIDE, whole=True))
+        int(number({"batch": "1", **given}, c, low=1, high=2**31, whole=True))
         for c in (*DENSE_COLUMNS, "batch")
     )
     dtype = word(given, "dtype", "fp32", DataType)

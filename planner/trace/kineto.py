@@ -39,7 +39,6 @@ STREAM_IDS: Final = dict(zip(Stream, (7, 20, 24, 28, 32), strict=True))
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
 _HOST_THREAD: Final = 1
-_NANOSECOND: Final = 1e-9
 _COLLECTIVE_KERNELS: Final[dict[str, tuple[str, str]]] = read_words("kineto")["written"]
 
 
@@ -132,7 +131,7 @@ def _iteration(
         finish_s = float(simulation.finish_s[index, rank])
         if step.blocks_host:
             host_s = max(host_s, finish_s)
-        if finish_s - start_s < _NANOSECOND:
+        if finish_s - start_s < 1e-9:
             continue
         number, stream = first + 1 + index, STREAM_IDS[step.stream]
         args: Event = {"correlation": number, "External id": number}
@@ -230,15 +229,15 @@ def compare_traces(
     Raises:
         InvalidInputError: two traces are of one rank, or one of a rank that the plan does not have.
     """
-    world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
+    world = pipeline.topology.world_size
     check_ranks(measured, world)
     program, simulation = pipeline.simulate(plan)
-    host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
+    host_s = np.zeros(world) + sum(np.asarray(step.host_s) for step in program.steps)
     rows: list[TraceRow] = []
-    for rank, times in sorted(by_rank.items()):
-        document = _document(program, simulation, rank, 1, pipeline.topology)
-        predicted = times_of(document, Path(f"rank {rank}"))
-        rows += _rows(times, predicted, float(np.asarray(host_s)[rank]))
+    for times in sorted(measured, key=lambda t: t.rank):
+        document = _document(program, simulation, times.rank, 1, pipeline.topology)
+        predicted = times_of(document, Path(f"rank {times.rank}"))
+        rows += _rows(times, predicted, float(host_s[times.rank]))
     return tuple(rows)
 
 

@@ -1,7 +1,5 @@
 """``shardplan calibrate``: measure this machine, write a system file."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,10 +17,6 @@ from planner.report.base import Section, by_field, by_place
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
-_WHICH_SYSTEM: Final = (
-    "needs --system: the system of the GPU, whose numbers stay where nothing is measured, by its "
-    "name or file; 'shardplan systems' lists them"
-)
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
@@ -45,6 +39,7 @@ class _Flags(spec.Flags):
     rules = (
         "--host excludes --rows --from --system --quick --ranks --seed",
         "--from excludes --rows --device --quick --ranks --seed",
+        "--from needs --system",
     )
 
     output: spec.Output = None
@@ -56,17 +51,6 @@ class _Flags(spec.Flags):
     quick: bool = False
     ranks: Annotated[int | None, click.IntRange(1, 64)] = None
     seed: Annotated[int, click.INT] = 0
-
-    def check(self) -> None:
-        """Refuse to measure for no file, and to fit rows for no system."""
-        super().check()
-        spec.refuse(
-            self.output is None and self.rows is None and not self.host,
-            "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
-            "measure the host only with --host",
-        )
-        is_open = self.stored is not None and self.system is None
-        spec.refuse(is_open, f"--from {_WHICH_SYSTEM}")
 
 
 @spec.command("Measure this machine and write a system file.")
@@ -95,6 +79,11 @@ def command(flags: _Flags) -> None:
     """
     from planner.integrations.measure.calibrate import sees_gpus
 
+    spec.refuse(
+        flags.output is None and flags.rows is None and not flags.host,
+        "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
+        "measure the host only with --host",
+    )
     check_output(flags.rows, flag="--rows")
     if flags.rows is not None:
         if flags.rows.is_file() and flags.rows.stat().st_size:
@@ -115,7 +104,8 @@ def command(flags: _Flags) -> None:
         _measure_host(flags, kind)
         return
     if kind == "cuda" and flags.output is not None:
-        spec.refuse(flags.system is None, f"a system file of GPUs {_WHICH_SYSTEM}")
+        needs = "a system file of GPUs needs --system: that of the GPU, by its name or file"
+        spec.refuse(flags.system is None, needs)
         documents.locate(flags.system or "", "systems")
     _measure(flags, kind)
 
@@ -192,9 +182,11 @@ def _tell_rows(rows: Path, flags: _Flags | None) -> None:
             lines.append(f"{result.other_card}: caches and links stay those of the base")
         shown = _fit_sections(measured.machine(), result)
         tell_written(result.written, told, shown)
+    for line in lines:
+        remark(line)
 
 
-def _fit_sections(machine: str, result: system_writer.Written) -> tuple[Section, ...]:
+def _fit_sections(machine: str, result: "system_writer.Written") -> tuple[Section, ...]:
     """What was measured of a GPU, and how well the laws fit."""
     numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
     found = [{"lookups": " ".join(k), **asdict(e)} for k, e in result.lookup_errors.items()]

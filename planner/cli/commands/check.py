@@ -1,7 +1,5 @@
 """``shardplan check``: all errors of a file; without a file, is this environment fit to plan?"""
 
-from __future__ import annotations
-
 import platform
 import re
 import sys
@@ -133,7 +131,7 @@ def _kind(path: Path) -> str:
     return kind
 
 
-def _summary(workload: planner.Workload) -> str:
+def _summary(workload: "planner.Workload") -> str:
     batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)
@@ -144,7 +142,6 @@ def _summary(workload: planner.Workload) -> str:
 # ------------------------------------------------------------------ the environment
 
 TORCH_MINOR_OFFSET: Final = 5
-DISTRIBUTION: Final = "shardplan"
 NEWEST_FBGEMM_MINOR: Final = 9
 """The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
@@ -199,7 +196,7 @@ def check_packages(
     version_of: Versions = installed_version, requirements: list[str] | None = None
 ) -> list[Check]:
     """Check that every required package is installed in a version that fits."""
-    needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
+    needed = metadata.requires("shardplan") or [] if requirements is None else requirements
     checks = []
     found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
     for name, limits in (match.groups() for match in found if match is not None):

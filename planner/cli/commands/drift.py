@@ -150,9 +150,7 @@ class Drift:
     def trend(self) -> changes.Trend | None:
         """The line through what a new plan saves, day by day; None without days."""
         days = [file.day for file in self.days if file.day is not None]
-        return (
-            changes.trend(days, [now.saved_ratio for now in self.days.values()]) if days else None
-        )
+        return changes.trend(days, [now.saved_ratio for now in self.days.values()])
 
 
 @spec.command("Say what new data do to a plan, and whether a new plan pays.")

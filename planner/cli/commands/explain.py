@@ -97,30 +97,23 @@ def command(
     assumed = assuming.priced_assumptions(read.problem, read.plans[0], read.assumed)
     warned = (_CUT,) if any(cost.is_cut for cost in costs) else ()
     sections.append(assumed_section(assumed, explainer.plan_time_s))
-    data = as_json(explainer.plan_time_s, told, changes, costs)
-    warnings = read.warnings + _ignored(plan or workload, read.made_for) + warned
-    tell({**data, "assumed": assumed}, sections, warnings)
+    tables = [
+        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
+        for t in told
+    ]
+    data = {
+        "plan_time_s": explainer.plan_time_s,
+        "tables": tables,
+        "changes": [_plain(c, c.after, before=c.before, after=c.after) for c in changes],
+        "constraints": [{**asdict(c), "gain_s": c.gain_s} for c in costs],
+        "assumed": assumed,
+    }
+    tell(data, sections, read.warnings + _ignored(plan or workload, read.made_for) + warned)
 
 
 # ------------------------------------------------------------------ what is printed
 
 _MOST_OPTIONS = 24
-
-
-def as_json(
-    plan_time_s: float,
-    tables: Sequence[why.TableExplanation],
-    changes: Sequence[why.Change],
-    costs: Sequence[why.ConstraintCost],
-) -> dict[str, Any]:
-    """Raw figures in seconds and bytes."""
-    told = [
-        {**asdict(t), "options": [_plain(o, o.placement, option=o.placement) for o in t.options]}
-        for t in tables
-    ]
-    best = [_plain(c, c.after, before=c.before, after=c.after) for c in changes]
-    gains = [{**asdict(c), "gain_s": c.gain_s} for c in costs]
-    return {"plan_time_s": plan_time_s, "tables": told, "changes": best, "constraints": gains}
 
 
 def _plain(item: Any, placed: Any, **placements: sharding.TablePlacement) -> dict[str, Any]:
@@ -186,15 +179,11 @@ def change_sections(explainer: why.Explainer, changes: Sequence[why.Change]) -> 
     waits = figures.path_seconds(explainer.estimate, lambda step: (step.stage, step.rank))
     none = "No table on a critical rank has another option that the rules and the memory allow"
     tables = bool(explainer.plan.placements)
+    longest = sorted(waits.items(), key=lambda item: -item[1])
     yield Section.of(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
-        sorted(waits, key=lambda wait: -waits[wait]),
-        {
-            "stage": lambda wait: wait[0],
-            "rank": lambda wait: str(wait[1]),
-            "time": lambda wait: units.format_time(waits[wait]),
-            "share": lambda wait: f"{100 * waits[wait] / estimate_s:.1f} %",
-        },
+        [(*at, units.format_time(s), f"{100 * s / estimate_s:.1f} %") for at, s in longest],
+        by_place("stage", "rank", "time", "share"),
         notes=(none,) if tables and not changes else (),
     )
     if changes:

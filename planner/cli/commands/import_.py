@@ -1,7 +1,5 @@
 """``shardplan import``: other tools' files into ours."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -306,7 +304,7 @@ def param(file: Path, flags: ImportFlags) -> None:
 
 
 def finish(
-    imported: base.Imported,
+    imported: "base.Imported",
     flags: ImportFlags,
     *,
     read: tuple[Path, ...] = (),

@@ -1,7 +1,5 @@
 """``shardplan predict``: one operation at a time, for anyone's measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -100,14 +98,14 @@ def dense(file: Path, flags: TableFlags) -> None:
 
 def _read(
     file: Path, flags: TableFlags, columns: tuple[str, ...], optional: tuple[str, ...]
-) -> operations.CsvRows:
+) -> "operations.CsvRows":
     """The rows of a file, once it is sure that the answer can be written."""
     check_output(flags.output, (file, Path(flags.system)))
     return operations.read_table(file, columns, optional)
 
 
 def show(
-    table: operations.CsvRows, found: Sequence[operations.Answer], output: Path | None
+    table: "operations.CsvRows", found: "Sequence[operations.Answer]", output: Path | None
 ) -> None:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     text, data = operations.predicted_text(table, found), operations.answers(table, found)

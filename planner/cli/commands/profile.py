@@ -1,8 +1,5 @@
 """``shardplan profile``: index statistics per table from raw indices."""
 
-from __future__ import annotations
-
-import functools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,7 +14,7 @@ from planner.cli.output import check_output
 from planner.io.workload import table_list
 from planner.profiling import profiler, statistics, stats
 from planner.profiling import readers as formats
-from planner.report.base import Fact, Kind, Section, format_cell
+from planner.report.base import Column, Fact, Kind, Section
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
@@ -67,7 +64,7 @@ class ProfileFlags(spec.Flags):
     )
     jobs: Annotated[int | None, spec.count(1024), "N"] = None
 
-    def options(self) -> statistics.ProfileOptions:
+    def options(self) -> "statistics.ProfileOptions":
         """How the data are counted."""
         said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
         said["jobs"] = self.jobs or usable_cores()
@@ -118,7 +115,7 @@ def command(flags: ProfileFlags, data: tuple[Path, ...]) -> None:
         console.remark(f"wrote {console.shown_paths((output,))}")
 
 
-def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
+def _sections(found: "stats.Stats", output: Path) -> Iterator[Section]:
     batch = max(b.batch_size for table in found.tables.values() for b in table.batches)
     source = found.source
     parts = (
@@ -128,7 +125,6 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
         f"{counted(len(source.files), 'file')} of {', '.join(source.formats)}",
     )
     yield Section("", (Fact("Data", parts),))
-    share = functools.partial(format_cell, Kind.SHARE)
     hashed = (_HASHED,) if any(t.ids_are_hashes for t in found.tables.values()) else ()
     yield Section.of(
         "Index statistics",
@@ -139,13 +135,15 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
             "seen?": lambda row: f"{row[1].num_unique_rows:,}",
             "pool": lambda row: significant(row[1].pooling.mean, 4),
             "p99": lambda row: f"{row[1].pooling.p99:,.0f}",
-            "unique": lambda row: share(row[2].mean_unique_rows / max(row[2].mean_indices, 1.0)),
-            "next?": lambda row: share(row[2].next_batch_ratio),
+            Column("unique", Kind.SHARE): lambda row: (
+                row[2].mean_unique_rows / max(row[2].mean_indices, 1.0)
+            ),
+            Column("next", Kind.SHARE, optional=True): lambda row: row[2].next_batch_ratio,
             "s": lambda row: _law(row[1], "exponent", "{:.2f}"),
             "q?": lambda row: _law(row[1], "shift", ""),
             "KS": lambda row: _law(row[1], "ks_ratio", "{:.3f}"),
-            "hot 1%": lambda row: share(row[1].hottest_rows["0.01"]),
-            "cache 10%": lambda row: share(row[1].cache["0.1"]),
+            Column("hot 1%", Kind.SHARE): lambda row: row[1].hottest_rows["0.01"],
+            Column("cache 10%", Kind.SHARE): lambda row: row[1].cache["0.1"],
             "clustered": lambda row: (
                 "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no"
             ),
@@ -164,7 +162,7 @@ def _sections(found: stats.Stats, output: Path) -> Iterator[Section]:
     yield Section("", (Fact("Wrote", (str(output),)),))
 
 
-def _law(table: stats.TableStats, field: str, form: str) -> str:
+def _law(table: "stats.TableStats", field: str, form: str) -> str:
     """A number of the fitted law; ``-`` without one."""
     if table.zipf is None:
         return "-"

@@ -37,7 +37,6 @@ _SHOWN = 12
 
 
 GOALS = ("iteration", "throughput", "cost", "headroom")
-SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 class StudyFlags(spec.Flags):
@@ -113,7 +112,7 @@ class StudyFlags(spec.Flags):
     evaluations: spec.Evaluations = None
     time_limit_s: spec.TimeLimit = None
     within_ratio: Annotated[spec.Percent, "--within"] = 0.0
-    sampler: Annotated[str | None, click.Choice(SAMPLERS)] = None
+    sampler: Annotated[str | None, click.Choice(("bounds", "tpe", "nsga2", "random"))] = None
     seed: spec.Seed = 0
     workers: Annotated[int | None, click.IntRange(1, 1024), "N"] = None
     dask: Annotated[spec.Text, "ADDRESS"] = None

@@ -1,7 +1,5 @@
 """``shardplan systems``: the hardware that plans can be made for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
@@ -37,8 +35,18 @@ def command(ctx: click.Context) -> None:
       shardplan systems show h100_sxm
       shardplan systems show aws_p5
     """
-    if ctx.invoked_subcommand is None:
-        _list()
+    if ctx.invoked_subcommand is not None:
+        return
+    data: dict[str, dict[str, Any]] = {}
+    rows = []
+    for name in io.names("systems"):
+        system = io.load_system(name)
+        found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
+        data[name] = {**found, "weakest_source": system.weakest_source()}
+        told = (write(found[key]) for _, key, _, write in _NUMBERS)
+        rows.append((name, *told, _measured(system)))
+    titles = (title for title, *_ in _NUMBERS)
+    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
 
 
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
@@ -51,7 +59,7 @@ def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
     write_or_print(ended, {"name": name, "text": text})
 
 
-def _measured(system: topology.Topology) -> str:
+def _measured(system: "topology.Topology") -> str:
     """How many numbers of a system rest on measurements, rather than datasheets and defaults."""
     sources = [entry.source for entry in system.provenance]
     firm = (estimates.Source.MEASURED, estimates.Source.CALIBRATED)
@@ -71,16 +79,3 @@ _NUMBERS: Final[tuple[tuple[str, str, str, Callable[[Any], str]], ...]] = (
     ("USD/h", "price_usd_per_hour", "price_per_device_usd_per_hour", _price),
 )
 """Of each number of a system: its column, its key in JSON, where a topology has it, its text."""
-
-
-def _list() -> None:
-    data: dict[str, dict[str, Any]] = {}
-    rows = []
-    for name in io.names("systems"):
-        system = io.load_system(name)
-        found = {key: attrgetter(at)(system) for _, key, at, _ in _NUMBERS}
-        data[name] = {**found, "weakest_source": system.weakest_source()}
-        told = (write(found[key]) for _, key, _, write in _NUMBERS)
-        rows.append((name, *told, _measured(system)))
-    titles = (title for title, *_ in _NUMBERS)
-    tell(data, (Section.of("Systems", rows, by_place("system", *titles, "measured?")),))
