@@ -174,15 +174,14 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     """
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()
-    for between_hosts in layouts:
-        found = group_topology(whole, size, between_hosts=between_hosts)
-        if found is not None and found.local_world_size == local:
-            return found
-    message = (
-        f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
-        f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
-    )
-    raise errors.InvalidInputError(message)
+    found = (group_topology(whole, size, between_hosts=between) for between in layouts)
+    own = next((group for group in found if group and group.local_world_size == local), None)
+    if own is None:
+        errors.refuse(
+            f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
+            f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
+        )
+    return own
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:

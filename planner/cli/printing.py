@@ -27,11 +27,11 @@ from planner.support.files import write_text_atomic
 from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 from planner.validation.cases import Part, Prediction, summarize
-from planner.validation.intervals import Coverage, PlanPair
+from planner.validation.intervals import PlanPair
 from planner.validation.tasks import Outcome
 
 _ERRORS: Final = ("geomean=geomean_error_ratio", "p90=p90_error_ratio")
-_RATIOS: Final = ("measured_ratio", "predicted_ratio", "error_ratio")
+RATIOS: Final = ("measured_ratio", "predicted_ratio", "error_ratio")
 
 
 def kind_sections(parts: Sequence[Part], *, everything: bool) -> Iterator[Section]:
@@ -157,18 +157,6 @@ def memory_sections(found: pd.DataFrame, errors: pd.DataFrame) -> tuple[Section,
     )
 
 
-def interval_sections(
-    found: Sequence[Coverage], pairs: Sequence[PlanPair]
-) -> tuple[Section, Section]:
-    """How many held-out measurements are inside their intervals, and pairs of plans."""
-    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
-    never = "measurements never fitted=family"
-    return (
-        Section.of("Coverage of 90 % intervals", found, by_field(never, "rows", *inside)),
-        Section.of("Two plans on one system", pairs, by_field("first", "second", *_RATIOS)),
-    )
-
-
 def _short(name: str) -> str:
     """The name of a prediction as the title of a column."""
     return name.partition(" (")[0].replace("left out", "out")
@@ -230,7 +218,7 @@ def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
     ]
     error = geomean_error(np.log([pair.error_ratio + 1.0 for pair in pairs]))
     note = f"geometric mean error of the ratio: {format_percent(error)}"
-    return Section.of(title, pairs, by_field("plan=first", *_RATIOS), notes=(note,))
+    return Section.of(title, pairs, by_field("plan=first", *RATIOS), notes=(note,))
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:

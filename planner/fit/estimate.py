@@ -33,7 +33,7 @@ from costmodels.sharding import Plan, check_plan
 from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse
 from planner.io.documents import configs_folder
 from planner.io.system.system_file import load_constants, with_measurements
 from planner.models import models_of
@@ -111,8 +111,7 @@ class Predictor:
             try:
                 check_plan(run.plan, problem.workload, world)
             except InvalidValueError as error:
-                message = f"run {run.name}: {error}"
-                raise InvalidInputError(message) from error
+                refuse(f"run {run.name}: {error}")
             reading.check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]

@@ -26,9 +26,6 @@ from planner.support.cores import usable_cores
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
-_MOST_DAYS: Final = 1e9
-"""Days are counted from any origin, but none is millions of years away."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayFile:
@@ -55,7 +52,7 @@ def day_file(text: str) -> DayFile:
         day = float(date.fromisoformat(before).toordinal())
     except ValueError:
         is_date = False
-        if before.isascii() and before.isdecimal() and float(before) < _MOST_DAYS:
+        if before.isascii() and before.isdecimal() and len(before) < 10:
             day = float(before)
     named = bool(equals) and day is not None
     path = Path(after if named else text)

@@ -15,6 +15,7 @@ from planner import io, models
 from planner.cli import inputs, printing, spec
 from planner.cli.console import remark, settings, shown_paths, status_line, tell
 from planner.cli.interrupt import EXIT_STOPPED
+from planner.report.base import Section, by_field
 from planner.trace import kineto, reading
 from planner.validation import intervals as held
 from planner.validation import steps, tasks
@@ -120,7 +121,13 @@ def intervals() -> None:
     found, pairs = held.coverages(), held.published_pairs()
     families = [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found]
     told = [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs]
-    tell({"families": families, "pairs": told}, printing.interval_sections(found, pairs))
+    inside = ("inside=coverage_ratio", "median width=width_ratio", "80 to 97 %=verdict")
+    never = by_field("measurements never fitted=family", "rows", *inside)
+    sections = (
+        Section.of("Coverage of 90 % intervals", found, never),
+        Section.of("Two plans on one system", pairs, by_field("first", "second", *printing.RATIOS)),
+    )
+    tell({"families": families, "pairs": told}, sections)
 
 
 class RunFlags(spec.Flags):
