@@ -4,16 +4,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from planner.errors import refuse
 from planner.support import files as support
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
-
-_PROBE_BYTES: Final = 1024
-"""This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 
 def _refuse(when: object, message: str) -> None:
@@ -147,11 +144,11 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check_writable(path: Path, flag: str = "--output") -> None:
-    """Refuse a folder, or the nearest folder above a path, that cannot be written."""
+    """Refuse a folder, or the nearest one above a path, where no unnamed KiB can be written."""
     there = path if path.is_dir() else next(p for p in path.absolute().parents if p.exists())
     _refuse(not there.is_dir(), f"{flag} {path}: {there} is a file, not a folder")
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
-            probe.write(bytes(_PROBE_BYTES))
+            probe.write(bytes(1024))
     except OSError as error:
         refuse(f"{flag} {path}: cannot be written in {there}: {error.strerror}")

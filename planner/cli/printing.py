@@ -165,9 +165,6 @@ def _short(name: str) -> str:
 # ------------------------------------------------------------------ runs that were trained
 
 
-_FOREIGN_LIMIT = 0.03
-
-
 def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
     """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
     tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
@@ -224,7 +221,7 @@ def pairs_section(outcomes: Sequence[Outcome], title: str) -> Section:
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
     """A remark when other jobs were running."""
     load = max((o.foreign_ratio for o in outcomes), default=0.0)
-    if load <= _FOREIGN_LIMIT:
+    if load <= 0.03:
         return None
     return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
 

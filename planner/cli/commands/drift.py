@@ -173,7 +173,6 @@ def command(workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFl
     read = (workload, plan, asked.before, asked.constraints, *files)
     check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
-    warnings += drift.warnings
     tell(as_json(drift), drift_sections(drift), warnings)
     if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         io.save_plan(asked.output, drift.latest.result)
@@ -211,7 +210,7 @@ def _drift(
             assessed = changes.assess(problem, now, limit, search=search, should_stop=stop)
             found[file] = replace(assessed, rows=rows)
     drift = Drift(days=found, threshold_ratio=asked.threshold, before=before)
-    return drift, list(warnings)
+    return drift, [*warnings, *drift.warnings]
 
 
 def stats_of(path: Path, workload: planner.Workload) -> stats.Stats:

@@ -18,7 +18,6 @@ from planner.report.base import Fact, Section, by_field, by_place, format_share
 from planner.trace import kineto, reading
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
-_LEAST_S, _MOST_S = 1e-9, 3.6e6
 
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
@@ -49,7 +48,7 @@ def _given_run(text: str) -> GivenRun:
     except UnitError as error:
         message = f"{measured!r} is no file, and no time: {error}"
         raise ValueError(message) from error
-    is_time = _LEAST_S <= time_s <= _MOST_S
+    is_time = 1e-9 <= time_s <= 3.6e6
     require(is_time, f"{measured!r}: an iteration takes a time above 0: 1 ns to 1000 hours")
     return GivenRun(plan=Path(plan), time_s=time_s)
 

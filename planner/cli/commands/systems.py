@@ -55,8 +55,7 @@ def show(name: str = spec.argument(type=spec.SYSTEM)) -> None:
     path = documents.locate(name, "systems")
     text = documents.read_text(path)
     io.load_smallest(path)  # it is a system
-    ended = text if text.endswith("\n") else f"{text}\n"
-    write_or_print(ended, {"name": name, "text": text})
+    write_or_print(text.removesuffix("\n") + "\n", {"name": name, "text": text})
 
 
 def _measured(system: "topology.Topology") -> str:

@@ -30,8 +30,7 @@ KINDS = {
     "transformers": "steps.transformers",
     "attention": "kernels.attention",
 }
-"""The kinds of published measurements; for each the module of :mod:`planner.validation`, and its
-function that returns the predictions."""
+"""The kinds of published measurements, and what of :mod:`planner.validation` predicts them."""
 
 
 @click.group(short_help="Compare predictions with measured systems.")
