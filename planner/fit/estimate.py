@@ -15,8 +15,6 @@ The noise is what predictions with the right factors still miss on one plan. Its
 ``NOISE_SIGMA``, which counts as ``NOISE_RUNS`` observations, and is estimated from the residuals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ from costmodels.sharding import Plan, check_plan
 from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse
 from planner.io.documents import configs_folder
 from planner.io.system.system_file import load_constants, with_measurements
 from planner.models import models_of
@@ -113,8 +111,7 @@ class Predictor:
             try:
                 check_plan(run.plan, problem.workload, world)
             except InvalidValueError as error:
-                message = f"run {run.name}: {error}"
-                raise InvalidInputError(message) from error
+                refuse(f"run {run.name}: {error}")
             reading.check_ranks(run.traces, world, f"run {run.name}: ")
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
         found = [_kinds_s(base, work, range(world)) for work in self._work]
@@ -147,7 +144,6 @@ class Predictor:
 
 
 _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
-"""The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
 def mean_iteration_s(traces: Sequence[reading.TraceTimes]) -> float:

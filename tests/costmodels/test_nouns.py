@@ -151,8 +151,8 @@ def test_broken_workloads_are_refused(changes: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_mlp": (0,)}, "MLP layer sizes must be"),
-        ({"bottom_mlp": (10**7,)}, "MLP layer sizes must be"),
+        ({"top_mlp": (0,)}, r"top_mlp\[0\] must be 1..1e6"),
+        ({"bottom_mlp": (10**7,)}, r"bottom_mlp\[0\] must be 1..1e6"),
         ({"num_dense_features": -1}, "num_dense_features must be"),
         ({"interaction": Interaction.DCN}, "needs dcn_num_layers and dcn_low_rank_dim"),
     ],

@@ -6,7 +6,7 @@ import importlib
 import io
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
@@ -46,24 +46,18 @@ class TorchReader(readers.AbstractReader):
             return True
         return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
 
-    def feature_names(self, path: Path) -> tuple[str, ...]:
-        """The keys of the first batch."""
-        return tuple(_load(path)[0].features)
-
-    def can_seek(self, path: Path) -> bool:
-        """A file is read as a whole."""
-        del path
-        return False
-
-    def num_samples(self, path: Path) -> int:
-        """The number of samples of all batches."""
-        return sum(chunk.num_samples for chunk in _load(path))
+    def look(self, path: Path) -> readers.Source:
+        """The keys of the first batch, and the samples of all; a file is read as a whole."""
+        chunks = _load(path)
+        num_samples = sum(chunk.batch.num_rows for chunk in chunks)
+        names = tuple(chunks[0].batch.schema.names)
+        return readers.Source(path, self, names, num_samples, can_seek=False)
 
     def read(self, path: Path, block: slice, names: Sequence[str]) -> Iterator[readers.Chunk]:
         """All samples, batch by batch."""
         del block
         for chunk in _load(path):
-            yield replace(chunk, features={name: chunk.features[name] for name in names})
+            yield chunk._replace(batch=chunk.batch.select([*names]))
 
 
 @once_per_version(num_kept=2)
@@ -75,11 +69,11 @@ def _load(path: Path) -> tuple[readers.Chunk, ...]:
         _chunk(item, f"{path}: batch {i}" if len(items) > 1 else str(path))
         for i, item in enumerate(items)
     )
-    if not sum(chunk.num_samples for chunk in chunks):
+    if not sum(chunk.batch.num_rows for chunk in chunks):
         refuse(f"{path}: holds no samples")
-    names = set(chunks[0].features)
+    names = set(chunks[0].batch.schema.names)
     for i, chunk in enumerate(chunks):
-        if set(chunk.features) != names:
+        if set(chunk.batch.schema.names) != names:
             refuse(f"{path}: batch {i} has other features than the first one")
     return chunks
 
@@ -157,7 +151,7 @@ def _chunk(item: Any, where: str) -> readers.Chunk:
     features = {
         key: readers.bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)
     }
-    chunk = readers.Chunk(int(lengths.shape[1]), features, where)
+    chunk = readers.Chunk(readers.arrow().RecordBatch.from_pydict(features), where)
     readers.check_indices(chunk)
     return chunk
 

@@ -9,8 +9,6 @@ change, and to the new entries of its tables, as in ``plan.json``.
 listed under ``restart`` with the reason; to move them, load a checkpoint under the new plan.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

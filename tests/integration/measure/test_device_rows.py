@@ -23,7 +23,7 @@ from costmodels.calibration.device import (
 from planner.errors import InvalidInputError
 from planner.integrations.measure import calibrate, device_rows
 from planner.integrations.measure.device_rows import Cores, Cuda
-from planner.io.system.measured_rows import read_rows
+from planner.io.system.system_writer import read_rows
 
 TINY = DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2, size_ratio=CORE_SIZES)
 
