@@ -231,13 +231,12 @@ def _against(rival: Plan, result: PlanningResult, make_pipeline: MakePipeline) -
     pipeline = pipeline_of(problem, make_pipeline)
     try:
         value = objective_value(problem, rival, solver.objective, make_pipeline=make_pipeline)
-        estimate, memory = pipeline.estimate(rival), pipeline.memory(rival)
+        theirs = Candidate.of(RIVAL, rival, pipeline)
     except (CostModelError, PlannerError) as error:
         logger.debug("TorchRec's plan cannot be priced: %s", error)
         return result
     if not isinstance(pipeline, TorchrecPipeline) and fullest_ratio(pipeline, rival) > 1.0:
         return replace(result, unfit_baselines=(*result.unfit_baselines, RIVAL))
-    theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=memory)
     result = replace(result, baselines=(*result.baselines, theirs))
     if value > solver.value * (1.0 + _DRAW_RATIO):
         return result
@@ -437,20 +436,14 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
     now, kept = fullest_ratio(pipeline, found), host_bytes(pipeline, found)
     if kept >= far and filled - now < _LEAST_GAIN_RATIO:
         return result
-    estimate = pipeline.estimate(found)
-    slower = estimate.time.time_s / best.estimate.time.time_s - 1
-    pace = f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"
-    why = f"its fullest rank uses {now:.0%} of the memory for embeddings instead of {filled:.0%}"
+    chosen = Candidate.of(start.name, found, pipeline)
+    slower = chosen.estimate.time.time_s / best.estimate.time.time_s - 1
+    told = {"pace": f"{abs(slower):.2%} {'slower' if slower >= 0 else 'faster'}"}
+    told |= {"now": f"{now:.0%}", "then": f"{filled:.0%}"}
     if kept < far:
-        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
-    return replace(
-        result,
-        best=replace(start, plan=found, estimate=estimate, memory=pipeline.memory(found)),
-        warnings=(
-            *result.warnings,
-            f"a plan predicted {pace} than the fastest one was taken, because {why}",
-        ),
-    )
+        told |= {"now": format_bytes(kept), "then": format_bytes(far)}
+    line = said("nearer" if kept < far else "emptier", **told)
+    return replace(result, best=chosen, warnings=(*result.warnings, line))
 
 
 # ------------------------------------------------------------------ plans that are given
@@ -478,13 +471,14 @@ def in_order(enumerator: torchrec_types.Enumerator) -> torchrec_types.Enumerator
         module: nn.Module, sharders: Sharders
     ) -> list[torchrec_types.ShardingOption]:
         found = type(enumerator).enumerate(made, module, sharders)
-        tables = list(dict.fromkeys(o.fqn for o in found))
-        places = {name: i for i, name in enumerate((*tables, *types))}
-        last = len(places)
-        return sorted(
-            found,
-            key=lambda o: (places[o.fqn], places.get(o.sharding_type, last), o.compute_kernel),
-        )
+        names = dict.fromkeys((*(o.fqn for o in found), *types))
+        places = {name: i for i, name in enumerate(names)}
+
+        def place(option: torchrec_types.ShardingOption) -> tuple[int, int, str]:
+            kind = places.get(option.sharding_type, len(places))
+            return places[option.fqn], kind, option.compute_kernel
+
+        return sorted(found, key=place)
 
     made.enumerate = enumerate_in_order
     return made

@@ -21,6 +21,7 @@ from planner.errors import InfeasibleError, NoPlanFoundError, refuse
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values
+from planner.integrations.translate.settings import said
 from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
@@ -84,10 +85,7 @@ def group_choices(
     """
     world = topology.world_size
     if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
-        refuse(
-            f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
-            f"sizes {list(sizes)} and {sync_interval}"
-        )
+        refuse(said("groups", ranks=world, sizes=list(sizes), interval=sync_interval))
     refuse_key_values(model.key_values, "a choice of group sizes")
     workload = model.workload
     whole = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)

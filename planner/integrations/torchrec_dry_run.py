@@ -19,6 +19,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError, refuse
 from planner.integrations.torchrec_workload import built_model
+from planner.integrations.translate.settings import said
 
 EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
@@ -81,16 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 1 if a system cannot be planned, and 2 for bad input."""
     parser = cli.build_arg_parser()
     parser.prog = "python -m planner.integrations.torchrec_dry_run"
-    parser.description = (
-        "Run TorchRec's dry run with shardplan: a SKU is the name or file of a system."
-    )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="PKG:FUNC",
-        help="Function that returns the model, or the model and its ParameterConstraints by table "
-        "name. Without it TorchRec's synthetic model is planned.",
-    )
+    parser.description = said("dry run")
+    parser.add_argument("model", nargs="?", metavar="PKG:FUNC", help=said("model of a dry run"))
     args, provider = parser.parse_args(arguments), ShardplanProvider()
     try:
         request = _request(parser, args)

@@ -153,8 +153,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         topology: TorchRec's topology.
         constraints: TorchRec's constraints by table name; pooling factors are read from them.
         sharders: whose ``fused_params`` name optimizers; TorchRec's default if None.
-        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
-        hints: index distributions, dense part and pipeline.
+        rates: ``system`` and ``hints``, as of :class:`PredictedCosts`, also with a dense part.
     """
 
     def __init__(
@@ -163,10 +162,9 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         constraints: Given | None = None,
         *,
         sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
-        system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
+        **rates: Any,
     ) -> None:
-        super().__init__(topology, constraints, system=system, hints=hints)
+        super().__init__(topology, constraints, **rates)
         chosen = get_default_sharders() if sharders is None else sharders
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None

@@ -188,31 +188,9 @@ def _option(
     placed, given = plan.placement(table.table.name), table.limit
     kind, kept = str(placed.sharding_type), table.key_value
     allowed = allowed_pairs(table.sharder, given, topology.compute_device)
-    option = ShardingOption(
-        name=table.parameter_name,
-        tensor=table.parameter,
-        module=(table.path, table.module),
-        input_lengths=given.pooling_factors,
-        batch_size=int(model.workload.batch_size_per_rank),
-        sharding_type=kind,
-        partition_by=get_partition_by_type(kind),
-        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
-        shards=[
-            torchrec_types.Shard(
-                size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
-            )
-            for s in placed.shards
-        ],
-        dependency=table.tower,
-        feature_names=[f.name for f in table.table.features],
-        key_value_params=given.key_value_params,
-        **_settings(placed.cache_load_factor_ratio, given),
-    )
-    if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
-        option.stash_weights = True
-    if kept is not None:
-        option.compute_kernel = kept.kernel
-        option.cache_params = given.cache_params
+    cells = [
+        ([s.num_rows, s.num_cols], [s.row_offset, s.col_offset], s.rank) for s in placed.shards
+    ]
     if kept is not None and kept.is_virtual:  # its rows are cut between buckets
         try:
             sizes, offsets = calculate_shard_sizes_and_offsets(
@@ -224,8 +202,27 @@ def _option(
             )
         except ValueError as error:
             refuse(f"table {table.table.name!r}: {error}")
-        cells = enumerate(zip(sizes, offsets, strict=True))
-        option.shards = [torchrec_types.Shard(size=s, offset=o, rank=r) for r, (s, o) in cells]
+        cells = list(zip(sizes, offsets, range(len(sizes)), strict=True))
+    option = ShardingOption(
+        name=table.parameter_name,
+        tensor=table.parameter,
+        module=(table.path, table.module),
+        input_lengths=given.pooling_factors,
+        batch_size=int(model.workload.batch_size_per_rank),
+        sharding_type=kind,
+        partition_by=get_partition_by_type(kind),
+        compute_kernel=settings.kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
+        shards=[torchrec_types.Shard(size=s, offset=o, rank=r) for s, o, r in cells],
+        dependency=table.tower,
+        feature_names=[f.name for f in table.table.features],
+        key_value_params=given.key_value_params,
+        **_settings(placed.cache_load_factor_ratio, given),
+    )
+    if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
+        option.stash_weights = True
+    if kept is not None:
+        option.compute_kernel = kept.kernel
+        option.cache_params = given.cache_params
     return option
 
 

@@ -396,7 +396,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
         more: dict[str, Any] = {"key_values": model.key_values}
         more["knows_optimizer"] = model.knows_optimizer
-        machine = topologies.torchrec_machine(self._topology)
+        machine = topologies.torchrec_machine(self._topology, self._base)
         rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
         by_ours = partial(pricing.KeyValuePipeline, **more)
         by_theirs = rating if is_rated else partial(by_ours, rating=rating)

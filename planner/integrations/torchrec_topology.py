@@ -83,21 +83,23 @@ def host_size(topology: TorchrecTopology) -> int:
     return math.gcd(topology.intra_group_size, topology.world_size)
 
 
-def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
+def torchrec_machine(topology: TorchrecTopology, base: Topology) -> TorchrecMachine:
     """The values that TorchRec's estimators read from its topology, without memories.
 
     If the ranks do not fill whole groups, no table is cut inside a group, so that the group size
     given here has no effect.
+
+    Args:
+        topology: TorchRec's topology.
+        base: any system of its size, from :func:`base_system`.
     """
-    memory = topology.ddr_mem_bw if topology.compute_device == "cpu" else topology.hbm_mem_bw
-    return TorchrecMachine(
-        world_size=topology.world_size,
+    rated = _with_rates(base, topology)
+    on_cpu, machine = topology.compute_device == "cpu", TorchrecMachine.of(rated)
+    near = rated.host.ddr_bandwidth_bytes_per_s if on_cpu else machine.hbm_bandwidth_bytes_per_s
+    return replace(
+        machine,
         local_world_size=topology.local_world_size,
-        group_size=host_size(topology),
-        hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
-        device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
-        intra_host_bandwidth_bytes_per_s=float(topology.intra_host_bw) * _MS_PER_S,
-        inter_host_bandwidth_bytes_per_s=float(topology.inter_host_bw) * _MS_PER_S,
+        hbm_bandwidth_bytes_per_s=near,
         backward_ratio=float(topology.bwd_compute_multiplier),
         weighted_ratio=float(topology.weighted_feature_bwd_compute_multiplier),
     )

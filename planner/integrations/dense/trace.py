@@ -24,6 +24,7 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError, refuse
 from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
+from planner.integrations.translate.settings import said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +88,8 @@ def trace_dense(
         raise
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
-        refuse(
-            f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
-            f"{text}; describe the dense part by dense.layers instead"
-        )
+        told = {"module": type(module).__name__, "kind": type(error).__name__, "text": text}
+        refuse(said("untraced", **told))
     before, after = recorder.operators(after=False), recorder.operators(after=True)
     if not found:
         before, after = [], before + after
@@ -217,11 +216,8 @@ def _module_tensors(
     ]
     if lazy:
         more = f" and {len(lazy) - 5} more" if len(lazy) > 5 else ""
-        refuse(
-            f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
-            f"not known: {', '.join(lazy[:5])}{more}; give their sizes, such as nn.Linear(in, "
-            "out), or run the model once before you return it"
-        )
+        layers = ", ".join(lazy[:5]) + more
+        refuse(said("lazy layers", module=type(module).__name__, layers=layers))
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:

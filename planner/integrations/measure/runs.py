@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -252,33 +252,6 @@ class RunSettings(NamedTuple):
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRun:
-    """The measured times of one plan: medians over its iterations.
-
-    Attributes:
-        measured_s: seconds per iteration.
-        spread_ratio: how far the medians of blocks are from it, as a share (median).
-        wall_s: seconds per iteration by the clock.
-        stages_measured_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES`
-            (medians of the slowest rank's seconds).
-        network_measured_s: seconds of network threads in quiet moments; part of every time in
-            ``virtual_s``.
-        virtual_s: seconds of each iteration.
-        foreign_ratio: load of other jobs on this machine, in cores.
-        pace_s: seconds of fixed work meanwhile (:class:`planner.integrations.measure.pace.Pace`).
-    """
-
-    measured_s: float
-    spread_ratio: float
-    wall_s: float
-    stages_measured_s: tuple[float, ...]
-    network_measured_s: float
-    virtual_s: tuple[float, ...]
-    foreign_ratio: float
-    pace_s: float
-
-
 class TimedIteration(NamedTuple):
     """One iteration of one rank, with the seconds of stages, and of network threads in stages."""
 
@@ -290,8 +263,17 @@ class TimedIteration(NamedTuple):
     network_s: tuple[float, ...]
 
 
-def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSettings) -> list[PlanRun]:
-    """Measure every workload under its plan; all are in memory together and take turns."""
+def run_plans(
+    cases: Sequence[RunCase], *, world_size: int, settings: RunSettings
+) -> list[dict[str, Any]]:
+    """Measure every workload under its plan; all are in memory together and take turns.
+
+    Returns:
+        For each plan the measured fields of :class:`planner.validation.tasks.Outcome`, medians over
+        its iterations; ``virtual_s``, the seconds of each iteration; and ``pace_s``, the seconds of
+        fixed work meanwhile (:class:`planner.integrations.measure.pace.Pace`). Seconds of network
+        threads are those in quiet moments, and part of every time in ``virtual_s``.
+    """
     started = _busy_seconds()
     per_rank = gloo_ranks.run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
@@ -307,16 +289,16 @@ def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSetting
         typical, block = float(np.median(virtual)), np.array([group[0].block for group in rows])
         quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
         stages = np.array([[i.stages_s for i in group] for group in rows])
-        run = PlanRun(
-            measured_s=typical,
-            spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
-            wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-            stages_measured_s=tuple(np.median(stages.max(axis=1), axis=0).tolist()),
-            network_measured_s=network_s,
-            virtual_s=tuple(virtual.tolist()),
-            foreign_ratio=foreign,
-            pace_s=pace_s,
-        )
+        run = {
+            "measured_s": typical,
+            "spread_ratio": float(np.median(np.abs(quiet - typical)) / typical),
+            "wall_s": float(np.median([max(i.wall_s for i in group) for group in rows])),
+            "stages_measured_s": tuple(np.median(stages.max(axis=1), axis=0).tolist()),
+            "network_measured_s": network_s,
+            "virtual_s": virtual.tolist(),
+            "foreign_ratio": foreign,
+            "pace_s": pace_s,
+        }
         found.append(run)
     return found
 
@@ -433,7 +415,9 @@ def _variants(what: str, seed: int) -> list[tuple[str, Workload, Workload, tasks
     return [("fp32", workload, workload, None), (what, coded, coded, None)]
 
 
-def _outcome(pipeline: CostPipeline, plan: Plan, run: PlanRun, **names: Any) -> tasks.Outcome:
+def _outcome(
+    pipeline: CostPipeline, plan: Plan, run: dict[str, Any], **names: Any
+) -> tasks.Outcome:
     workload, topology = pipeline.workload, pipeline.topology
     estimate = pipeline.estimate(plan)
     time, calibration = estimate.time, topology.calibration
@@ -442,9 +426,8 @@ def _outcome(pipeline: CostPipeline, plan: Plan, run: PlanRun, **names: Any) -> 
     memory = topology.host.ddr_bandwidth_bytes_per_s
     rated = replace(topology, device=replace(topology.device, hbm_bandwidth_bytes_per_s=memory))
     problem = PlanningProblem(workload=workload, topology=rated)
-    inside = [time.low_s <= x <= time.high_s for x in run.virtual_s]
-    measured = asdict(run)
-    del measured["virtual_s"], measured["pace_s"]
+    inside = [time.low_s <= x <= time.high_s for x in run.pop("virtual_s")]
+    pace_s = run.pop("pace_s")
     return tasks.Outcome(
         **names,
         num_tables=len(workload.tables),
@@ -458,8 +441,8 @@ def _outcome(pipeline: CostPipeline, plan: Plan, run: PlanRun, **names: Any) -> 
         iterations_inside_ratio=sum(inside) / len(inside),
         bytes_model_bytes=busiest_bytes(workload, plan, topology.world_size),
         torchrec_rating_s=objective_value(problem, plan, "torchrec"),
-        pace_ratio=run.pace_s / calibrated_s if calibrated_s else None,
-        **measured,
+        pace_ratio=pace_s / calibrated_s if calibrated_s else None,
+        **run,
     )
 
 

@@ -104,19 +104,15 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
     wanted, rows = VIRTUAL if virtual else (ON_SSD,), int(parameter.shape[0])
     kernel = next((k for k in asked or wanted if k in wanted), None)
     buckets = getattr(config, "total_num_buckets", None) if virtual else None
+    told = {"asked": asked, "kernel": kernel, "device": compute_device}
+    told |= {"types": limit.sharding_types, "rows": rows, "buckets": buckets}
     wrong = {
-        f"compute_kernels {asked} do not run this kind of table: a virtual table needs one of "
-        f"{', '.join(VIRTUAL)}, any other {ON_SSD}": kernel is None,
-        f"kernel {kernel} exists on cuda only, got device {compute_device}": (
-            compute_device != "cuda"
-        ),
-        f"virtual tables are sharded row_wise only, got sharding_types {limit.sharding_types}; "
-        "add row_wise": virtual and "row_wise" not in (limit.sharding_types or ["row_wise"]),
-        f"num_embeddings {rows} is no multiple of total_num_buckets {buckets}": (
-            buckets and rows % buckets
-        ),
+        "kernels of key values": kernel is None,
+        "key values on cuda": compute_device != "cuda",
+        "types of virtual tables": virtual and "row_wise" not in (told["types"] or ["row_wise"]),
+        "rows of buckets": buckets and rows % buckets,
     }
-    refuse_any([message for message, is_wrong in wrong.items() if is_wrong])
+    refuse_any([said(name, **told) for name, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * MIB)
     ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
