@@ -49,14 +49,10 @@ from costmodels.workload import DataType, Workload
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError, refuse
 from planner.integrations.torchrec_plan import plan_of
-from planner.integrations.translate.constraints import OUR_DEVICE
-from planner.integrations.translate.private_names import last_options, proposers_of
-from planner.integrations.translate.reading import ModelDescription
+from planner.integrations.translate import constraints, private_names, reading
 from planner.integrations.translate.settings import Sharders, ShardPlannerError, said
 from planner.models import pipeline_of
-from planner.options import torchrec_rules
-from planner.options.enumeration import without_types
-from planner.options.table_limits import broken_constraints
+from planner.options import enumeration, table_limits, torchrec_rules
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.scenarios import ScenarioRule
@@ -167,7 +163,7 @@ class Job:
             fits and is predicted to be at least as fast.
     """
 
-    model: ModelDescription
+    model: reading.ModelDescription
     limits: Constraints
     topology: torchrec_types.Topology
     ours: Count
@@ -277,7 +273,7 @@ def soundest_plan(job: Job) -> PlanningResult:
     # Tables of these modules are left only types under which every rank has a part.
     gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
     rules = tuple(
-        (without_types(rule, gone) or rule) if table.module in uneven else rule
+        (enumeration.without_types(rule, gone) or rule) if table.module in uneven else rule
         for table, rule in zip(workload.tables, job.limits.tables, strict=True)
     )
     if rules != job.limits.tables:
@@ -321,8 +317,6 @@ def uneven_outputs(
 
 # ------------------------------------------------------------------ memory
 
-TIME: Final = "iteration"
-"""The objective whose values are predicted iteration times."""
 _SLOWER_RATIO: Final = 0.01
 """A plan that leaves more memory free on its fullest rank may be slower by this share."""
 _LEAST_GAIN_RATIO: Final = 0.01
@@ -368,7 +362,7 @@ class _Fullness(Evaluator):
     """
 
     def __init__(self, space: SearchSpace, start: Assignment, most_s: float) -> None:
-        super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
+        super().__init__(space, search_objective("iteration", space, ScenarioRule.WORST), Budget())
         self._most_s, self.least = most_s, math.inf
         self.least = float(self.values(space.work(start)[None])[0])
 
@@ -420,7 +414,7 @@ def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningRes
         result: the result of a search.
         make_pipeline: makes what prices the plans.
     """
-    if result.solver.objective != TIME:
+    if result.solver.objective != "iteration":
         return result
     problem, best = result.problem, result.best
     pipeline = pipeline_of(problem, make_pipeline)
@@ -517,11 +511,11 @@ def rival_plan(
     factors = ((name, rule.cache_load_factors) for name, rule in rules.items())
     pinned = {name: given[0] for name, given in factors if len(given) == 1}
     try:
-        for proposer in proposers_of(theirs):
+        for proposer in private_names.proposers_of(theirs):
             ended(proposer, max(int(share * _MOST_WORK / size) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
-        options = last_options(theirs)
+        options = private_names.last_options(theirs)
         plan = plan_of(options, pinned)
         rating_ms = float(NoopPerfModel(topology).rate(options))
     except Exception as error:  # an error in this comparison must not stop the job
@@ -542,7 +536,7 @@ def rival_plan(
 
 def runtime_problems(plan: Plan, job: Job) -> list[str]:
     """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
-    workload, device = job.ours.workload, OUR_DEVICE[job.topology.compute_device]
+    workload, device = job.ours.workload, constraints.OUR_DEVICE[job.topology.compute_device]
     layout = torchrec_rules.layout_problems(plan, workload, job.ours.topology, device=device)
     return [*layout, *torchrec_rules.width_problems(plan, workload).values()]
 
@@ -590,7 +584,9 @@ def load_for_model(path: Path, job: Job) -> Plan:
     if problems:
         message = "\n".join([f"the plan {path} does not fit this job:", *problems])
         raise ShardPlannerError(message, torchrec_types.PlannerErrorType.PLAN_LOADING_FAILED)
-    lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
+    lines = [
+        f"{line}, against its constraint" for line in table_limits.broken_constraints(problem, plan)
+    ]
     fullest = pipeline_of(problem, job.ours.make_pipeline).memory(plan).fullest
     if fullest.headroom_bytes < 0:
         lacking = format_bytes(-fullest.headroom_bytes)

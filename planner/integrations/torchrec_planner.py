@@ -454,23 +454,20 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             seconds: seconds of the whole planning.
         """
         time, rank, rival = result.estimate.time, result.best.memory.fullest, self._rival
-        ours_ms, taken = float(NoopPerfModel(self._topology).rate(options)), "ours"
-        if any(c.name == search.RIVAL and c.plan == result.plan for c in result.baselines):
-            taken = "TorchRec's plan: none was found that is predicted to be faster"
-        lines = {
-            "predicted step": f"{format_time(time.time_s)}, 90 % between "
-            f"{format_time(time.low_s)} and {format_time(time.high_s)}",
-            "proven bound": _bound(result),
-            "ended": f"{result.solver.status}, objective {result.solver.objective}, "
-            f"{result.solver.evaluations:,} plans priced",
-            "TorchRec's plan": _theirs(result, rival),
-            "by its rating": f"ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
-            "taken": taken,
-            "fullest rank": f"{rank.rank}: {format_bytes(rank.used_bytes)} of "
-            f"{format_bytes(rank.capacity_bytes)}",
-            "planning took": f"{seconds:.1f} s",
-        }
-        return "\n".join(["ShardPlanner", *(f"  {k:<17}{v}" for k, v in lines.items())])
+        ours_ms, theirs_ms = float(NoopPerfModel(self._topology).rate(options)), rival.rating_ms
+        rated = "not known" if theirs_ms is None else format_time(theirs_ms * 1e-3)
+        shown, taken = rival.reason or "cannot be priced", "ours"
+        if search.RIVAL in result.unfit_baselines:
+            shown = "does not fit by our count of memory"
+        for other in (c for c in result.baselines if c.name == search.RIVAL):
+            shown = f"predicted {format_time(other.estimate.time.time_s)}"
+            if other.plan == result.plan:
+                taken = "TorchRec's plan: none was found that is predicted to be faster"
+        step = [format_time(s) for s in (time.time_s, time.low_s, time.high_s)]
+        sizes = [format_bytes(b) for b in (rank.used_bytes, rank.capacity_bytes)]
+        told = {"step": step, "bound": _bound(result), "solver": result.solver, "theirs": shown}
+        told |= {"ours": format_time(ours_ms * 1e-3), "rated": rated, "taken": taken}
+        return settings.said("block", rank=rank.rank, sizes=sizes, seconds=seconds, **told)
 
 
 def _warn(*lines: str) -> None:
@@ -495,19 +492,6 @@ def _bound(result: PlanningResult) -> str:
     value = result.estimate.time.time_s
     gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
     return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
-
-
-def _theirs(result: PlanningResult, rival: search.Rival) -> str:
-    priced = [c for c in result.baselines if c.name == search.RIVAL]
-    if priced:
-        return f"predicted {format_time(priced[0].estimate.time.time_s)}"
-    if search.RIVAL in result.unfit_baselines:
-        return "does not fit by our count of memory"
-    return rival.reason or "cannot be priced"
-
-
-def _ms(value: float | None) -> str:
-    return "not known" if value is None else format_time(value * 1e-3)
 
 
 # ------------------------------------------------------------------ on several ranks

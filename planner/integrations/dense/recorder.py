@@ -36,8 +36,6 @@ _NO_WORK: Final = frozenset(WORDS["free"])
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
-SORTS: Final = ("topk", "sort", "argsort")
-"""Operators that sort as many elements as they return, or a little more."""
 KINDS: Final = {
     name: OperatorKind(kind) for kind, names in WORDS["operators"].items() for name in names
 }
@@ -463,7 +461,7 @@ class Recorder(TorchDispatchMode):
             self.remarks.setdefault(
                 name, said("unknown operator", operator=f"{func.namespace}.{name}", lost=lost)
             )
-        if name in SORTS:
+        if name in ("topk", "sort", "argsort"):  # which sort about as many as they return
             figures["num_sorted"] = int(made[0].numel())
         touched = made if kind is OperatorKind.GATHER else [*read, *made]
         largest = max(touched, key=torch.Tensor.numel)

@@ -324,14 +324,10 @@ def _linked(device: Device, row: designs.Row, repeats: int) -> designs.Row:
     far = torch.empty(size, dtype=torch.uint8, device=device.device)
     found = {}
     for name, target, source in (("h2d_us", far, near), ("d2h_us", near, far)):
-        copy = partial(_copy, target, source)
-        timed = device.timed([copy], repeats=repeats, is_held=is_pinned)
+        steps = [lambda _, to=target, of=source: to.copy_(of, non_blocking=True)]
+        timed = device.timed(steps, repeats=repeats, is_held=is_pinned)
         found[name] = _us(median(timed.each_s[0]))
     return found
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
-    target.copy_(source, non_blocking=True)
 
 
 def _multiplied(device: Device, row: designs.Row, repeats: int) -> designs.Row:

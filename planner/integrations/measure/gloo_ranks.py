@@ -124,24 +124,11 @@ def run_on_ranks(
 
 
 def _as_rank(call: bytes) -> Any:
-    """Join the group, call a function, and wait for the others."""
-    rank, world_size, port, on_gpus, job = pickle.loads(call)
-    _join_group(rank, world_size, port, on_gpus=on_gpus)
-    import torch
-    import torch.distributed as dist
-
-    # Only now: the function's module may import torch, whose threads inherit this rank's core.
-    function, arguments = pickle.loads(job)
-    result = function(rank, world_size, *arguments)
-    dist.all_reduce(torch.zeros(1))
-    return result
-
-
-def _join_group(rank: int, world_size: int, port: int, *, on_gpus: bool) -> None:
-    """Give the process its core or its GPU, and join the others.
+    """Take a core or a GPU, join the group, call a function, and wait for the others.
 
     A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
     """
+    rank, world_size, port, on_gpus, job = pickle.loads(call)
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
@@ -173,3 +160,8 @@ def _join_group(rank: int, world_size: int, port: int, *, on_gpus: bool) -> None
     _MEETINGS.append((stores[1], world_size, count()))
     dist.all_reduce(torch.zeros(1))  # by gloo, also where the group has NCCL
     calm_network_threads()
+    # Only now: the function's module may import torch.
+    function, arguments = pickle.loads(job)
+    result = function(rank, world_size, *arguments)
+    dist.all_reduce(torch.zeros(1))
+    return result

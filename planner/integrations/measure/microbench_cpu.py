@@ -180,30 +180,29 @@ class _Chain(nn.Module):
 
     def __init__(self, width: int, count: int, length: int, rng: Random) -> None:
         super().__init__()
-        self.multiplied = 0.0
-        self._steps = nn.ModuleList()
-        for _ in range(count):
-            step, width = self._step(str(rng.choice(_CHAINED)), width, length, rng)
+        self.multiplied, self._steps = 0.0, nn.ModuleList()
+        for name in rng.choice(_CHAINED, count).tolist():
+            step: nn.Module
+            if name == "linear" or (name in ("attention", "mix") and length == 1):
+                wide = _fours(rng, 16, 768)
+                self.multiplied += width * wide
+                step, width = nn.Linear(width, wide), wide
+            elif name == "norm":
+                step = nn.LayerNorm(width)
+            elif name in ("attention", "mix"):
+                self.multiplied += 2 * width * length
+                fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
+                causal = bool(rng.random() < 0.5) if name == "attention" else None
+                of = {"heads": int(rng.choice(fitting)), "is_causal": causal}
+                step = _Function(partial(_attended, **of))
+            elif name == "cat" and 2 * width <= 768:
+                step, width = _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
+            elif name in ("add", "mul"):
+                step = _WithEarlier(_OF_TWO[name])
+            else:
+                chosen = str(rng.choice(_ACTIVATIONS)) if name == "act" else "dropout"
+                step = _Function(_OF_ONE[chosen])
             self._steps.append(step)
-
-    def _step(self, name: str, width: int, length: int, rng: Random) -> tuple[nn.Module, int]:
-        if name == "linear" or (name in ("attention", "mix") and length == 1):
-            wide = _fours(rng, 16, 768)
-            self.multiplied += width * wide
-            return nn.Linear(width, wide), wide
-        if name == "norm":
-            return nn.LayerNorm(width), width
-        if name in ("attention", "mix"):
-            self.multiplied += 2 * width * length
-            fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
-            fused = (bool(rng.random() < 0.5),) if name == "attention" else ()
-            return _Attention(int(rng.choice(fitting)), *fused), width
-        if name == "cat" and 2 * width <= 768:
-            return _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
-        if name in ("add", "mul"):
-            return _WithEarlier(_OF_TWO[name]), width
-        chosen = str(rng.choice(_ACTIVATIONS)) if name == "act" else "dropout"
-        return _Function(_OF_ONE[chosen]), width
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         earlier: dict[int, torch.Tensor] = {}
@@ -219,22 +218,15 @@ class _WithEarlier(_Function):
     """A function of the last operator's result and of an earlier operator's input."""
 
 
-class _Attention(nn.Module):
-    """Attention between all positions: fused (causal or not), or operator by operator."""
-
-    def __init__(self, heads: int, is_causal: bool | None = None) -> None:  # noqa: FBT001
-        super().__init__()
-        self._heads, self._is_causal = heads, is_causal
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        own = x.reshape(batch, length, self._heads, -1).transpose(1, 2)
-        if self._is_causal is None:
-            met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
-        else:
-            attend = functional.scaled_dot_product_attention
-            met = attend(own, own, own, is_causal=self._is_causal)
-        return met.transpose(1, 2).reshape(batch, length, width)
+def _attended(x: torch.Tensor, *, heads: int, is_causal: bool | None) -> torch.Tensor:
+    """Attention between all positions: fused (causal or not), or operator by operator if None."""
+    batch, length, width = x.shape
+    own = x.reshape(batch, length, heads, -1).transpose(1, 2)
+    if is_causal is None:
+        met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
+    else:
+        met = functional.scaled_dot_product_attention(own, own, own, is_causal=is_causal)
+    return met.transpose(1, 2).reshape(batch, length, width)
 
 
 _ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
@@ -243,20 +235,16 @@ _CHAINED: Final = (
     *("add", "mul", "drop", "attention", "mix", "cat"),
 )
 """Operators of a chain, by how often they come."""
-_OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "exp": torch.exp,
-    "square": torch.square,
+_OF_ONE: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    **{
+        name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "exp", "square", "clone")
+    },
+    **{name: getattr(functional, name) for name in ("gelu", "silu")},
     "scale": lambda x: x * 0.3,
     "divide": lambda x: x / 7.0,
     "dropout": lambda x: functional.dropout(x, 0.1),
     "_softmax": lambda x: torch.softmax(x, dim=-1),
     "_log_softmax": lambda x: torch.log_softmax(x, dim=-1),
-    "clone": torch.clone,
     "row sums": lambda x: x.sum(dim=1),
     "column sums": lambda x: x.sum(dim=0),
     "means": lambda x: x.mean(dim=-1, keepdim=True),
@@ -266,9 +254,7 @@ _OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "largest": lambda x: x[:, :8].t().topk(max(1, x.shape[0] // 4), dim=-1)[0],
 }
 _OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {
-    "add": torch.add,
-    "mul": torch.mul,
-    "sub": torch.sub,
+    **{name: getattr(torch, name) for name in ("add", "mul", "sub")},
     "add a row": lambda x, y: x + y[0],
     "mul by a column": lambda x, y: x * y[:, :1],
     "cat": lambda *x: torch.cat(x, dim=-1),
@@ -295,11 +281,10 @@ def _embedding(rng: Random, rows: int, columns: int) -> tuple[Any, ...]:
     return nn.Embedding(held, columns), torch.randint(0, held, (rows,))
 
 
-def _by_index(
-    function: Callable[..., torch.Tensor], _: Random, rows: int, columns: int
-) -> tuple[Any, ...]:
+def _by_index(function: Callable[..., torch.Tensor], rng: Random) -> Snippet:
     """A function of a matrix and of the row that each of its rows comes from or goes to."""
-    return function, torch.randn(rows, columns), torch.randint(0, rows, (rows,))
+    rows, columns = _matrix(rng)
+    return _needing_gradients(function, torch.randn(rows, columns), torch.randint(rows, (rows,)))
 
 
 def _linear(rng: Random) -> Snippet:
@@ -358,7 +343,7 @@ SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
     "norm": (3, partial(_of_matrix, lambda _, n, m: (nn.LayerNorm(m), torch.randn(n, m)))),
     "pairs": (1, _pairs),
     "embedding": (1, partial(_of_matrix, _embedding)),
-    **{name: (1, partial(_of_matrix, partial(_by_index, f))) for name, f in _BY_INDEX.items()},
+    **{name: (1, partial(_by_index, f)) for name, f in _BY_INDEX.items()},
     **{name: (1, partial(_on_matrices, function, 2)) for name, function in _OF_TWO.items()},
     "heads": (1, lambda rng: _needing_gradients(torch.Tensor.contiguous, _heads(rng))),
     **{

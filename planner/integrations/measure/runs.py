@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from torchrec.distributed import fbgemm_qcomm_codec as codec
 from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.mlp import MLP
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -82,7 +82,7 @@ class Model(nn.Module):
         self._is_sequence = workload.tables[0].pooling is Pooling.NONE
         setattr(self, self._tables, _tables(workload))
         arch = workload.dense
-        self.bottom = mlp((arch.num_dense_features, *arch.bottom_mlp), last_relu=True)
+        self.bottom = MLP(arch.num_dense_features, list(arch.bottom_mlp))
         joined = sum(t.embedding_dim * len(t.features) for t in workload.tables)
         self.blocks: nn.Module | None = None
         if blocks is not None:
@@ -92,7 +92,8 @@ class Model(nn.Module):
             )
             self.blocks = nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
         joined += arch.bottom_mlp[-1] if arch.bottom_mlp else 0
-        self.top = mlp((joined, *arch.top_mlp), last_relu=False)
+        *hidden, last = arch.top_mlp
+        self.top = nn.Sequential(MLP(joined, hidden), nn.Linear([joined, *hidden][-1], last))
         self.loss = nn.BCEWithLogitsLoss()
 
     def forward(
@@ -136,16 +137,6 @@ def _tables(workload: Workload) -> nn.Module:
         for t in workload.tables
     ]
     return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
-
-
-def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
-    layers: list[nn.Module] = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        layers.append(nn.Linear(fan_in, fan_out))
-        if last_relu or i < len(sizes) - 2:
-            layers.append(nn.ReLU())
-    return nn.Sequential(*layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,10 +444,9 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
         table = workload.table(placement.table)
         indices = workload.batch_size_per_rank * table.pooling_factor * world_size
         replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
-        copies = world_size if replicated else 1
-        for shard in placement.shards:
-            share = shard.num_rows / table.num_embeddings / copies
-            ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
+        copies, cells = world_size if replicated else 1, placement.cells
+        share = cells.num_rows / table.num_embeddings / copies
+        np.add.at(ranks, cells.rank, indices * share * cells.num_cols * table.dtype.num_bytes)
     return float(ranks.max())
 
 
@@ -617,10 +607,6 @@ class _LoggedWork(dist.Work):
         """Wait; clocks are joined at the start of the wait, and work after it counts again."""
         self._clock.note(WAIT, self._number)
         return self._work.wait(*arguments, **options) if self._work is not None else None
-
-    def is_completed(self) -> bool:
-        """Whether the collective is completed."""
-        return bool(self._work.is_completed())
 
 
 @cache

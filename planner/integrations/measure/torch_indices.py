@@ -70,7 +70,8 @@ class TorchReader(readers.AbstractReader):
 def _load(path: Path) -> tuple[readers.Chunk, ...]:
     """The batches of a file, kept because its names are needed before it is read."""
     content = _unpickle(path)
-    items = content if _is_batches(content) else [content]
+    is_list = isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
+    items = content if is_list else [content]
     chunks = tuple(
         _chunk(item, f"{path}: batch {i}" if len(items) > 1 else str(path))
         for i, item in enumerate(items)
@@ -116,10 +117,6 @@ def _jagged_tensor(path: Path) -> Any:
         return importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
     except (ImportError, OSError) as error:
         refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
-
-
-def _is_batches(content: Any) -> bool:
-    return isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
 
 
 def _is_tensor(value: Any) -> bool:

@@ -24,14 +24,8 @@ from costmodels.errors import InvalidValueError
 from costmodels.fields import is_whole, settle, shown
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import DataType, DenseArch, Pipeline
-from planner.errors import (
-    InfeasibleError,
-    InvalidInputError,
-    NoPlanFoundError,
-    PlannerError,
-    refuse,
-    refuse_any,
-)
+from planner import errors
+from planner.errors import refuse, refuse_any
 from planner.io.documents import read_words
 from planner.support.kinds import path_of, require_kind
 
@@ -41,7 +35,7 @@ Rules = Mapping[str, Rule]
 """The rule of each value by its name; the words for it stand under ``kinds`` among the words."""
 
 
-class ShardPlannerError(torchrec_types.PlannerError, PlannerError):
+class ShardPlannerError(torchrec_types.PlannerError, errors.PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
 
     def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
@@ -54,12 +48,12 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
     if isinstance(error, torchrec_types.PlannerError):
         return ShardPlannerError(str(error), error.error_type)
     kinds = {
-        InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
-        InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
-        NoPlanFoundError: PlannerErrorType.PARTITION,
+        errors.InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
+        errors.InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
+        errors.NoPlanFoundError: PlannerErrorType.PARTITION,
     }
     kind = next((v for k, v in kinds.items() if isinstance(error, k)), PlannerErrorType.OTHER)
-    own = isinstance(error, PlannerError)
+    own = isinstance(error, errors.PlannerError)
     return ShardPlannerError(str(error) if own else f"{type(error).__name__}: {error}", kind)
 
 

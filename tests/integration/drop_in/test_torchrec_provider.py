@@ -132,7 +132,7 @@ def test_a_dry_run_returns_the_plans_of_the_command_line(
         assert result.success, result.planner_failure_reason
         assert from_sharding_plan(result.sharding_plan, workload) == saved.plan, sku
         written = json.loads((tmp_path / sku / "plan.json").read_text())
-        predicted_s = written["predicted"]["iteration_s"]
+        predicted_s = written["predicted"]["iteration_time_s"]
         assert f"predicted step   {format_time(predicted_s)}" in reporter.blocks[sku]
         assert len(result.sharding_options) == len(SHAPES)
         assert context.hw_source[sku] == f"shardplan system {sku}"
