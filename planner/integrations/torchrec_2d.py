@@ -6,8 +6,6 @@ ranks per group, exchanges are faster, but ranks hold more bytes and syncs take 
 size is planned, its sync is priced, and the choices are sorted by time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ can be one of the user's::
         --sku-list h100_sxm,a100_80gb_sxm --world-size 16 --local-world-size 8 --batch-size 4096
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

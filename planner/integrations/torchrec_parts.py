@@ -24,16 +24,12 @@ A part of TorchRec's planner gets only options, and not the model. Each option h
 parameter and its batch size, which is enough to make a workload.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from torch import nn
 from torchrec.distributed.planner import types as torchrec_types
-from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
@@ -52,7 +48,7 @@ from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import TableSource, table_configs
 from planner.integrations.translate.settings import said
 
-Given = Mapping[str, ParameterConstraints]
+Given = Mapping[str, torchrec_types.ParameterConstraints]
 
 _PARTS: Final = ("fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "input_dist_comms")
 _MS: Final = 1e3
@@ -70,7 +66,7 @@ class _Priced:
 
     def __init__(
         self,
-        topology: TorchrecTopology,
+        topology: torchrec_types.Topology,
         constraints: Given | None = None,
         *,
         system: Topology | str | None = None,
@@ -84,7 +80,7 @@ class _Priced:
         self._given, self._hints = dict(constraints or {}), hints
 
     def pipeline(
-        self, options: Sequence[ShardingOption], sharders: Mapping[str, Any]
+        self, options: Sequence[torchrec_types.ShardingOption], sharders: Mapping[str, Any]
     ) -> CostPipeline:
         """The pipeline of the tables to which options belong.
 
@@ -101,7 +97,7 @@ class _Priced:
             config = (table_configs(owner) or {}).get(option.name)
             if config is None or getattr(config, "use_virtual_table", False):
                 refuse(said("unpriced", option=option, kind=type(owner).__name__))
-            lengths = ParameterConstraints(pooling_factors=option.input_lengths)
+            lengths = torchrec_types.ParameterConstraints(pooling_factors=option.input_lengths)
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths
             source = TableSource(option.path, option.name, owner, option.tensor, *told)
@@ -124,7 +120,7 @@ class PredictedCosts(_Priced, torchrec_types.ShardEstimator):
 
     def estimate(
         self,
-        sharding_options: list[ShardingOption],
+        sharding_options: list[torchrec_types.ShardingOption],
         sharder_data_map: torchrec_types.SharderDataMap,
     ) -> None:
         """Set ``shard.perf`` of every shard, in ms.
@@ -158,7 +154,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
 
     def __init__(
         self,
-        topology: TorchrecTopology,
+        topology: torchrec_types.Topology,
         constraints: Given | None = None,
         *,
         sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
@@ -169,7 +165,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None
 
-    def rate(self, plan: list[ShardingOption]) -> float:
+    def rate(self, plan: list[torchrec_types.ShardingOption]) -> float:
         """Predicted ms per iteration of a placed plan.
 
         Raises:
@@ -178,7 +174,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
         pipeline = self.read(plan)
         return float(pipeline.iteration_times(pipeline.plan_work(plan_of(plan))[None])[0]) * _MS
 
-    def read(self, plan: Sequence[ShardingOption]) -> CostPipeline:
+    def read(self, plan: Sequence[torchrec_types.ShardingOption]) -> CostPipeline:
         """What prices a plan; it is kept for plans of the same tables."""
         keys = list(map(key_of, plan))
         if self._known is None or self._known[0] != keys:

@@ -1,7 +1,5 @@
 """Converts our plan to TorchRec's ``ShardingPlan`` and options, and back."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A planner to use in place of ``EmbeddingShardingPlanner``; one line of a job changes."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging
@@ -11,7 +9,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
@@ -141,6 +139,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             if given[name] != usual[name].default:
                 warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=2)
         self._forget()
+        self._shared = {name: given[name] for name in ("topology", "constraints")}
+        self._shared["batch_size"] = self._batch_size
         self._user_enumerator = enumerator
         self._base = topologies.base_system(system, chosen)
         self._hints = hints
@@ -152,7 +152,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self._plan_file = None if plan_file is None else Path(plan_file)
 
     @classmethod
-    def from_plan(cls, path: str | Path, **arguments: Any) -> ShardPlanner:
+    def from_plan(cls, path: str | Path, **arguments: Any) -> Self:
         """A planner that returns a saved plan, ours or TorchRec's, after checking it.
 
         Args:
@@ -301,20 +301,18 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         for stats in self._stats:
             stats.log(
                 sharding_plan=sharding_plan,
-                topology=self._topology,
-                batch_size=self._batch_size,
                 storage_reservation=self._storage_reservation,
                 num_proposals=self._num_proposals,
                 num_plans=self._num_plans,
                 run_time=seconds,
                 best_plan=options,
-                constraints=self._constraints,
                 enumerator=None,
                 sharders=sharders,
                 debug=self._debug,
                 debug_stats=torchrec_types.PlanDebugStats(
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
+                **self._shared,
             )
         if self.result is not None:
             self.block = self._told(self.result, options, seconds)
@@ -347,13 +345,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     def _left_by(
         self, reservation: torchrec_types.StorageReservation, module: nn.Module, sharders: Sharders
     ) -> Topology:
-        reserved = reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=self._constraints,
-        )
+        reserved = reservation.reserve(module=module, sharders=sharders, **self._shared)
         left = topologies.topology_from_torchrec(
             reserved, self._base, rates_from_base=self._rates_from_base
         )
@@ -394,11 +386,9 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
                 told = {"kept": format_bytes(kept), "needed": format_bytes(needed)}
                 _warn(settings.said("little kept", reservation=pricing.described(own), **told))
             counted, ledger = tables, topologies.with_memory(ledger, more_bytes=dense)
-        more: dict[str, Any] = {"key_values": model.key_values}
-        more["knows_optimizer"] = model.knows_optimizer
         machine = topologies.torchrec_machine(self._topology, self._base)
         rating = TorchrecPricing(machine=machine, inputs=model.inputs, is_reserved=True)
-        by_ours = partial(pricing.KeyValuePipeline, **more)
+        by_ours = partial(pricing.KeyValuePipeline, model=model)
         by_theirs = rating if is_rated else partial(by_ours, rating=rating)
         free = f"; memory_headroom={self._headroom_ratio:g} keeps that share of it free: lower it"
         return search.Job(
@@ -434,13 +424,11 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
     def _searched(self, job: search.Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
         theirs = planners.EmbeddingShardingPlanner(
-            topology=self._topology,
-            batch_size=self._batch_size,
             enumerator=search.in_order(self._enumerator),
             storage_reservation=self._storage_reservation,
             stats=[],
-            constraints=self._constraints,
             debug=False,
+            **self._shared,
         )
         self._rival = search.rival_plan(theirs, job, module, sharders)
         return search.soundest_plan(replace(job, rival=self._rival))

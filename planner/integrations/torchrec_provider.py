@@ -5,8 +5,6 @@ in its ``sku_list``, and finds the plans that ``shardplan plan`` finds for the s
 ``ProductionPlannerOrchestrator`` accepts the provider in the same way.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import fields, replace
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Records every operator of a forward pass on fake tensors, and which ones a checkpoint repeats."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys
@@ -10,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from traceback import walk_stack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -235,7 +233,7 @@ class Recorder(TorchDispatchMode):
         forward: the recorder of the forward pass, for a backward pass.
     """
 
-    def __init__(self, parameters: Iterable[torch.Tensor], forward: Recorder | None = None) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], forward: Self | None = None) -> None:
         """Start with empty lists."""
         super().__init__()
         self._forward = forward

@@ -1,7 +1,5 @@
 """Traces the dense part of any module as a list of operators, on fake tensors."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

@@ -1,7 +1,5 @@
 """Calibrates this machine: from microbenchmarks of its ranks to a system file."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

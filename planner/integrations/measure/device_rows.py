@@ -4,8 +4,6 @@ The points are those of :mod:`costmodels.calibration.device`; docs/reference/for
 describes the rows. A point that fails is a row that says so, and the next one follows.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import time
@@ -18,7 +16,7 @@ from importlib.util import find_spec
 from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -59,7 +57,7 @@ class _Mark:
     def query(self) -> bool:
         return False
 
-    def elapsed_time(self, later: _Mark) -> float:
+    def elapsed_time(self, later: Self) -> float:
         return 1e3 * (later._at_s - self._at_s)
 
 

@@ -1,7 +1,5 @@
 """Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import time
@@ -11,14 +9,10 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from planner.errors import PlannerError
 from planner.support.processes import WorkerPool
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
-
 
 Result = TypeVar("Result")
 
@@ -36,7 +30,7 @@ time than in quiet moments is spinning."""
 _THREAD_CLOCK = 6
 """The number of Linux's processor clock of one thread; the thread's number is in higher bits."""
 _NETWORK_CLOCKS: list[int] = []
-_MEETINGS: list[tuple[TCPStore, int, Iterator[int]]] = []
+_MEETINGS: list[tuple[Any, int, Iterator[int]]] = []
 """A store that another process keeps, the number of ranks, and the numbers of their meetings."""
 
 

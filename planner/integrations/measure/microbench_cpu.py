@@ -1,7 +1,5 @@
 """Runs all microbenchmarks of one rank, while the other ranks run theirs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -193,7 +191,7 @@ class _Chain(nn.Module):
                 self.multiplied += 2 * width * length
                 fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
                 causal = bool(rng.random() < 0.5) if name == "attention" else None
-                of = {"heads": int(rng.choice(fitting)), "is_causal": causal}
+                of: dict[str, Any] = {"heads": int(rng.choice(fitting)), "is_causal": causal}
                 step = _Function(partial(_attended, **of))
             elif name == "cat" and 2 * width <= 768:
                 step, width = _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width

@@ -1,7 +1,5 @@
 """Reads indices of ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Turns what TorchRec's constraints and sharders allow for tables into our constraints."""
 
-from __future__ import annotations
-
 import glob
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -20,12 +20,10 @@ outputs in the type that the constraint of a table names, or else in the type of
 weights; and it does not see an optimizer that is set among ``fused_params``.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -48,13 +46,15 @@ from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
 from planner.integrations.translate.private_names import reserved_sizes
-from planner.integrations.translate.reading import TableSource
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, fused_setting, said
+from planner.integrations.translate.reading import KeyValueTable, ModelDescription, TableSource
+from planner.integrations.translate.settings import (
+    KEY_VALUE_KERNELS,
+    ON_SSD,
+    VIRTUAL,
+    fused_setting,
+    said,
+)
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
-
-ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
-"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
-first of these is used if no constraint names another."""
 
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
@@ -63,23 +63,6 @@ _LEAST_RATIO: Final = 1e-12
 _MOST_RATIO: Final = 0.99
 _SSD_BYTES_PER_S: Final = SSD_MEM_BW * 1e3
 _SSD_SLOWDOWN: Final = HBM_TO_DDR_MEM_BW / SSD_MEM_BW
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyValueTable:
-    """How a key-value table is run: its kernel, and the cache of each shard on its device.
-
-    ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
-    """
-
-    kernel: str
-    cache_bytes: float
-    num_buckets: int | None = None
-
-    @property
-    def is_virtual(self) -> bool:
-        """Whether rows exist only after their ids were seen."""
-        return self.kernel in VIRTUAL
 
 
 def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable | None:
@@ -165,23 +148,21 @@ class KeyValuePipeline(CostPipeline):
         topology: Topology,
         models: CostModels | None = None,
         *,
-        key_values: Mapping[str, KeyValueTable] | None = None,
-        knows_optimizer: bool = True,
+        model: ModelDescription,
         rating: TorchrecPricing | None = None,
     ) -> None:
-        """Keep the arguments of :class:`CostPipeline`, and three more.
+        """Keep the arguments of :class:`CostPipeline`, and two more.
 
         Args:
             workload: the tables.
             topology: the system.
             models: the cost models.
-            key_values: the key-value tables, by their names in the workload.
-            knows_optimizer: whether the cost of each table's optimizer is known.
+            model: what is known of its tables: which are key-value tables, and whether the cost of
+                each table's optimizer is known.
             rating: how TorchRec reads the tables, if memory is to be counted as it does.
         """
         super().__init__(workload, topology, models)
-        self.key_values = dict(key_values or {})
-        self.knows_optimizer = knows_optimizer
+        self.key_values, self.knows_optimizer = model.key_values, model.knows_optimizer
         self._theirs = None if rating is None else rating(workload, topology, self.models)
 
     @cached_property

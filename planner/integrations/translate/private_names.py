@@ -4,8 +4,6 @@ A test makes a real object for each function and fails where a new version has r
 (``tests/integration/translate/test_private_names.py``); otherwise plans would change in silence.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from torch import nn

@@ -1,13 +1,11 @@
 """Reads what modules, sharders and constraints say of tables: features, codecs, optimizers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -31,9 +29,6 @@ from planner.integrations.translate import private_names as private
 from planner.integrations.translate import settings
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
-
-if TYPE_CHECKING:
-    from planner.integrations.translate.pricing import KeyValueTable
 
 
 @dataclass(frozen=True)
@@ -79,6 +74,23 @@ class TableSource:
         chosen = settings.fused_setting(self.sharder, "output_dtype")
         name = "fused_params['output_dtype']"
         return nouns.DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValueTable:
+    """How a key-value table is run: its kernel, and the cache of each shard on its device.
+
+    ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
+    """
+
+    kernel: str
+    cache_bytes: float
+    num_buckets: int | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether rows exist only after their ids were seen."""
+        return self.kernel in settings.VIRTUAL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,6 @@
 TorchRec checks no settings when they are given; they would fail much later, or be overlooked.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -71,6 +69,9 @@ def said(remark: str, **values: object) -> str:
 
 KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
+ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
+"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
+first of these is used if no constraint names another."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
 
