@@ -18,15 +18,12 @@ memory have an error of their own, so that a plan with tables there may be predi
 than one without. :func:`roomiest` moves such tables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -127,21 +124,6 @@ class Count(NamedTuple):
         """The problem under some limits."""
         return PlanningProblem(workload=self.workload, topology=self.topology, constraints=limits)
 
-    def solved(self, job: Job, work_s: float, **changes: Any) -> PlanningResult:
-        """The best plan by this count.
-
-        Args:
-            job: how to search. Without a budget of the user, the search has so much work that it
-                ends at the same point every time.
-            work_s: nominal seconds of that work: about those of one core of a machine of 2023.
-            changes: other settings of the search.
-        """
-        problem, search = self.problem(job.limits), replace(job.settings, **changes)
-        if search.max_evaluations is None:
-            most = priced_plans(work_s, pipeline_of(problem, self.make_pipeline))
-            search = replace(search, max_evaluations=most)
-        return api.solve(problem, search=search, make_pipeline=self.make_pipeline)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -180,10 +162,21 @@ class Job:
         left_s = max(self.ends_s - time.perf_counter(), _LEAST_SEARCH_RATIO * self.limit_s)
         return replace(self.search, time_limit_s=left_s)
 
+    def solved(self, count: Count, work_s: float, **changes: Any) -> PlanningResult:
+        """The best plan by one of the counts.
 
-def rates_by_torchrec(objective: str) -> bool:
-    """Whether an objective is one of TorchRec's ratings."""
-    return objective.startswith("torchrec")
+        Args:
+            count: the count.
+            work_s: nominal seconds of work: about those of one core of a machine of 2023. Without a
+                budget of the user, the search has so much work that it ends at the same point every
+                time.
+            changes: other settings of the search.
+        """
+        problem, search = count.problem(self.limits), replace(self.settings, **changes)
+        if search.max_evaluations is None:
+            most = priced_plans(work_s, pipeline_of(problem, count.make_pipeline))
+            search = replace(search, max_evaluations=most)
+        return api.solve(problem, search=search, make_pipeline=count.make_pipeline)
 
 
 def best_plan(job: Job) -> PlanningResult:
@@ -196,7 +189,7 @@ def best_plan(job: Job) -> PlanningResult:
             too small, or only under these constraints.
     """
     counts = [job.ours, job.theirs]
-    if rates_by_torchrec(job.search.objective):
+    if job.search.objective.startswith("torchrec"):
         counts = [job.theirs]
         if job.model.key_values:
             names = [*job.model.key_values][:5]
@@ -205,7 +198,7 @@ def best_plan(job: Job) -> PlanningResult:
     for count in filter(None, counts):
         work_s = planning_work_s(len(count.workload.tables), count.topology.world_size)
         try:
-            result = count.solved(job, work_s)
+            result = job.solved(count, work_s)
             if job.rival.plan is not None:
                 result = _against(job.rival.plan, result, count.make_pipeline)
             result = roomiest(result, count.make_pipeline)
@@ -545,7 +538,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Sharding spec not found for ")
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """A context without logs of TorchRec's planner, which writes lines for each proposal.
 

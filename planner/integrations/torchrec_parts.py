@@ -44,9 +44,8 @@ from planner.errors import refuse
 from planner.integrations import torchrec_workload as workloads
 from planner.integrations.torchrec_plan import key_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import topology_from_torchrec
-from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.reading import TableSource, table_configs
-from planner.integrations.translate.settings import said
+from planner.integrations.translate.settings import NO_HINTS, WorkloadHints, said
 
 Given = Mapping[str, torchrec_types.ParameterConstraints]
 

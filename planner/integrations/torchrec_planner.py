@@ -368,7 +368,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         left_by = partial(self._left_by, module=module, sharders=sharders)
         own, counted = self._storage_reservation, model.workload
         tables = replace(counted, reserved_bytes=self._hints.reserved_bytes)
-        is_rated = search.rates_by_torchrec(self._search["objective"])
+        is_rated = str(self._search["objective"]).startswith("torchrec")
         theirs = None
         try:
             theirs = ledger = left_by(own)

@@ -21,9 +21,8 @@ from planner.errors import InfeasibleError, refuse
 from planner.integrations.drop_in import Job, Rival
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
-from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import WORDS, Sharders, said
+from planner.integrations.translate.settings import NO_HINTS, WORDS, Sharders, WorkloadHints, said
 from planner.result import PlanningResult
 from planner.space.budget import default_work_s
 
@@ -66,7 +65,7 @@ class SystemPlanner(ShardPlanner):
         ranks, tables = job.topology.world_size, len(job.ours.workload.tables)
         work_s = default_work_s(tables, ranks, None)  # the time limit is only a safety
         try:
-            return job.ours.solved(job, work_s, with_baselines=True)
+            return job.solved(job.ours, work_s, with_baselines=True)
         except InfeasibleError as error:
             if self._strict:
                 raise

@@ -20,8 +20,6 @@ _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESH
 """Lets the C library keep freed buffers up to 32 MiB, so that iterations have no page faults."""
 _PATIENCE: Final = timedelta(minutes=2)
 _LOOPBACK: Final = "127.0.0.1"
-_NETWORK_THREADS = "gloo_tcp"
-_LOWEST_PRIORITY = 19
 
 
 NETWORK_QUANTILE = 0.1
@@ -56,8 +54,8 @@ def calm_network_threads() -> None:
     _NETWORK_CLOCKS.clear()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):
-            if (task / "comm").read_text().startswith(_NETWORK_THREADS):
-                os.setpriority(os.PRIO_PROCESS, int(task.name), _LOWEST_PRIORITY)
+            if (task / "comm").read_text().startswith("gloo_tcp"):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), 19)  # the lowest priority
                 _NETWORK_CLOCKS.append(~int(task.name) << 3 | _THREAD_CLOCK)
 
 

@@ -15,22 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from costmodels.calibration import points as designs
 from costmodels.calibration.fit_machine import CHAIN
-from costmodels.calibration.points import MeasuringEffort, OperatorPoint
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.dense.trace import trace_dense
-from planner.integrations.measure import gloo_ranks
+from planner.integrations.measure import gloo_ranks, runs
 from planner.integrations.measure.device_rows import collective_call
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
 
 _TAKING_TURNS = 6
 """So many models or tables are in memory and take turns: each finds the others' data in caches."""
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
 _COLLECTIVE_WARM_UP = 3
-_ITERATIONS, _WARM_UP = 7, 3
-"""Iterations of a block of a training step, and how many of them are not counted."""
 _KINDS = _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
@@ -52,7 +48,7 @@ def measure_rank(
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             passed = pace.timed(_COLLECTIVES, _measure_collectives, raw, rank, pace)
             found[_COLLECTIVES].append(passed)
-        settings = RunSettings(effort.num_blocks, _ITERATIONS, _WARM_UP, seed + turn)
+        settings = runs.RunSettings(effort.num_blocks, iterations=7, warm_up=3, seed=seed + turn)
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
             found[_STEPS] += pace.timed(
@@ -116,14 +112,16 @@ def _measure_steps(points: Sequence[designs.StepPoint], *job: Any) -> list[desig
 
     ``job`` are the other arguments of :func:`train_in_turns`.
     """
-    log = train_in_turns([RunCase(workload=p.workload, plan=p.plan) for p in points], *job)
+    log = runs.train_in_turns(
+        [runs.RunCase(workload=p.workload, plan=p.plan) for p in points], *job
+    )
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)
     ]
 
 
-def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
+def _quiet(iterations: Sequence[runs.TimedIteration]) -> tuple[float, ...]:
     """Median seconds of each stage, plus those of network threads in quiet moments."""
     own = np.median([i.stages_s for i in iterations], axis=0)
     network = np.array([i.network_s for i in iterations])
@@ -394,7 +392,7 @@ _IN_A_ROW = 8
 """This many operators in a row are taken as measured at one moment."""
 
 
-def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
+def operator_groups(effort: designs.MeasuringEffort) -> list[list[str]]:
     """The names of the operators to measure, every kind in turn, and of chains of them.
 
     A pass that measures every n-th group has operators of all kinds, and chains.
@@ -407,7 +405,7 @@ def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
 
 def measure_operators(
     names: Sequence[str], rng: np.random.Generator, pace: Pace
-) -> list[OperatorPoint]:
+) -> list[designs.OperatorPoint]:
     """Measure operators or chains with random sizes; those without an operator are left out.
 
     Args:
@@ -424,7 +422,7 @@ def measure_operators(
         passes = zip(
             ("forward_s", "backward_s", "update_s"), timed_passes(module, inputs), strict=True
         )
-        found.append(OperatorPoint(name=name, operators=operators, **dict(passes)))
+        found.append(designs.OperatorPoint(name=name, operators=operators, **dict(passes)))
         pace.read()
     return [point for point in found if point.operators]
 

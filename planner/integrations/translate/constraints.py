@@ -10,8 +10,7 @@ from typing import Final
 import torch
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption, Topology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
 from torchrec.distributed.types import ShardingType as TorchrecShardingType
@@ -21,11 +20,9 @@ from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddi
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.integrations.translate import pricing, reading, settings
 from planner.integrations.translate import private_names as private
-from planner.integrations.translate import reading, settings
-from planner.integrations.translate.pricing import planned_as
 from planner.integrations.translate.reading import ModelDescription, ShardableTable
-from planner.integrations.translate.settings import WorkloadHints
 from planner.options import torchrec_rules
 from planner.options.enumeration import without_types
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
@@ -34,7 +31,6 @@ logger: Final = logging.getLogger(__name__)
 
 Pair = tuple[ShardingType, ComputeKernel]
 Legal = dict[ShardingType, tuple[ComputeKernel, ...]]
-Given = Mapping[str, ParameterConstraints]
 
 OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
 """For each of TorchRec's devices the one whose rules hold there."""
@@ -65,7 +61,7 @@ def table_constraints(
         if entry.tower is not None:
             towers.setdefault(entry.tower, []).append(glob.escape(table.name))
         if entry.key_value is not None:
-            given = planned_as(entry.key_value, given, float(table.weight_bytes), world_size)
+            given = pricing.planned_as(entry.key_value, given, table.weight_bytes, world_size)
         elif has_key_values and not given.compute_kernels:
             # Tables of one kernel share a launch, but none with key-value tables, which are priced
             # as those of this kernel.
@@ -239,7 +235,7 @@ def _listed_by(
 
 
 def search_limits(
-    model: ModelDescription, topology: TorchrecTopology, options: Sequence[ShardingOption] | None
+    model: ModelDescription, topology: Topology, options: Sequence[ShardingOption] | None
 ) -> Constraints:
     """The limits of each table without sharding types that TorchRec's runtime cannot train.
 
@@ -298,8 +294,8 @@ _NAMES: Final = {str(k.value) for k in (*TorchrecShardingType, *EmbeddingCompute
 
 def table_warnings(
     found: Sequence[ShardableTable],
-    given: Given,
-    hints: WorkloadHints,
+    given: Mapping[str, ParameterConstraints],
+    hints: settings.WorkloadHints,
     batch_size: int,
     device: str,
 ) -> list[str]:

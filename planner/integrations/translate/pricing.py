@@ -45,15 +45,9 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecShard, Torchr
 from costmodels.units import GIB, MIB
 from costmodels.workload import Optimizer, Workload
 from planner.errors import refuse, refuse_any
+from planner.integrations.translate import settings
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.reading import KeyValueTable, ModelDescription, TableSource
-from planner.integrations.translate.settings import (
-    KEY_VALUE_KERNELS,
-    ON_SSD,
-    VIRTUAL,
-    fused_setting,
-    said,
-)
 from planner.torchrec_terms import DDR, HBM, TorchrecPricing
 
 MOST_ROWS: Final = 2**48
@@ -82,9 +76,9 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
     config, limit, parameter = source.config, source.limit, source.parameter
     virtual = bool(getattr(config, "use_virtual_table", False))
     asked = [str(k) for k in limit.compute_kernels or ()]
-    if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
+    if not virtual and (not asked or any(k not in settings.KEY_VALUE_KERNELS for k in asked)):
         return None
-    wanted, rows = VIRTUAL if virtual else (ON_SSD,), int(parameter.shape[0])
+    wanted, rows = settings.VIRTUAL if virtual else (settings.ON_SSD,), int(parameter.shape[0])
     kernel = next((k for k in asked or wanted if k in wanted), None)
     buckets = getattr(config, "total_num_buckets", None) if virtual else None
     told = {"asked": asked, "kernel": kernel, "device": compute_device}
@@ -95,10 +89,10 @@ def key_value_table(source: TableSource, compute_device: str) -> KeyValueTable |
         "types of virtual tables": virtual and "row_wise" not in (told["types"] or ["row_wise"]),
         "rows of buckets": buckets and rows % buckets,
     }
-    refuse_any([said(name, **told) for name, is_wrong in wrong.items() if is_wrong])
+    refuse_any([settings.said(name, **told) for name, is_wrong in wrong.items() if is_wrong])
     params = limit.key_value_params
     cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * MIB)
-    ratio = fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
+    ratio = settings.fused_setting(source.sharder, "cache_load_factor") or KV_CACHING_RATIO
     weight_bytes = math.ceil(rows * ratio * parameter.element_size() * parameter.shape[1])
     return KeyValueTable(
         kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets
@@ -112,7 +106,7 @@ def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
         InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
-        refuse(said("key values", what=what, names=[*found][:5]))
+        refuse(settings.said("key values", what=what, names=[*found][:5]))
 
 
 def planned_as(
@@ -217,7 +211,7 @@ class KeyValuePipeline(CostPipeline):
             return self.sampled_times(Plan(placements=tuple(placed)))
 
         cached, missed = run_as(ComputeKernel.FUSED), run_as(ComputeKernel.FUSED_UVM)
-        on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
+        on_ssd = any(k.kernel != settings.VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         ssd_s = self._ssd_s(plan)
         slower = replace(time, time_s=time.time_s + ssd_s, high_s=time.high_s + 2.0 * ssd_s)
@@ -239,7 +233,7 @@ class KeyValuePipeline(CostPipeline):
         seconds, batch = np.zeros(world_size), workload.batch_size_per_rank * world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
-            if kept is None or kept.kernel not in (ON_SSD, "ssd_virtual_table"):
+            if kept is None or kept.kernel not in (settings.ON_SSD, "ssd_virtual_table"):
                 continue  # or there is host memory before the SSD
             table = workload.table(placed.table)
             rows, ids = float(table.num_embeddings), batch * table.pooling_factor

@@ -111,9 +111,6 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
 DATA_TYPES: Final = {name: DataType(kind) for name, kind in WORDS["data_types"].items()}
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
-_TORCHREC: Final = Path(torchrec.__file__).parent
-"""The folder with TorchRec's own files."""
-
 
 def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
     """The constraints by table, without empty ones, or an error if they cannot be read.
@@ -161,7 +158,8 @@ def fused_setting(sharder: ModuleSharder[nn.Module] | None, name: str) -> Any:
 def is_of_torchrec(method: Callable[..., object]) -> bool:
     """Whether TorchRec's own files define a method; names of modules can be anybody's."""
     code = getattr(inspect.unwrap(method), "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(_TORCHREC)
+    own = Path(torchrec.__file__).parent
+    return code is not None and Path(code.co_filename).is_relative_to(own)
 
 
 @dataclass(frozen=True, kw_only=True)
