@@ -19,7 +19,6 @@ from planner.errors import InvalidInputError, refuse
 from planner.integrations.torchrec_workload import built_model
 from planner.integrations.translate.settings import said
 
-EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
 
 try:
@@ -95,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [f"{sku}: {block}" for sku, block in reporter.blocks.items()]
     lines += [f"warning: {line}" for line in context.warnings]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0 if all(r.success for r in results.values()) else EXIT_FAILED
+    return 0 if all(r.success for r in results.values()) else 1
 
 
 def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> DryRunRequest:

@@ -1,6 +1,5 @@
 """Converts our plan to TorchRec's ``ShardingPlan`` and options, and back."""
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -114,7 +113,7 @@ def plan_of(
             refuse(f"table {name!r}: a shard has no rank yet; place the options first")
         cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
         terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
-        placements.append(TablePlacement(**terms, shards=tuple(itertools.starmap(Shard, cells))))
+        placements.append(TablePlacement(**terms, shards=[Shard(*c) for c in cells]))
     return Plan(placements=tuple(placements))
 
 
@@ -231,7 +230,7 @@ def _require_ssd(options: Sequence[ShardingOption], topology: torchrec_types.Top
         ShardPlannerError: there is such a rank; the message names the first one.
     """
     needed = Counter[int | None]()
-    for shard in itertools.chain.from_iterable(option.shards for option in options):
+    for shard in (shard for option in options for shard in option.shards):
         needed[shard.rank] += shard.storage.ssd if shard.storage else 0
     for rank, device in enumerate(topology.devices):
         if needed[rank] > device.storage.ssd:

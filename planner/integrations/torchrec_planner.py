@@ -50,7 +50,6 @@ TIME_LIMIT_S: Final = 300.0
 work, after about 10 s at most; the limit is for machines that are far slower."""
 
 REPLACED_PARTS: Final[dict[str, str]] = settings.WORDS["replaced_parts"]
-"""Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 
 _OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")

@@ -37,7 +37,6 @@ except ImportError as error:
 logger: Final = logging.getLogger(__name__)
 
 USED: Final = tuple(WORDS["planner_config"])
-"""Fields of ``PlannerConfig`` that are read; any other one that is set gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
 _PIPELINES: Final = {name: Pipeline(kind) for name, kind in WORDS["pipelines"].items()}
@@ -95,11 +94,7 @@ class ShardplanProvider(DefaultPlannerProvider):
     """
 
     def __init__(
-        self,
-        *,
-        hints: WorkloadHints = NO_HINTS,
-        objective: str = "iteration",
-        **search: Any,
+        self, *, hints: WorkloadHints = NO_HINTS, objective: str = "iteration", **search: Any
     ) -> None:
         if objective.startswith("torchrec"):
             refuse(f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it")
@@ -232,10 +227,8 @@ def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
     """A line for each setting that has no effect, and one if hosts have more ranks than usual."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
-    unread = {
-        name: "this planner has a search and cost models of its own"
-        for name in defaults.keys() - set(USED)
-    }
+    why = "this planner has a search and cost models of its own"
+    unread = dict.fromkeys(defaults.keys() - set(USED), why)
     policy = config.storage_reservation_policy
     if policy.name in ("FIXED_PERCENTAGE", "INFERENCE"):
         why = f"storage_reservation_policy {policy.value!r} does not read it"

@@ -30,7 +30,6 @@ from planner.integrations.translate.settings import WORDS, said
 # ------------------ what an operator is
 
 _NO_WORK: Final = frozenset(WORDS["free"])
-"""Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
@@ -94,13 +93,11 @@ class Call(NamedTuple):
         return (defaults | dict(positional) | self.kwargs).get(name)
 
 
-Product = tuple[tuple[torch.Tensor, ...], dict[str, Any]]
-"""The operands of a matrix product or a fused attention, whose gradients are products again; and
-its kind, its shape, and whether it is causal."""
-
-
-def product_of(call: Call, path: str) -> Product | None:
+def product_of(call: Call, path: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]] | None:
     """An operator as a product; None for all others.
+
+    That is the operands of a matrix product or a fused attention, whose gradients are products
+    again; and its kind, its shape, and whether it is causal.
 
     A convolution is one of patches and filters: the input is ``[samples, channels, ...]``, the
     filters are ``[out, in / groups, ...]`` (in and out change places if it is transposed), and the

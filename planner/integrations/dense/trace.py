@@ -116,7 +116,8 @@ def _changed(
         attention.set_fastpath_enabled(False)
         for owner in module.modules():
             for name, value in list(vars(owner).items()):
-                if name not in _OWN and any(map(_is_plain, tree_leaves(value))):
+                is_own = name in ("_parameters", "_buffers", "_modules")  # replaced by others
+                if not is_own and any(map(_is_plain, tree_leaves(value))):
                     stack.callback(vars(owner).update, {name: value})
                     vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
         for owner in tables.values():
@@ -193,10 +194,6 @@ def folded(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         else:
             found += operators[at : at + period]
     return tuple(found)
-
-
-_OWN = frozenset({"_parameters", "_buffers", "_modules"})
-"""Attributes of a module that hold what is replaced as parameters and buffers."""
 
 
 def _module_tensors(

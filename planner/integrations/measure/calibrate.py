@@ -51,9 +51,8 @@ def measure_machine(effort: MeasuringEffort, *, world_size: int, seed: int) -> C
 
 def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
     """Fit the constants of this machine to what its ranks have measured."""
-    machine = machine_name()
     ranks = load_system("cpu_gloo", gpus=world_size, gpus_per_host=world_size)
-    constants, errors = fit_machine(points, caches(), ranks, machine=machine)
+    constants, errors = fit_machine(points, caches(), ranks, machine=machine_name())
     return Calibration(constants=constants, errors=errors, seed=seed, effort=effort)
 
 

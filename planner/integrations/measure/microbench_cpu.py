@@ -214,6 +214,9 @@ class _WithEarlier(_Function):
     """A function of the last operator's result and of an earlier operator's input."""
 
 
+_attend: Final = functional.scaled_dot_product_attention
+
+
 def _attended(x: torch.Tensor, *, heads: int, is_causal: bool | None) -> torch.Tensor:
     """Attention between all positions: fused (causal or not), or operator by operator if None."""
     batch, length, width = x.shape
@@ -221,7 +224,7 @@ def _attended(x: torch.Tensor, *, heads: int, is_causal: bool | None) -> torch.T
     if is_causal is None:
         met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
     else:
-        met = functional.scaled_dot_product_attention(own, own, own, is_causal=is_causal)
+        met = _attend(own, own, own, is_causal=is_causal)
     return met.transpose(1, 2).reshape(batch, length, width)
 
 
@@ -319,29 +322,26 @@ def _batched(rng: Random) -> Snippet:
     return _needing_gradients(torch.bmm, *pair)
 
 
-def _scores(rng: Random) -> Snippet:
+def _on_heads(function: Callable[..., torch.Tensor], count: int, rng: Random) -> Snippet:
+    """A function of so many tensors of :func:`_heads` of one size."""
     query = _heads(rng)
-    return _needing_gradients(lambda x, y: x @ y.transpose(-1, -2), query, torch.randn_like(query))
-
-
-def _fused(rng: Random) -> Snippet:
-    attend, query = functional.scaled_dot_product_attention, _heads(rng)
-    function = partial(attend, is_causal=bool(rng.random() < 0.5))
-    return _needing_gradients(function, query, torch.randn_like(query), torch.randn_like(query))
+    others = (torch.randn_like(query) for _ in range(count - 1))
+    return _needing_gradients(function, query, *others)
 
 
 SINGLES: Final[dict[str, tuple[int, Callable[[Random], Snippet]]]] = {
     "linear": (8, _linear),
     "narrow linear": (2, partial(_of_matrix, _narrow_linear)),
     "batched": (3, _batched),
-    "scores": (2, _scores),
-    "attention": (3, _fused),
+    "scores": (2, partial(_on_heads, lambda x, y: x @ y.transpose(-1, -2), 2)),
+    "attention": (2, partial(_on_heads, _attend, 3)),
+    "causal attention": (1, partial(_on_heads, partial(_attend, is_causal=True), 3)),
     "norm": (3, partial(_of_matrix, lambda _, n, m: (nn.LayerNorm(m), torch.randn(n, m)))),
     "pairs": (1, _pairs),
     "embedding": (1, partial(_of_matrix, _embedding)),
     **{name: (1, partial(_by_index, f)) for name, f in _BY_INDEX.items()},
     **{name: (1, partial(_on_matrices, function, 2)) for name, function in _OF_TWO.items()},
-    "heads": (1, lambda rng: _needing_gradients(torch.Tensor.contiguous, _heads(rng))),
+    "heads": (1, partial(_on_heads, torch.Tensor.contiguous, 1)),
     **{
         name: (2 if name == "_softmax" else 1, partial(_on_matrices, function, 1))
         for name, function in _OF_ONE.items()

@@ -55,7 +55,6 @@ Batch = tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]
 
 
 _NO_CLOCK: Final[Any] = SimpleNamespace(mark=lambda _: None, follow=lambda *_: None)
-"""Stands for the clock of stages where none runs."""
 
 
 # ------------------ when stages end and collectives are called
@@ -202,9 +201,7 @@ class _LoggedWork(dist.Work):
 
     def __init__(self, work: Any, number: int, clock: StageClock) -> None:
         super().__init__()
-        self._work = work
-        self._number = number
-        self._clock = clock
+        self._work, self._number, self._clock = work, number, clock
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
         """Wait; clocks are joined at the start of the wait, and work after it counts again."""
@@ -378,17 +375,15 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
     draws = np.random.default_rng([seed, rank + 1])
     size = int(workload.batch_size_per_rank)
     samplers = {t.name: IndexSampler(t.distribution, laws) for t in workload.tables}
-    batches = []
+    batches, features = [], [(t, f) for t in workload.tables for f in t.features]
     for _ in range(NUM_BATCHES):
         lengths, values = [], []
-        for table in workload.tables:
-            for feature in table.features:
-                count = bag_lengths(feature.pooling_factor, size, draws)
-                lengths.append(count)
-                values.append(samplers[table.name].draw(int(count.sum()), draws))
-        features = [f.name for t in workload.tables for f in t.features]
+        for table, feature in features:
+            count = bag_lengths(feature.pooling_factor, size, draws)
+            lengths.append(count)
+            values.append(samplers[table.name].draw(int(count.sum()), draws))
         sparse = KeyedJaggedTensor(
-            keys=features,
+            keys=[feature.name for _, feature in features],
             values=torch.from_numpy(np.concatenate(values)),
             lengths=torch.from_numpy(np.concatenate(lengths).astype(np.int32)),
         )
@@ -523,7 +518,6 @@ def validate_tasks(
     *,
     num_tasks: int,
     num_plans: int,
-    seed: int,
     settings: RunSettings,
     what: str = "dlrm",
 ) -> Iterator[list[tasks.Outcome]]:
@@ -535,16 +529,16 @@ def validate_tasks(
         topology: the ranks.
         num_tasks: number of random models.
         num_plans: plans of each model.
-        seed: of models and plans.
-        settings: how often each plan runs.
+        settings: how often each plan runs, and the seed of models and plans too.
         what: the variants of a model: ``dlrm`` and the names of
             :data:`planner.validation.tasks.BLOCK_TASKS` have one. A precision has exchanges in
             fp32, and in that precision.
     """
     models = default_models(topology)
     for task in range(num_tasks):
-        variants = _variants(what, seed + task)
-        plans = tasks.choose_plans(variants[0][1], topology, num_plans, seed + task)
+        seed = settings.seed + task
+        variants = _variants(what, seed)
+        plans = tasks.choose_plans(variants[0][1], topology, num_plans, seed)
         trained = [
             RunCase(workload=workload, plan=plan, blocks=blocks)
             for _, _, workload, blocks in variants

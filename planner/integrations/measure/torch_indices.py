@@ -18,8 +18,6 @@ from planner.profiling import readers
 from planner.support.files import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
-_ZIP_MAGIC: Final = b"PK\x03\x04"
-_KJT_MODULE: Final = "torchrec.sparse.jagged_tensor"
 _SHAPES: Final = (
     "a KeyedJaggedTensor, a mapping with keys, values and lengths, a tuple (indices, offsets, "
     "lengths) with lengths [tables, batch], or a list of these"
@@ -42,7 +40,7 @@ class TorchReader(readers.AbstractReader):
         """Whether it has the format's name, or is a zip archive with a pickle."""
         if path.name.endswith(_SUFFIXES):
             return True
-        return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
+        return head.startswith(b"PK\x03\x04") and b"data.pkl" in head[:256]
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
         """The keys of the first batch."""
@@ -112,7 +110,7 @@ def _unpickle(path: Path) -> Any:
 
 def _jagged_tensor(path: Path) -> Any:
     try:
-        return importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
+        return importlib.import_module("torchrec.sparse.jagged_tensor").KeyedJaggedTensor
     except (ImportError, OSError) as error:
         refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
 

@@ -97,8 +97,12 @@ def _one_table(
     table, sharder, least = entry.table, entry.sharder, given.min_partition
     if least is not None and (not isinstance(least, Integral) or least < 0):
         refuse(f"min_partition must be a whole number of columns, 1 or more, got {least!r}")
-    left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
-    pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
+    left = dict.fromkeys(
+        (ShardingType(kind), settings.our_kernel(kernel))
+        for kind, kernel in allowed_pairs(sharder, given, compute_device)
+        if kind in legal and kernel not in settings.KEY_VALUE_KERNELS
+    )
+    pairs = [(kind, kernel) for kind, kernel in left if kernel in legal[kind]]
     if not pairs:
         runs = _listed((str(kind), str(k)) for kind, kernels in legal.items() for k in kernels)
         offers = _listed(offered_pairs(sharder, compute_device))
@@ -157,14 +161,6 @@ def allowed_pairs(
         for kind, kernel in offered_pairs(sharder, compute_device)
         if (kind in types if types else kind not in guarded) and (not kernels or kernel in kernels)
     ]
-
-
-def _our_pair(pair: tuple[str, str]) -> Pair | None:
-    """The pair as our types; None for kernels and types that our plans do not use."""
-    try:
-        return ShardingType(pair[0]), settings.our_kernel(pair[1])
-    except ValueError:
-        return None
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
@@ -227,9 +223,7 @@ def _listed_by(
             if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
         ]
         if not pairs:
-            refuse(
-                f"table {entry.table.name!r}: the enumerator lists no option that can be planned"
-            )
+            refuse(settings.said("enumerator", table=entry.table))
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
 

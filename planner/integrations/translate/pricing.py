@@ -276,8 +276,7 @@ def _only_cache(
 
 
 MARGIN_RATIO: Final = 0.15
-"""Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
-"""
+"""Share of device memory kept free if no storage reservation is given (as in TorchRec 1.8)."""
 
 
 def _with_memory(work: FloatArray, theirs: FloatArray) -> FloatArray:

@@ -302,8 +302,6 @@ def row_to_fill(table: Table, batch_size: int) -> int:
 OPTIMIZERS: Final = {
     n: Optimizer(kind) for kind, own in settings.WORDS["optimizers"].items() for n in own
 }
-"""By the names of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
-``EmbOptimType``."""
 
 UNKNOWN_AS: Final = Optimizer.ADAGRAD
 """An unknown optimizer is planned as this one, with one state for each weight, which is what

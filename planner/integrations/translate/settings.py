@@ -36,10 +36,6 @@ Rules = Mapping[str, Rule]
 class ShardPlannerError(torchrec_types.PlannerError, errors.PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
 
-    def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
-        """Keep TorchRec's reason with the message."""
-        super().__init__(message, error_type)
-
 
 def as_planner_error(error: Exception) -> ShardPlannerError:
     """Message and reason of any error, with its class name unless it is a planner's own."""
@@ -68,7 +64,6 @@ def said(remark: str, **values: object) -> str:
 
 
 KEY_VALUE_KERNELS: Final = tuple(WORDS["key_value_kernels"])
-"""Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
 first of these is used if no constraint names another."""
@@ -109,7 +104,6 @@ def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
 
 
 DATA_TYPES: Final = {name: DataType(kind) for name, kind in WORDS["data_types"].items()}
-"""Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
 
 def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
