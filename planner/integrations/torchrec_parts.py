@@ -100,8 +100,7 @@ class _Priced:
             sharder = sharders.get(sharder_name(type(owner)))
             told = sharder, config, self._given.get(option.name) or lengths
             source = TableSource(option.path, option.name, owner, option.tensor, *told)
-            table = workloads.read_table(source, option.batch_size, self._hints)
-            found.append(table)
+            found.append(workloads.read_table(source, option.batch_size, self._hints))
         tables = workloads.with_unique_names(found[::-1])
         workload, _ = workloads.workload_of(tables, self._hints, options[0].batch_size)
         return CostPipeline(workload, self._system)

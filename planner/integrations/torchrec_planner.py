@@ -124,9 +124,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         given = dict(locals())
         settings.require_arguments(given)
         self._rates_from_base = topology is None or system is not None
-        given["topology"] = chosen = (
-            topologies.default_topology(system) if topology is None else topology
-        )
+        chosen = topologies.default_topology(system) if topology is None else topology
+        given["topology"] = chosen
         given["storage_reservation"] = storage_reservation or pricing.default_reservation()
         theirs = inspect.signature(planners.EmbeddingShardingPlanner).parameters
         super().__init__(**{name: given[name] for name in theirs})
@@ -209,9 +208,8 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
         except RuntimeError as error:  # torch has no narrower error for a lost rank
             first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            what = settings.said("no plan came" if dist.get_rank(pg) else "plan not sent")
-            message = f"{what} ({first})"
-            raise ShardPlannerError(message) from (cause or error)
+            what = "no plan came" if dist.get_rank(pg) else "plan not sent"
+            raise ShardPlannerError(settings.said(what, error=first)) from (cause or error)
         if isinstance(outcome[0], ShardingPlan):
             return outcome[0]
         raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
@@ -280,9 +278,7 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             return ShardingPlan({})
         job = self._job(model, module, sharders)
         _warn(*topologies.pod_size_mismatch(self._topology))
-        options: list[ShardingOption] = []
-        if self.plan_loader is not None:
-            options = self._stored_options(self.plan_loader)
+        options = [] if self.plan_loader is None else self._stored_options(self.plan_loader)
         if not options:
             plan = self._placed(job, module, sharders)
             options = to_sharding_options(plan, model, self._topology)
@@ -470,15 +466,15 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 
 
 def _bound(result: PlanningResult) -> str:
-    if result.bound is None:
+    solver = result.solver
+    if solver.bound is None:
         return "none"
-    if result.solver.objective not in ("iteration", "phases"):  # whose values are seconds
-        gap = result.gap_ratio
-        shown = "unknown" if gap is None else f"{gap:.1%}"
-        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
-    value = result.estimate.time.time_s
-    gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
-    return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
+    text = f"{significant(solver.bound, 4)} by objective {solver.objective}"
+    if solver.objective in ("iteration", "phases"):  # whose values are seconds
+        text = format_time(solver.bound)
+        solver = replace(solver, value=result.estimate.time.time_s)
+    gap = solver.gap_ratio
+    return f"{text}, gap {'unknown' if gap is None else f'{gap:.1%}'}"
 
 
 # ------------------------------------------------------------------ on several ranks

@@ -173,8 +173,7 @@ def base_system(system: Topology | str | None, topology: torchrec_types.Topology
     Raises:
         InvalidInputError: as for :func:`sized_system`.
     """
-    size = topology.world_size, host_size(topology)
-    return sized_system(system, topology.compute_device, *size)
+    return sized_system(system, topology.compute_device, topology.world_size, host_size(topology))
 
 
 def sized_system(

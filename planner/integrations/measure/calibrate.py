@@ -30,8 +30,7 @@ def measure_machine(effort: MeasuringEffort, *, world_size: int, seed: int) -> C
     """Run all microbenchmarks; lookups differ from rank to rank, which gives more points."""
     from planner.integrations.measure.microbench_cpu import measure_rank
 
-    own = effort.shared_by(world_size)
-    per_rank = run_on_ranks(measure_rank, world_size, own, seed)
+    per_rank = run_on_ranks(measure_rank, world_size, effort.shared_by(world_size), seed)
     return CalibrationPoints(
         lookups=tuple(p for points in per_rank for p in points.lookups),
         steps=tuple(

@@ -382,8 +382,7 @@ def _looked_up(device: Device, point: designs.Row, repeats: int) -> designs.Row:
 
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
     num_distinct = sum(int(torch.unique(x).numel()) for x in sets[0].reshape(point["T"], -1))
-    found = {"backend": "fbgemm", "uniq": num_distinct}
-    return {**found, **_typical_us(timed, "fwd_us", "bwd_us")}
+    return {"backend": "fbgemm", "uniq": num_distinct, **_typical_us(timed, "fwd_us", "bwd_us")}
 
 
 MEASURES: Final[dict[str, Callable[[Device, designs.Row, int], designs.Row]]] = {

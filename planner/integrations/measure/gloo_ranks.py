@@ -121,13 +121,9 @@ def _as_rank(call: bytes) -> Any:
     A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
     """
     rank, world_size, port, on_gpus, job = pickle.loads(call)
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(world_size),
-        GLOO_SOCKET_IFNAME="lo",
-    )
+    for prefix in ("", "LOCAL_"):  # all ranks are on this machine
+        os.environ |= {f"{prefix}RANK": str(rank), f"{prefix}WORLD_SIZE": str(world_size)}
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if not on_gpus:
         os.environ["OMP_NUM_THREADS"] = "1"
         if hasattr(os, "sched_setaffinity"):

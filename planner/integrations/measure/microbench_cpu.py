@@ -112,9 +112,8 @@ def _measure_steps(points: Sequence[designs.StepPoint], *job: Any) -> list[desig
 
     ``job`` are the other arguments of :func:`train_in_turns`.
     """
-    log = runs.train_in_turns(
-        [runs.RunCase(workload=p.workload, plan=p.plan) for p in points], *job
-    )
+    cases = [runs.RunCase(workload=p.workload, plan=p.plan) for p in points]
+    log = runs.train_in_turns(cases, *job)
     return [
         replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
         for k, point in enumerate(points)

@@ -74,9 +74,8 @@ def _load(path: Path) -> tuple[readers.Chunk, ...]:
     )
     if not sum(chunk.num_samples for chunk in chunks):
         refuse(f"{path}: holds no samples")
-    names = set(chunks[0].features)
     for i, chunk in enumerate(chunks):
-        if set(chunk.features) != names:
+        if set(chunk.features) != set(chunks[0].features):
             refuse(f"{path}: batch {i} has other features than the first one")
     return chunks
 

@@ -28,7 +28,6 @@ from planner.io.documents import read_words
 from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
-"""Whether a value is of its kind."""
 Rules = Mapping[str, Rule]
 """The rule of each value by its name; the words for it stand under ``kinds`` among the words."""
 
@@ -80,10 +79,7 @@ def our_kernel(name: str) -> ComputeKernel:
     Raises:
         ValueError: it is the kernel of a key-value table, which is planned in another way.
     """
-    if name in KEY_VALUE_KERNELS:
-        message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
-        raise ValueError(message)
-    if name in tuple(ComputeKernel):
+    if name in (*ComputeKernel, *KEY_VALUE_KERNELS):
         return ComputeKernel(name)
     farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
     return next(farther, ComputeKernel.FUSED)
