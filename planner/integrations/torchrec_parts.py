@@ -47,8 +47,6 @@ from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.translate.reading import TableSource, table_configs
 from planner.integrations.translate.settings import NO_HINTS, WorkloadHints, said
 
-Given = Mapping[str, torchrec_types.ParameterConstraints]
-
 _PARTS: Final = ("fwd_compute", "fwd_comms", "bwd_compute", "bwd_comms", "input_dist_comms")
 _MS: Final = 1e3
 
@@ -66,7 +64,7 @@ class _Priced:
     def __init__(
         self,
         topology: torchrec_types.Topology,
-        constraints: Given | None = None,
+        constraints: Mapping[str, torchrec_types.ParameterConstraints] | None = None,
         *,
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
@@ -153,7 +151,7 @@ class PredictedIteration(_Priced, torchrec_types.PerfModel):
     def __init__(
         self,
         topology: torchrec_types.Topology,
-        constraints: Given | None = None,
+        constraints: Mapping[str, torchrec_types.ParameterConstraints] | None = None,
         *,
         sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
         **rates: Any,

@@ -291,10 +291,9 @@ class Model(nn.Module):
 
 def _tables(workload: Workload) -> nn.Module:
     """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
-    kinds: Any = (torchrec.EmbeddingBagCollection, torchrec.EmbeddingBagConfig)
-    if workload.tables[0].pooling is Pooling.NONE:
-        kinds = (torchrec.EmbeddingCollection, torchrec.EmbeddingConfig)
-    collection, config = kinds
+    bags = workload.tables[0].pooling is not Pooling.NONE
+    config: Any = torchrec.EmbeddingBagConfig if bags else torchrec.EmbeddingConfig
+    collection: Any = torchrec.EmbeddingBagCollection if bags else torchrec.EmbeddingCollection
     tables = [
         config(
             name=t.name,
@@ -505,9 +504,8 @@ def _busy_seconds() -> tuple[float, float]:
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0, time.monotonic()
-    fields: list[Any] = stat.read_text().splitlines()[0].split()[1:9]
-    user, nice, system, _, _, irq, soft, steal = (int(f) for f in fields)
-    return (user + nice + system + irq + soft + steal) / 100.0, time.monotonic()
+    ticks = [int(field) for field in stat.read_text().splitlines()[0].split()[1:9]]
+    return (sum(ticks) - sum(ticks[3:5])) / 100.0, time.monotonic()  # without idle and waiting
 
 
 # ------------------------------------------------------------------ random models, predicted
