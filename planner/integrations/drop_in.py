@@ -94,8 +94,7 @@ _LEAST_SEARCH_RATIO: Final = 0.2
 """A search gets at least this share of the time limit, however long the steps before it took."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rival:
+class Rival(NamedTuple):
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
     ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is

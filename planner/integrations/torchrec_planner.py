@@ -244,7 +244,6 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         self.result: PlanningResult | None = None
         self.block, self._rival = "", search.NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
-        self._num_proposals = self._num_plans = 0
 
     def _plan_within(
         self, most_s: float, module: nn.Module, sharders: Sharders | None
@@ -293,12 +292,13 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
             planners.validate_rank_assignment(sharding_plan, self._topology)
         planners.validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
+        priced = 0 if self.result is None else self.result.solver.evaluations
         for stats in self._stats:
             stats.log(
                 sharding_plan=sharding_plan,
                 storage_reservation=self._storage_reservation,
-                num_proposals=self._num_proposals,
-                num_plans=self._num_plans,
+                num_proposals=priced,
+                num_plans=priced,
                 run_time=seconds,
                 best_plan=options,
                 enumerator=None,
@@ -410,7 +410,6 @@ class ShardPlanner(planners.EmbeddingShardingPlanner):
         limits = rules.search_limits(model, self._topology, options)
         self.result = result = self._searched(replace(job, limits=limits), module, sharders)
         _warn(*result.warnings, *rules.copied_by_another_optimizer(result.plan, model.tables))
-        self._num_proposals = self._num_plans = result.solver.evaluations
         device = rules.OUR_DEVICE[self._topology.compute_device]
         if problems := list(layout_problems(result.plan, *job.ours[:2], device=device)):
             refuse(["the search returned a plan that TorchRec cannot run:", *problems])

@@ -5,8 +5,8 @@ import copy
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -25,8 +25,7 @@ from planner.integrations.dense.recorder import Recorder, bytes_of, data_type
 from planner.integrations.translate.settings import said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTrace:
+class DenseTrace(NamedTuple):
     """The result of a trace: the operators, and remarks."""
 
     operators: OperatorList

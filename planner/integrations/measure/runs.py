@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import geometric_mean
@@ -306,8 +306,7 @@ def _tables(workload: Workload) -> nn.Module:
     return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCase:
+class RunCase(NamedTuple):
     """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
 
     workload: Workload

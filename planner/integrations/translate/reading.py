@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -76,8 +76,7 @@ class TableSource:
         return nouns.DataType.FP32 if chosen is None else settings.data_type_of(chosen, name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyValueTable:
+class KeyValueTable(NamedTuple):
     """How a key-value table is run: its kernel, and the cache of each shard on its device.
 
     ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
