@@ -73,11 +73,7 @@ def describe_model(
         return None
     found = with_unique_names(found)
     warnings = rules.table_warnings(found, given, hints, batch_size, compute_device)
-    dense, unseen_bytes = hints.dense, 0.0
-    if dense is None and hints.inputs is not None:
-        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
-        dense = DenseArch(operators=trace.operators)
-    dense = dense or reading.dense_arch(module)
+    dense, unseen_bytes = _dense_of(module, hints, batch_size), 0.0
     workload, unknown = workload_of(found, hints, batch_size)
     if dense is None:
         unseen_bytes = reading.dense_reserve_bytes(module, [f.parameter for f in found])
@@ -93,6 +89,14 @@ def describe_model(
         warnings=tuple(warnings),
         knows_optimizer=not unknown,
     )
+
+
+def _dense_of(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
+    """The dense part, as given, traced with the given inputs, or read from a DLRM."""
+    if hints.dense is None and hints.inputs is not None:
+        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
+        return DenseArch(operators=trace.operators)
+    return hints.dense or reading.dense_arch(module)
 
 
 def workload_of(
