@@ -211,7 +211,6 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[task
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
-            seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
             what=flags.codec or flags.models,
         ):
