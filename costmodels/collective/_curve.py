@@ -9,15 +9,19 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodels.collective._law import RATIO, Group, Law, busiest_factor, fabric_growth
+from costmodels.collective import _law
+from costmodels.collective._law import HALVES, RATIO, Group, Law, busiest_factor
+from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
+from costmodels.topology import Topology
 
 _STEPS_PER_INTERVAL: Final = 8
 """Straight pieces between two points of a table. More follow the bend from latency to bandwidth
@@ -190,7 +194,7 @@ def between(
     known = sorted(tables)
     upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
     high = tables[known[upper]]
-    floor_growth, rate_growth = fabric_growth(collective, known[upper], ranks, mesh)
+    floor_growth, rate_growth = _law.fabric_growth(collective, known[upper], ranks, mesh)
     if len(known) == 1:
         return high.moved(Law(high.law.floor_s * floor_growth, high.law.rate * rate_growth))
     below, above = known[upper - 1], known[upper]
@@ -311,8 +315,6 @@ def _refined(x: FloatArray, y: FloatArray) -> _Line:
 #
 # A *family* is a set of collectives whose tables have to fit together.
 
-HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-"""The collectives that together do what an all-reduce does."""
 RINGS: Final = (*HALVES, Collective.ALL_REDUCE)
 """The family of an all-reduce and its halves."""
 
@@ -485,3 +487,128 @@ def _table(
     """The table with these logarithms of seconds at logarithms of sizes, made to rise."""
     log_bytes = log_sizes + math.log(busiest_factor(collective, group))
     return TimeCurve.of_line(log_bytes, np.maximum.accumulate(log_time))
+
+
+# ------------------ model
+
+Timed = Law | TimeCurve
+"""Seconds over bytes on the busiest link: by the law of links, or as measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel(AbstractCollectiveModel):
+    """The model ``ramp``, with what a model that knows better times replaces.
+
+    The growing part of a collective is bytes over the best rate of the busiest link.
+    """
+
+    def timed(self, kind: Collective, topology: Topology, *, within_host: bool = False) -> Timed:
+        """The time of a collective over all ranks, or over those of one host."""
+        return _law.law_of(kind, _law.group_of(topology, within_host=within_host))
+
+    def exchanged(
+        self, send: FloatArray, topology: Topology
+    ) -> tuple[Timed | None, Timed | None, float]:
+        """The time of an all-to-all on the fabric and on the network, which work side by side.
+
+        A time is None if the group does not use these links, or if nothing tells their time. The
+        third are the seconds that messages of any size take longer on the fabric.
+
+        Args:
+            send: ``[..., R, NUM_LEVELS]`` bytes, as in :meth:`all_to_all`.
+            topology: the system.
+        """
+        group, kind = _law.group_of_peers(send, topology), Collective.ALL_TO_ALL
+        inside = _law.law_of(kind, group.within_domain) if group.per_domain > 1 else None
+        across = _law.law_of(kind, group) if group.domains > 1 else None
+        return inside, across, group.network_latency_s * (group.domains > 1)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Seconds of an empty all-to-all."""
+        if ranks <= 1:
+            return 0.0
+        within = not across_hosts and ranks == topology.local_world_size
+        return self.timed(Collective.ALL_TO_ALL, topology, within_host=within).law.floor_s
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Bytes over the best rates of fabric and network."""
+        seconds = np.zeros(send.shape[:-1])
+        for timed, num_bytes, _ in self._sides(send, receive, topology):
+            seconds = np.maximum(seconds, num_bytes / timed.law.rate)
+        return seconds
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """The slower of fabric and network at the bytes of each rank."""
+        seconds = np.zeros(send.shape[:-1])
+        for timed, num_bytes, longer_s in self._sides(send, receive, topology):
+            seconds = np.maximum(seconds, self.read(timed, num_bytes) + longer_s)
+        return seconds
+
+    def _sides(
+        self, send: FloatArray, receive: FloatArray, topology: Topology
+    ) -> Iterator[tuple[Timed, FloatArray, float]]:
+        """Time, bytes and further seconds of fabric and network, if the group uses them."""
+        inside, across, longer_s = self.exchanged(send, topology)
+        sizes = _law.busiest_bytes(send, receive, topology, _law.group_of_peers(send, topology))
+        for timed, num_bytes, more_s in zip((inside, across), sizes, (longer_s, 0.0), strict=True):
+            if timed is not None:
+                yield timed, num_bytes, more_s
+
+    def read(self, timed: Timed, num_bytes: FloatArray) -> FloatArray:
+        """Seconds for bytes on the busiest link."""
+        return timed.time_s(num_bytes)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Bytes over the better of the best rates of reduce-scatter and all-gather."""
+        return self._grown(HALVES, num_bytes, topology, within_host=within_host)
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Bytes over the best rate of an all-reduce."""
+        return self._grown((Collective.ALL_REDUCE,), num_bytes, topology, within_host=within_host)
+
+    def _grown(
+        self,
+        kinds: Sequence[Collective],
+        num_bytes: FloatArray,
+        topology: Topology,
+        *,
+        within_host: bool,
+    ) -> FloatArray:
+        rate = max(self.timed(k, topology, within_host=within_host).law.rate for k in kinds)
+        ranks = _law.group_of(topology, within_host=within_host).ranks
+        return np.asarray(num_bytes * (_law.bus_factor(kinds[0], ranks) / rate))
+
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """No less than inside one domain, where both halves of an all-reduce agree with it.
+
+        A ring over a single domain takes at least two fifths of the all-reduce of the same buffer,
+        and the all-reduce at least 1 / 1.3 times as long as the reduce-scatter and the all-gather.
+        """
+        group, whole = _law.group_of(topology, within_host=within_host), Collective.ALL_REDUCE
+        is_whole = kind is whole
+        own, other = (whole, HALVES[0]) if is_whole else (HALVES[0], whole)
+        own_s = _least_s(own, num_bytes, group)
+        if group.domains > 1:
+            return own_s
+        least_ratio = 2.0 / RATIO[1] if is_whole else 0.5 * RATIO[0]
+        return np.maximum(own_s, least_ratio * _least_s(other, num_bytes, group))
+
+    def subadditive(self) -> AbstractCollectiveModel:
+        """The model itself, because under its laws the time per byte never rises with size."""
+        return self
+
+
+def _least_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+    """Seconds ``[...]`` of buffers in a group; no less than inside one domain."""
+    parts = [part for part in (group.within_domain, group) if part.ranks > 1]
+    times = (
+        _law.law_of(collective, p).time_s(num_bytes * _law.bus_factor(collective, p.ranks))
+        for p in parts
+    )
+    return functools.reduce(np.maximum, times, np.zeros_like(num_bytes))

@@ -18,6 +18,7 @@ A :class:`Group` is the ranks that take part in a collective, and the links betw
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Final, NamedTuple
 
@@ -243,7 +244,8 @@ the kernel. A ring over several domains takes these steps once in each domain. S
 ALCF Polaris and Sophia over 2 to 540 hosts show 0.3 to 0.8."""
 UNNAMED_RATIO: Final = 0.5
 """Hops over a network of no named kind that stand for one start-up of a network of a named kind."""
-_RINGS: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+"""The collectives that together do what an all-reduce does."""
 _PIPELINES: Final = {
     Collective.ALL_TO_ALL: 1.0,
     Collective.ALL_GATHER: 2.5,
@@ -282,6 +284,16 @@ class Law(NamedTuple):
             lost = np.divide(x, x + self.protocol_s, out=np.zeros_like(x), where=x > 0.0)
             return np.asarray(self.floor_s + x + self.protocol_s * np.sqrt(lost))
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
+
+    @property
+    def law(self) -> Law:
+        """The law itself."""
+        return self
+
+    @property
+    def subadditive(self) -> Law:
+        """The law itself, because its time per byte never rises with size."""
+        return self
 
 
 def crowding(collective: Collective, group: Group) -> float:
@@ -444,7 +456,7 @@ def _network_floor_s(
         fabric: the law of the collective inside a domain.
     """
     inside = fabric.floor_s
-    if collective in _RINGS:
+    if collective in HALVES:
         inside *= 1.0 + _STEPS_RATIO * (group.domains - 1.0)
     startups = crossings(collective, group)
     if not group.fabric:
@@ -458,7 +470,7 @@ def _network_floor_s(
         inside = 0.0
     floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
     message_s = protocol_of(group.network_half_bytes, group.network_rate)
-    rounds = 0.5 * group.domains if collective in _RINGS else math.ceil(math.log2(group.domains))
+    rounds = 0.5 * group.domains if collective in HALVES else math.ceil(math.log2(group.domains))
     return floor, rounds * _PIPELINES[collective] * message_s
 
 
@@ -469,8 +481,25 @@ def crossings(collective: Collective, group: Group) -> float:
     rank of another domain. An all-reduce runs along a tree, which becomes one step deeper with each
     doubling of the domains.
     """
-    if collective in _RINGS:
+    if collective in HALVES:
         return float(group.domains)
     if collective is Collective.ALL_TO_ALL:
         return max(_FIRST_CROSSING, (group.ranks - group.per_domain) / _PEERS_PER_STARTUP)
     return _FIRST_CROSSING + math.ceil(math.log2(group.domains)) - 1.0
+
+
+@functools.lru_cache(maxsize=4096)
+def law_of(collective: Collective, group: Group) -> Law:
+    """The law of a collective in a group, of which nothing was measured."""
+    if group.domains == 1:
+        return fabric_law(collective, group)
+    law = network_law(collective, group)
+    if group.fabric:
+        return law
+    # No curve says how much of the latency one hop takes: here each hop takes all of it, and there
+    # are at least as many hops as rounds in which every domain can be reached.
+    inside_s = 0.5 * group.network_latency_s
+    if group.per_domain > 1:
+        inside_s = fabric_law(collective, group).floor_s
+    hops = max(num_steps(collective, group.domains), UNNAMED_RATIO * crossings(collective, group))
+    return law._replace(floor_s=inside_s + hops * group.network_latency_s)

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
-from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, analytic_spread_ratio
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -78,7 +78,3 @@ class AlphaBeta(AbstractCollectiveModel):
             network_rate = topology.network_link.bandwidth_bytes_per_s / slower
             bandwidth = min(bandwidth, domain * network_rate)
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)
-
-    def plan_spread_ratio(self, topology: Topology) -> float:
-        """The spread of a time that follows from the rates of links alone."""
-        return analytic_spread_ratio(topology)

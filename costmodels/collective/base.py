@@ -12,7 +12,6 @@ search needs it to prove a bound.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels import discovery
 from costmodels.datatypes import FloatArray
 from costmodels.discovery import asking
 from costmodels.measured.curves import Collective
@@ -228,13 +226,12 @@ class AbstractCollectiveModel(ABC):
         del collective, size_bytes
         return Confidence(basis=Basis.ANALYTIC, spread_ratio=analytic_spread_ratio(topology))
 
-    def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """90 % spread (as in :class:`Confidence`) of the exchanges of a plan.
+    def plan_spread_ratio(self, topology: Topology) -> float:
+        """90 % spread of the exchanges of a plan: of an all-to-all of 16 MiB over all ranks.
 
-        None if the model does not know it.
+        So many bytes of pooled embeddings a rank sends for some thousand samples.
         """
-        del topology
-        return None
+        return self.confidence(Collective.ALL_TO_ALL, 16.0 * 2**20, topology).spread_ratio
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
         """What users should know about the times on this system, in whole sentences."""
@@ -281,12 +278,6 @@ class GrowingPart(Wrapping):
         """Always 0."""
         del topology, ranks, across_hosts
         return 0.0
-
-
-def default_model() -> AbstractCollectiveModel:
-    """A model that needs nothing but the latencies and rates of links (``ramp``)."""
-    package = importlib.import_module("costmodels.collective")
-    return discovery.load(package, "ramp", AbstractCollectiveModel)()
 
 
 def balanced_s(

@@ -8,7 +8,8 @@ from typing import final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping, default_model
+from costmodels.collective._curve import LinkModel
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, Wrapping
 from costmodels.datatypes import FloatArray
 from costmodels.discovery import asking
 from costmodels.topology import Topology
@@ -36,11 +37,10 @@ class Hierarchical(Wrapping):
         Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange
     """
 
-    inner: AbstractCollectiveModel = field(default_factory=default_model)
+    inner: AbstractCollectiveModel = field(default_factory=LinkModel)
 
     buffer_s = asking("buffer_s")
     confidence = asking("confidence")
-    plan_spread_ratio = asking("plan_spread_ratio")
     remarks = asking("remarks")
 
     @property
