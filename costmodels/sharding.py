@@ -363,15 +363,12 @@ class Plan:
         return self._by_table[table]
 
 
-def row_blocks(num_embeddings: int, parts: int) -> list[tuple[int, int]]:
-    """(offset, rows) of each part as TorchRec cuts R rows: ceil(R / parts) until none is left."""
-    offsets, rows = row_block_columns(num_embeddings, parts)
-    return list(zip(offsets.tolist(), rows.tolist(), strict=True))
-
-
 @lru_cache(maxsize=4096)
 def row_block_columns(num_embeddings: int, parts: int) -> tuple[IntArray, IntArray]:
-    """Offsets and numbers of rows of :func:`row_blocks`, as read-only arrays ``[parts]``."""
+    """Offset and rows of each part, read-only ``[parts]``.
+
+    TorchRec cuts R rows into parts of ceil(R / parts) until none is left.
+    """
     size = -(-num_embeddings // parts)
     starts = np.minimum(np.arange(parts + 1, dtype=np.int64) * size, num_embeddings)
     offsets, rows = starts[:-1], np.diff(starts)

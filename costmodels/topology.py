@@ -356,10 +356,6 @@ class Topology:
         """All link levels."""
         return Links(host=self.host_link, domain=self.domain_link, network=self.network_link)
 
-    def host_of(self, rank: int) -> int:
-        """Index of the host of ``rank``."""
-        return rank // self.local_world_size
-
     def hbm_capacities(self) -> FloatArray:
         """Device memory per rank in bytes, shape ``[world_size]``."""
         each = self.hbm_capacity_by_rank_bytes
@@ -389,9 +385,9 @@ class Topology:
             ddr_capacity_by_host_bytes=(),
         )
 
-    def weakest_source(self) -> Source:
-        """The weakest source among the numbers of the system."""
-        sources = [p.source for p in self.provenance]
+    def weakest_source(self, prefixes: tuple[str, ...] = ("",)) -> Source:
+        """The weakest source among the numbers of the system with these prefixes."""
+        sources = [p.source for p in self.provenance if p.name.startswith(prefixes)]
         return max(sources, key=list(Source).index, default=Source.USER)
 
 

@@ -42,8 +42,6 @@ class Scale:
 UNSCALED: Final = Scale()
 """No factor on any kind of time."""
 
-KINDS: Final = FITTED_KINDS
-"""The kinds of time: lookups, collectives, the dense part, and what the host does."""
 MACHINE: Final = "machine"
 """The pace of the machine: a factor that all kinds of time have in common."""
 LOOKUP_GROUPS: Final = (0.032, 0.051, 0.041, 0.136)
@@ -138,7 +136,7 @@ def sigmas(
         is_foreign: whether the dense part may run in a framework that was never measured.
     """
     if topology.calibration or not topology.provenance:
-        return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
+        return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in FITTED_KINDS)
     is_measured = generation_of(topology.device) == _MEASURED_GENERATION
     model = {
         "lookup": group_sigma(LOOKUP_GROUPS),
@@ -146,7 +144,7 @@ def sigmas(
         "dense": group_sigma(DENSE_FAMILIES if is_measured else DENSE_GROUPS),
         "host": math.hypot(group_sigma(HOST_GROUPS), _CARRIED_HOST_SIGMA),
     }
-    found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
+    found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in FITTED_KINDS}
     if sustained_ratio:
         filled = step_sigma(topology, sustained_dtype)
         found["dense"] += sustained_ratio * (filled - found["dense"])
@@ -235,10 +233,8 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
         ours_s: times ``[samples]`` under the errors that all plans share.
         theirs_s: the other plan's under the same draws.
     """
-    own = math.sqrt(2.0) * PLAN_SIGMA
-    apart = np.log(theirs_s / ours_s) / own
-    normal = NormalDist()
-    return float(np.mean([normal.cdf(float(a)) for a in apart]))
+    apart = np.log(theirs_s / ours_s) / (math.sqrt(2.0) * PLAN_SIGMA)
+    return float(np.mean([*map(NormalDist().cdf, apart.tolist())]))
 
 
 @lru_cache(maxsize=64)
@@ -271,8 +267,7 @@ def sampled_factors(
 
 def _weakest(topology: Topology, prefixes: tuple[str, ...]) -> float:
     """Log-standard deviation of the least certain source among numbers with these prefixes."""
-    sources = [p.source for p in topology.provenance if p.name.startswith(prefixes)]
-    return RELATIVE_SIGMA[max(sources, key=list(Source).index, default=Source.USER)]
+    return RELATIVE_SIGMA[topology.weakest_source(prefixes)]
 
 
 def _matters(name: str, topology: Topology) -> bool:

@@ -187,7 +187,7 @@ class TorchrecPipeline(CostPipeline):
         parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: hosts}.get(spread, 1)
         sizes = [rows] * parts
         if option.sharding_type is not sharding.ShardingType.DATA_PARALLEL:
-            sizes = [size for _, size in sharding.row_blocks(rows, parts)]
+            sizes = sharding.row_block_columns(rows, parts)[1].tolist()
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is sharding.Spread.HOSTS:

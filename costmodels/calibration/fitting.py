@@ -19,7 +19,8 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShards, TableColumns
 from costmodels.measured import cpu_constants as cpu
-from costmodels.uncertainty import KINDS, MACHINE
+from costmodels.topology import FITTED_KINDS
+from costmodels.uncertainty import MACHINE
 from costmodels.workload import Optimizer
 
 _ROUNDS = 4
@@ -219,7 +220,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check what the deviations are of; the constants have checked their numbers."""
-        kinds, sigmas = (*KINDS, MACHINE), self.constants.sigmas_ratio
+        kinds, sigmas = (*FITTED_KINDS, MACHINE), self.constants.sigmas_ratio
         require(
             all(kind in kinds for kind, _ in sigmas),
             f"deviations must be of {', '.join(kinds)}: calibrate again",

@@ -541,7 +541,7 @@ def _row_split(ranks: list[int], topology: Topology) -> ShardingType:
     if len(ranks) == 1:
         return ShardingType.TABLE_WISE
     local = topology.local_world_size
-    hosts = {topology.host_of(r) for r in ranks}
+    hosts = {r // topology.local_world_size for r in ranks}
     if topology.num_hosts > 1 and local > 1 and len(ranks) == len(hosts) * local:
         return ShardingType.TABLE_ROW_WISE
     return ShardingType.ROW_WISE

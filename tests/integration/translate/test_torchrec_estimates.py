@@ -35,7 +35,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 
 from costmodels.dense.base import dense_parameters
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row_blocks
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row_block_columns
 from costmodels.torchrec_estimates import (
     TorchrecInputs,
     TorchrecMachine,
@@ -84,7 +84,8 @@ def shapes(
         return [(rows, dim)]
     if SPREAD[kind] is Spread.RANKS:
         return [(rows, width) for width in widths]
-    blocks = row_blocks(rows, world if kind is ShardingType.ROW_WISE else group)
+    parts = world if kind is ShardingType.ROW_WISE else group
+    blocks = [*zip(*(c.tolist() for c in row_block_columns(rows, parts)), strict=True)]
     columns = widths if kind is ShardingType.GRID_SHARD else [dim]
     return [(size, width) for width in columns for _, size in blocks]
 
