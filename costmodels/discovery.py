@@ -114,17 +114,15 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
         UnknownNameError: there is none; the message says what each class lacks.
     """
     kind, told = cast("type[T]", base), list[str]()
-    needed = set(getattr(kind, "__abstractmethods__", ()))
     for value in vars(module).values():
         if not inspect.isclass(value) or value.__module__ != module.__name__ or value is kind:
             continue
-        is_kind = issubclass(value, kind)
-        if is_kind and not inspect.isabstract(value):
+        if not issubclass(value, kind):
+            wrong = f"does not extend {kind.__module__}.{kind.__name__}"
+        elif inspect.isabstract(value):
+            wrong = f"lacks {', '.join(sorted(value.__abstractmethods__))}"
+        else:
             return cast("type[T]", value)
-        left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
-        lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
-        words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
-        words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []
-        told.append(f"class {value.__name__} {' and '.join(words)}")
+        told.append(f"class {value.__name__} {wrong}")
     msg = f"{module.__name__} defines no {kind.__name__}" + (f": {'; '.join(told)}" if told else "")
     raise UnknownNameError(msg)

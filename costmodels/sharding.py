@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Self, cast, final, overload
+from typing import Any, Final, Self, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,13 +80,7 @@ class Shards(Sequence[Shard]):
         """Number of shards."""
         return len(self.rank)
 
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Shards: ...
-
-    def __getitem__(self, index: int | slice) -> Shard | Shards:
+    def __getitem__(self, index: Any) -> Any:
         """One shard, or some of them."""
         if isinstance(index, slice):
             return Shards(*(c[index] for c in self.columns))
@@ -190,10 +184,9 @@ class Spread(StrEnum):
 
 
 SPREAD: Final = {
-    kind: Spread.UNIFORM
-    if kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
-    else (Spread.HOSTS if kind in BY_HOSTS else Spread.RANKS)
-    for kind in ShardingType
+    **dict.fromkeys((ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE), Spread.UNIFORM),
+    **dict.fromkeys(ON_RANKS, Spread.RANKS),
+    **dict.fromkeys(BY_HOSTS, Spread.HOSTS),
 }
 """What has to be chosen for each type."""
 

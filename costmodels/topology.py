@@ -324,11 +324,10 @@ class Topology:
         local, domain = self.local_world_size, self.domain_size
         fits = domain % local == 0
         require(fits, f"domain_size {domain} must be a multiple of gpus_per_host {local}")
-        by_rank, by_host = ("rank", self.world_size), ("host", self.num_hosts)
-        for (each, count), values in (
-            (by_rank, self.hbm_capacity_by_rank_bytes),
-            (by_rank, self.speed_by_rank_ratio),
-            (by_host, self.ddr_capacity_by_host_bytes),
+        for each, count, values in (
+            ("rank", self.world_size, self.hbm_capacity_by_rank_bytes),
+            ("rank", self.world_size, self.speed_by_rank_ratio),
+            ("host", self.num_hosts, self.ddr_capacity_by_host_bytes),
         ):
             counted = f"per-{each} values need {count} entries, got {len(values)}"
             require(len(values) in (0, count), counted)

@@ -38,14 +38,9 @@ MIN_COLUMN_WIDTH: Final = 128
 MIN_LOOKUP_COLUMNS: Final = 32
 """A lookup of a piece takes as long as one of at least this many columns (``max(emb_dim, 32)``)."""
 
-FULL_BLOCK_COLUMNS: Final = 128
-"""From this many columns on, a kernel keeps all of its threads busy."""
-HALF_BLOCK_COLUMNS: Final = 64
-"""From this many columns on, it keeps half of them busy."""
-HALF_BLOCK_PENALTY: Final = 1.15
-"""Factor on the forward time of pieces with fewer columns than a full block."""
-QUARTER_BLOCK_PENALTY: Final = 1.75
-"""Factor on the forward time of pieces with fewer columns than half a block."""
+BLOCK_PENALTIES: Final = {128: 1.0, 64: 1.15, 0: 1.75}
+"""Factors on the forward time of pieces with at least so many columns: from 128 on a kernel keeps
+all of its threads busy, from 64 on half of them (``compute_block_usage_penalty``)."""
 WEIGHTED_KERNEL_MULTIPLIER: Final = 1.1
 """Further backward time of lookups with weights, over the forward time."""
 BATCHED_COPY_FACTOR: Final = 2.455
@@ -336,7 +331,8 @@ class TorchrecShard(NamedTuple):
         columns = max(num_cols, MIN_LOOKUP_COLUMNS) if is_narrow else num_cols
         read = math.ceil(ids * INDEX_BYTES) * (2.0 if inputs.is_weighted else 1.0)
         read += ids * columns * table.element_bytes
-        compute = (read + moved[0]) * (_penalty(num_cols) if is_narrow else 1.0) / rate
+        penalty = next(x for least, x in BLOCK_PENALTIES.items() if num_cols >= least)
+        compute = (read + moved[0]) * (penalty if is_narrow else 1.0) / rate
         backward = compute * machine.backward_ratio
         if inputs.is_weighted:
             backward = backward * machine.weighted_ratio + compute * WEIGHTED_KERNEL_MULTIPLIER
@@ -428,13 +424,3 @@ def _all_reduce(size: float, machine: TorchrecMachine) -> float:
     reduce_s = size * (2 * nodes - 1) / nodes / links_bytes_per_s
     is_large = machine.world_size > _MOST_NODES * machine.local_world_size
     return reduce_s * 2 if is_large else reduce_s
-
-
-def _penalty(num_cols: float) -> float:
-    """Factor on the time of narrow pieces, which leave threads without work.
-
-    Source: ``compute_block_usage_penalty``.
-    """
-    if num_cols >= FULL_BLOCK_COLUMNS:
-        return 1.0
-    return HALF_BLOCK_PENALTY if num_cols >= HALF_BLOCK_COLUMNS else QUARTER_BLOCK_PENALTY

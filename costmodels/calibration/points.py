@@ -111,13 +111,8 @@ def exchanges(
         kept_bytes: each rank's message to itself.
         reduced_bytes: the buffer of each rank in an all-reduce.
     """
-    kept = {
-        "all_to_all": kept_bytes,
-        "reduce_scatter": kept_bytes,
-        "all_gather": kept_bytes,
-        "all_reduce": reduced_bytes,
-    }
-    shares = [(name, 1.0, size) for name, size in kept.items()]
+    kept = dict.fromkeys(("all_to_all", "reduce_scatter", "all_gather"), kept_bytes)
+    shares = [(name, 1.0, size) for name, size in (kept | {"all_reduce": reduced_bytes}).items()]
     shares += [("all_to_all", share, 0.0) for share in (0.0, 0.2, 0.5)]
     return [
         CollectivePoint(

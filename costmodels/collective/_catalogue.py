@@ -87,8 +87,12 @@ class Catalogue:
         own = confidence_of(found, group, size_bytes, measured, busiest_factor(collective, known))
         if there is None or group.domains > 1:
             return own
+        # At another site a single process of each host may have started the ranks.
         moved = np.array(size_bytes * busiest_factor(collective, group))
-        return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
+        launched = group.per_host * _LAUNCH_S / max(float(found.table.time_s(moved)), _LAUNCH_S)
+        site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
+        spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
+        return replace(own, spread_ratio=max(spread, launched - 1.0))
 
     def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
         """:meth:`_settled`, kept for later calls."""
@@ -433,29 +437,12 @@ def confidence_of(
         spread += _ONE_CLUSTER if len(clusters) == 1 else _OTHER_CLUSTER
     smallest = min(c.size_bytes[0] for c in found.curves)
     largest = max(c.size_bytes[-1] for c in found.curves)
-    if not smallest <= size_bytes <= largest:
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
-    if found.other_links:
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     basis = Basis.CALIBRATED if carried else Basis.MEASURED
+    if found.other_links:
+        basis = Basis.EXTRAPOLATED
+    if not smallest <= size_bytes <= largest:
+        basis, spread = Basis.EXTRAPOLATED, spread + _OTHER_SIZE
     return Confidence(basis=basis, spread_ratio=spread)
-
-
-def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Group) -> Confidence:
-    """The confidence in a time whose curves were measured at another site, inside one domain.
-
-    There, a single process of each host may have started the ranks.
-
-    Args:
-        own: the confidence at the site of the curves.
-        size_bytes: size as nccl-tests counts it.
-        time_s: the time.
-        group: the ranks that take part.
-    """
-    site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
-    spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
-    launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
-    return replace(own, spread_ratio=max(spread, launched))
 
 
 @functools.lru_cache(maxsize=256)
