@@ -120,9 +120,9 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
         if not issubclass(value, kind):
             wrong = f"does not extend {kind.__module__}.{kind.__name__}"
         elif inspect.isabstract(value):
-            wrong = f"lacks {', '.join(sorted(value.__abstractmethods__))}"
+            wrong = f"lacks {', '.join(sorted(vars(value)['__abstractmethods__']))}"
         else:
-            return cast("type[T]", value)
+            return value
         told.append(f"class {value.__name__} {wrong}")
     msg = f"{module.__name__} defines no {kind.__name__}" + (f": {'; '.join(told)}" if told else "")
     raise UnknownNameError(msg)

@@ -326,7 +326,7 @@ def h200_steps() -> tuple[cases.Part, ...]:
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
     rates, topology = fit_rates({}, cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
-    call_s, pass_s = rates.eager_call_s or 0.0, rates.eager_pass_s
+    call_s, pass_s = rates.get("eager_call_s", 0.0), rates.get("eager_pass_s")
     host = replace(topology.host, eager_call_s=call_s, eager_pass_s=pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
