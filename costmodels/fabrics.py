@@ -127,16 +127,6 @@ def half_size_of(protocol_s: float, bytes_per_s: float) -> float:
     return _HALF * protocol_s * bytes_per_s
 
 
-def protocol_of(half_size_bytes: float, bytes_per_s: float) -> float:
-    """Protocol time in seconds with which a message reaches half of a rate.
-
-    Args:
-        half_size_bytes: size of that message.
-        bytes_per_s: rate that large messages reach.
-    """
-    return half_size_bytes / (_HALF * bytes_per_s)
-
-
 _WORDS: Final = (*("tcpxo", "tcpx", "efa", "slingshot", "roce"), *("ib", "infiniband", "ethernet"))
 """Whole words in the name of a network: the kinds, or ``ib`` for ``infiniband``. A word may have a
 version at its end, as in ``RoCEv2``; the first word that is there decides."""

@@ -75,51 +75,35 @@ def kendall_tau(predicted: FloatArray, measured: FloatArray) -> float:
     return float(agreement.mean())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """Errors of the times, and what choosing the plan predicted fastest would cost.
-
-    Kendall's tau is the mean over tasks; shares and regret are over tasks too.
-    """
-
-    errors: ErrorSummary
-    num_tasks: int
-    kendall_tau_ratio: float
-    top_ratio: float
-    within_5_ratio: float
-    within_10_ratio: float
-    mean_regret_ratio: float
-    worst_regret_ratio: float
-
-
 def rank_tasks(
     tasks: Sequence[int], predicted: Sequence[float], measured: Sequence[float]
-) -> Ranking:
-    """Scores over all tasks.
+) -> dict[str, float]:
+    """Scores over all tasks: what choosing the plan predicted fastest would cost.
+
+    Kendall's tau is the mean over tasks; shares and regret are over tasks too.
 
     Args:
-        tasks: the task of each plan.
+        tasks: the task of each plan; at least one.
         predicted: of each plan, in any unit that is common to all.
         measured: of each plan.
 
     Raises:
-        InvalidValueError: no task, or a task with fewer than two plans.
+        InvalidValueError: a task with fewer than two plans.
     """
-    errors = summarize_errors(predicted, measured)
     p, m, of = np.asarray(predicted), np.asarray(measured), np.asarray(tasks)
     plans = [(p[of == task], m[of == task]) for task in np.unique(of)]
+    taus = [kendall_tau(*both) for both in plans]
     # What choosing the plan predicted fastest costs beyond the fastest measured.
     regrets = np.array([m[p.argmin()] / m.min() - 1.0 for p, m in plans])
-    return Ranking(
-        errors=errors,
-        num_tasks=len(plans),
-        kendall_tau_ratio=float(np.mean([kendall_tau(*both) for both in plans])),
-        top_ratio=float(np.mean(regrets <= 0.0)),
-        within_5_ratio=float(np.mean(regrets <= 0.05)),
-        within_10_ratio=float(np.mean(regrets <= 0.10)),
-        mean_regret_ratio=float(regrets.mean()),
-        worst_regret_ratio=float(regrets.max()),
-    )
+    return {
+        "num_tasks": len(plans),
+        "kendall_tau_ratio": float(np.mean(taus)),
+        "top_ratio": float(np.mean(regrets <= 0.0)),
+        "within_5_ratio": float(np.mean(regrets <= 0.05)),
+        "within_10_ratio": float(np.mean(regrets <= 0.10)),
+        "mean_regret_ratio": float(regrets.mean()),
+        "worst_regret_ratio": float(regrets.max()),
+    }
 
 
 def one_scale(predicted: Sequence[float], measured: Sequence[float]) -> list[float]:

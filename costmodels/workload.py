@@ -19,7 +19,7 @@ from costmodels.layers.dense_part import Framework as Framework
 from costmodels.layers.dense_part import Interaction as Interaction
 from costmodels.layers.dense_part import InteractionKernel as InteractionKernel
 from costmodels.layers.dense_part import OperatorList as OperatorList
-from costmodels.training.communication import NOT_COMPRESSED, Communication
+from costmodels.training.communication import Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
 from costmodels.training.optimizers import Optimizer as Optimizer
 from costmodels.training.optimizers import RowUpdate
@@ -195,7 +195,7 @@ class Table:
     @property
     def codecs(self) -> Communication:
         """The codecs of its exchanges; none unless ``communication`` is set."""
-        return self.communication or NOT_COMPRESSED
+        return self.communication or Communication()
 
     @property
     def pooling_factor(self) -> float:

@@ -44,7 +44,7 @@ class Catalogue:
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
-        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
+        self._family = functools.cache(self._settled)
 
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
@@ -93,12 +93,6 @@ class Catalogue:
         site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
         spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
         return replace(own, spread_ratio=max(spread, launched - 1.0))
-
-    def _family(self, *key: *tuple[tuple[Collective, ...], Group, Group | None]) -> Family:
-        """:meth:`_settled`, kept for later calls."""
-        if key not in self._known:
-            self._known[key] = self._settled(*key)
-        return self._known[key]
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
         """``there``, but on a network of the group's kind if its own network is of another kind.
@@ -233,9 +227,7 @@ class Catalogue:
         by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in sizes}
         floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
-            ranks: _curve.with_floor(
-                _curve.joined(repeats, _law.bus_factor(collective, ranks)), floor_s
-            )
+            ranks: _curve.joined(repeats, _law.bus_factor(collective, ranks), floor_s)
             for ranks, repeats in by_ranks.items()
         }
         if group.ranks in tables:
@@ -268,19 +260,15 @@ class Catalogue:
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
         known, law = (_law.network_law(collective, g, inner) for g in (there, here))
-        table = _curve.with_floor(
-            _curve.joined(repeats, busiest_factor(collective, there)), known.floor_s
-        )
+        table = _curve.joined(repeats, busiest_factor(collective, there), known.floor_s)
         exact = alike and nearest.shape == (group.ranks, group.domains)
         if not exact:
             table = _carried(table, known, law, same_link=alike)
         return Found(table, repeats, same_shape=exact)
 
 
-@functools.lru_cache(maxsize=32)
-def catalogue_of(curves: tuple[CollectiveCurve, ...]) -> Catalogue:
-    """The catalogue of these curves, shared by the models of one system."""
-    return Catalogue(curves)
+catalogue_of = functools.lru_cache(maxsize=32)(Catalogue)
+"""The catalogue of some curves, shared by the models of one system."""
 
 
 def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> TimeCurve:

@@ -128,7 +128,7 @@ class TimeCurve:
         return self.shifted(slower + math.log(law.rate / self.law.rate), slower)
 
 
-def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
+def joined(curves: Sequence[CollectiveCurve], factor: float, floor_s: float) -> TimeCurve:
     """One table from repeats of a shape: their weighted geometric mean at every measured size.
 
     Newer versions of the library have more weight.
@@ -136,6 +136,7 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
     Args:
         curves: curves of one collective in one shape.
         factor: bytes on the busiest link per byte of size.
+        floor_s: seconds without bytes, where no curve shows them.
     """
     log_sizes = np.unique(np.log(np.concatenate([c.size_bytes for c in curves])))
     total, weights = np.zeros_like(log_sizes), np.zeros_like(log_sizes)
@@ -145,7 +146,7 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
         times = TimeCurve(own_sizes, own_times).log_time_at(log_sizes)
         total += covered * weight * times
         weights += covered * weight
-    return TimeCurve(log_sizes + math.log(factor), _isotonic(total / weights))
+    return with_floor(TimeCurve(log_sizes + math.log(factor), _isotonic(total / weights)), floor_s)
 
 
 def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
@@ -194,7 +195,8 @@ def between(
     known = sorted(tables)
     upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
     high = tables[known[upper]]
-    floor_growth, rate_growth = _law.fabric_growth(collective, known[upper], ranks, mesh)
+    wanted = np.array(_law.fabric_scale(collective, ranks, mesh))
+    floor_growth, rate_growth = wanted / _law.fabric_scale(collective, known[upper], mesh)
     if len(known) == 1:
         return high.moved(Law(high.law.floor_s * floor_growth, high.law.rate * rate_growth))
     below, above = known[upper - 1], known[upper]
@@ -249,11 +251,9 @@ def cleaned(log_time: FloatArray) -> FloatArray:
 
 def _weights(curves: Sequence[CollectiveCurve]) -> list[float]:
     """The weight of each curve: 1 for the newest and for unknown versions, half for each older."""
-    versions = sorted({_version(c.version) for c in curves} - {()}, reverse=True)
-    return [
-        _OLDER_VERSION_WEIGHT ** versions.index(_version(c.version)) if _version(c.version) else 1.0
-        for c in curves
-    ]
+    versions = [_version(c.version) for c in curves]
+    newest_first = sorted({*versions} - {()}, reverse=True)
+    return [_OLDER_VERSION_WEIGHT ** newest_first.index(v) if v else 1.0 for v in versions]
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -541,7 +541,7 @@ class LinkModel(AbstractCollectiveModel):
         """The slower of fabric and network at the bytes of each rank."""
         seconds = np.zeros(send.shape[:-1])
         for timed, num_bytes, longer_s in self._sides(send, receive, topology):
-            seconds = np.maximum(seconds, self.read(timed, num_bytes) + longer_s)
+            seconds = np.maximum(seconds, timed.time_s(num_bytes) + longer_s)
         return seconds
 
     def _sides(
@@ -553,10 +553,6 @@ class LinkModel(AbstractCollectiveModel):
         for timed, num_bytes, more_s in zip((inside, across), sizes, (longer_s, 0.0), strict=True):
             if timed is not None:
                 yield timed, num_bytes, more_s
-
-    def read(self, timed: Timed, num_bytes: FloatArray) -> FloatArray:
-        """Seconds for bytes on the busiest link."""
-        return timed.time_s(num_bytes)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool

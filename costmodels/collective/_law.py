@@ -26,7 +26,7 @@ import numpy as np
 
 from costmodels.collective.base import LinkLevel
 from costmodels.datatypes import FloatArray
-from costmodels.fabrics import FABRICS, half_size_of, protocol_of
+from costmodels.fabrics import FABRICS, half_size_of
 from costmodels.measured.curves import Collective
 from costmodels.topology import Links, Topology
 
@@ -290,11 +290,6 @@ class Law(NamedTuple):
         """The law itself."""
         return self
 
-    @property
-    def subadditive(self) -> Law:
-        """The law itself, because its time per byte never rises with size."""
-        return self
-
 
 def crowding(collective: Collective, group: Group) -> float:
     """How many times longer a rank's bytes take because pods share links above them; at least 1.
@@ -394,18 +389,11 @@ def longer_s(collective: Collective, there: Group, here: Group) -> float:
 def fabric_law(collective: Collective, group: Group) -> Law:
     """The law of a collective between the members of one domain of the group."""
     ranks = group.per_domain
-    floor, rate = _fabric_scale(collective, ranks, group.mesh)
+    floor, rate = fabric_scale(collective, ranks, group.mesh)
     return Law(max(floor * group.fabric_latency_s, _SMALLEST_FLOOR_S), group.fabric_rate * rate)
 
 
-def fabric_growth(collective: Collective, known: int, ranks: int, mesh: int) -> tuple[float, float]:
-    """Factors on floor and rate from ``known`` to ``ranks`` ranks in a domain."""
-    floor, rate = _fabric_scale(collective, ranks, mesh)
-    known_floor, known_rate = _fabric_scale(collective, known, mesh)
-    return floor / known_floor, rate / known_rate
-
-
-def _fabric_scale(collective: Collective, ranks: int, mesh: int) -> tuple[float, float]:
+def fabric_scale(collective: Collective, ranks: int, mesh: int) -> tuple[float, float]:
     """Floor over the latency of the fabric, and rate over the rate of the fabric.
 
     Some ranks of a mesh reach only the links between them.
@@ -469,7 +457,7 @@ def _network_floor_s(
     if group.per_domain == 1:
         inside = 0.0
     floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
-    message_s = protocol_of(group.network_half_bytes, group.network_rate)
+    message_s = group.network_half_bytes / half_size_of(1.0, group.network_rate)
     rounds = 0.5 * group.domains if collective in HALVES else math.ceil(math.log2(group.domains))
     return floor, rounds * _PIPELINES[collective] * message_s
 

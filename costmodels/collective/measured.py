@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
-from costmodels.collective._curve import LinkModel, Timed
+from costmodels.collective._curve import Found, LinkModel, TimeCurve, Timed
 from costmodels.collective._law import Group, Law, bus_factor, group_of, group_of_peers
 from costmodels.collective.base import Confidence
 from costmodels.datatypes import FloatArray
@@ -58,9 +58,7 @@ class Measured(LinkModel):
     def timed(self, kind: Collective, topology: Topology, *, within_host: bool = False) -> Timed:
         """The curve of a collective, or the law of its links if none is known."""
         found = self._catalogue.find(kind, *self._groups(topology, within_host=within_host))
-        return (
-            found.table if found else LinkModel.timed(self, kind, topology, within_host=within_host)
-        )
+        return self._table(found) or LinkModel.timed(self, kind, topology, within_host=within_host)
 
     def exchanged(
         self, send: FloatArray, topology: Topology
@@ -73,13 +71,9 @@ class Measured(LinkModel):
         found += [find(kind, group, there) if group.domains > 1 else None]
         if found[group.domains > 1] is None:
             return LinkModel.exchanged(self, send, topology)
-        inside, across = (f.table if f is not None else None for f in found)
+        inside, across = map(self._table, found)
         longer_s = max(group.network_latency_s - there.network_latency_s, 0.0)
         return inside, across, longer_s * (group.domains > 1)
-
-    def read(self, timed: Timed, num_bytes: FloatArray) -> FloatArray:
-        """Seconds for bytes on the busiest link."""
-        return (timed.subadditive if self.is_subadditive else timed).time_s(num_bytes)
 
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -89,7 +83,7 @@ class Measured(LinkModel):
         if isinstance(timed, Law):
             return LinkModel.buffer_s(self, kind, num_bytes, topology, within_host=within_host)
         ranks = group_of(topology, within_host=within_host).ranks
-        return self.read(timed, np.asarray(num_bytes) * bus_factor(kind, ranks))
+        return timed.time_s(np.asarray(num_bytes) * bus_factor(kind, ranks))
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -140,6 +134,11 @@ class Measured(LinkModel):
             f"network links of {' and '.join(map(format_rate, rates))}: times between hosts are "
             "carried over from the nearest curve, so that a faster network may seem slower",
         )
+
+    def _table(self, found: Found | None) -> TimeCurve | None:
+        if found is None:
+            return None
+        return found.table.subadditive if self.is_subadditive else found.table
 
     def _groups(
         self, topology: Topology, *, within_host: bool = False

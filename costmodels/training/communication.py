@@ -107,15 +107,12 @@ class Codec:
         return self.wire_bytes + element_bytes if self.compresses else 0.0
 
 
-_PLAIN: Final = Codec()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
     """The codecs of one exchange: of its vectors forward, and of their gradients backward."""
 
-    forward: Codec = _PLAIN
-    backward: Codec = _PLAIN
+    forward: Codec = Codec()
+    backward: Codec = Codec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +174,3 @@ class Communication:
         """
         pooled = self.reduce_scatter if sums else self.all_to_all
         return (pooled if is_pooled else self.sequence) or Codecs()
-
-
-NOT_COMPRESSED: Final = Communication()
-"""No exchange is compressed."""

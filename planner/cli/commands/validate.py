@@ -188,8 +188,7 @@ def torchrec(flags: RunFlags) -> int:
     if flags.codec:
         title = f"Time with {flags.codec} exchanges over time with fp32"
         made = show.pairs_section(outcomes, title)
-    scores = {name: show.as_row(ranking) for name, ranking in found.items()}
-    tell({"models": scores, "runs": outcomes}, (made,))
+    tell({"models": found, "runs": outcomes}, (made,))
     if flags.output is not None:
         for path in show.write_files(flags.output, outcomes, found):
             remark(f"wrote {shown_paths((path,))}")
