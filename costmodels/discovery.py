@@ -1,7 +1,5 @@
 """Plug-ins are files: list them without importing, import one by its file name."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -6,8 +6,6 @@ CostModelError
 └── UnknownNameError     a model or distribution asked for by a name that no file has
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NoReturn
 

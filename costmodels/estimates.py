@@ -1,7 +1,5 @@
 """Predictions: a time always comes with an interval and the source of its inputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum

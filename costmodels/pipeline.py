@@ -1,7 +1,5 @@
 """Prices plans: from a plan to work, to the times of stages, to the iteration time."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cached_property

@@ -5,8 +5,6 @@ and a plan has thousands of such tables; as columns they cost a few arrays, and 
 them is arithmetic on arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum

@@ -13,10 +13,8 @@ transformers`` compares predicted steps with the measured ones, also with shares
 without the model or the family that is predicted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from costmodels.datatypes import DataType
 from costmodels.topology import Device
@@ -37,7 +35,7 @@ class Shares:
     memory_ratio: float
     flash_1_ratio: float = 0.6
 
-    def capped(self) -> Shares:
+    def capped(self) -> Self:
         """The same shares of products and memory, cut to 1, which is that of a short burst."""
         product, memory = min(1.0, self.product_ratio), min(1.0, self.memory_ratio)
         return replace(self, product_ratio=product, memory_ratio=memory)
@@ -104,7 +102,7 @@ class ScoreWork:
     rows: int = 128
     is_tiled: bool = False
 
-    def slowed(self, ratio: float) -> ScoreWork:
+    def slowed(self, ratio: float) -> Self:
         """The work of a kernel that takes ``1 / ratio`` times as long as this one in every part."""
         return replace(
             self,

@@ -3,8 +3,6 @@
 A system with measured curves of collectives is priced by them, any other by its link rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import make_dataclass, replace
 from typing import Any, Final

@@ -10,11 +10,9 @@ constants are those of ``distributed/planner/constants.py``, in bytes, seconds a
 none was chosen here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from costmodels.dense.base import dense_parameters
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, ShardingType
@@ -95,8 +93,8 @@ class TorchrecMachine:
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     ddr_limits_bytes: tuple[float, ...] = ()
 
-    @staticmethod
-    def of(topology: Topology, *, torchrec_figures: bool = False) -> TorchrecMachine:
+    @classmethod
+    def of(cls, topology: Topology, *, torchrec_figures: bool = False) -> Self:
         """A system as its user would describe it to TorchRec.
 
         Args:
@@ -106,7 +104,7 @@ class TorchrecMachine:
                 TorchRec's default.
         """
         ranks, local, host = topology.world_size, topology.local_world_size, topology.host
-        machine = TorchrecMachine(
+        machine = cls(
             world_size=ranks,
             local_world_size=local,
             group_size=local,
@@ -195,8 +193,8 @@ class TorchrecTable:
     row_sum_bytes: tuple[float, float]
     inputs: TorchrecInputs
 
-    @staticmethod
-    def of(table: Table, workload: Workload) -> TorchrecTable:
+    @classmethod
+    def of(cls, table: Table, workload: Workload) -> Self:
         """A table of a workload as its user would describe it to TorchRec.
 
         Elements travel in the types that ``communication`` of the table names. They are counted as
@@ -214,7 +212,7 @@ class TorchrecTable:
         if codecs is not None:
             exchanged = _sizes(codecs.all_to_all if pooled else codecs.sequence, plain)
             summed = _sizes(codecs.reduce_scatter if pooled else None, plain)
-        return TorchrecTable(
+        return cls(
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
             element_bytes=element,

@@ -11,8 +11,6 @@ random factors. Each plan also has an error of its own (``PLAN_SIGMA``). ``shard
 intervals`` compares this with the published pairs of plans on one system.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

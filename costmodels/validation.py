@@ -1,7 +1,5 @@
 """Predicted against measured: errors in the field's terms, and virtual time of shared cores."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

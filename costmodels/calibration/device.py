@@ -5,8 +5,6 @@ laws of lookups, dense parts and hosts are fitted by modules of their own; here 
 system file that stand in a row nearly as they are: memory, products, kernels, the link to the host.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A *count* is how often something with a constant price happens in a measured poi
 a byte or an index. A model is a sum of counts times seconds per count.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,12 +4,10 @@ A point is made without times by the functions at the end, at random, from small
 to large ones, and with times once it is measured. All seconds are processor seconds of a rank.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -226,7 +224,7 @@ class MeasuringEffort:
     num_chains: int
     num_blocks: int = 3
 
-    def shared_by(self, world_size: int) -> MeasuringEffort:
+    def shared_by(self, world_size: int) -> Self:
         """The effort of each rank if there are ``world_size`` ranks.
 
         More ranks measure about as many points in all as two ranks do, so that each measures fewer.

@@ -8,8 +8,6 @@ How far to trust what is found: all spreads are 90 % spreads as in
 values have the one for small messages first and the one for large messages second.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -20,9 +18,9 @@ import numpy as np
 
 from costmodels.collective import _curve, _law
 from costmodels.collective._curve import RINGS, Family, Found, TimeCurve
-from costmodels.collective._law import TYPICAL_EFFICIENCY, Group, Law, busiest_factor
+from costmodels.collective._law import Group, Law, busiest_factor
 from costmodels.collective.base import Basis, Confidence
-from costmodels.fabrics import FABRICS
+from costmodels.fabrics import FABRICS, UNNAMED
 from costmodels.measured.curves import Collective, CollectiveCurve
 
 _PLAUSIBLE: Final = (0.6, 1.3)
@@ -293,7 +291,7 @@ def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> Time
 _LIKE_LINK: Final = (0.55, 1.15)
 """A network link is taken for the one that a curve was measured on if the rate that it achieves is
 within these multiples of the nominal rate there. Tuned networks achieve some 0.82 of it
-(:data:`TYPICAL_EFFICIENCY`)."""
+(:data:`costmodels.fabrics.UNNAMED`)."""
 _PRIORITY_DISTANCE: Final = 0.5
 """How far, in doublings of shape or rate, a curve of a like system counts as away for each step of
 its priority: one step decides only between curves of nearly the same shape and rate."""
@@ -324,7 +322,7 @@ def group_measured(curve: CollectiveCurve, group: Group) -> Group:
     """
     rate = group.network_rate
     if not is_on_like_link(curve, group):
-        rate = TYPICAL_EFFICIENCY * curve.network_bytes_per_s
+        rate = UNNAMED.efficiency_ratio * curve.network_bytes_per_s
     return group._replace(
         ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
     )
@@ -408,8 +406,7 @@ def confidence_of(
     """
     large = bool(size_bytes >= _LARGE_BYTES)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
-        kind = FABRICS.get(group.fabric)
-        few = kind is not None and kind.num_sources < _MANY_SOURCES
+        few = FABRICS.get(group.fabric, UNNAMED).num_sources < _MANY_SOURCES
         spread = (_BY_FEW if few else _BY_LAW)[large]
         return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0

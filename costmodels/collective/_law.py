@@ -16,26 +16,18 @@ within 6 %, both below and above 1 MiB. Networks of a named kind have a law of t
 A :class:`Group` is the ranks that take part in a collective, and the links between them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from costmodels.collective.base import LinkLevel
 from costmodels.datatypes import FloatArray
-from costmodels.fabrics import FABRICS, half_size_of
+from costmodels.fabrics import FABRICS, UNNAMED, half_size_of
 from costmodels.measured.curves import Collective
 from costmodels.topology import Links, Topology
 
-TYPICAL_EFFICIENCY: Final = 0.82
-"""Achieved over nominal rate of a network of no named kind: what all-gathers and all-reduces over
-two hosts reach on tuned networks."""
-_TYPICAL_LATENCY_S: Final = 25e-6
-"""Latency of a network of no named kind. The shipped systems of GPUs with such a network have 25 or
-30 us, except the one that has TorchRec's defaults."""
 _FABRIC_LATENCY_S: Final = 10e-6
 """Latency of the links inside a domain where no curve tells it. The shipped systems whose hosts
 have NVLink have 8 to 17 us."""
@@ -83,7 +75,7 @@ class Group(NamedTuple):
         return -(-self.ranks // self.per_domain)
 
     @property
-    def within_domain(self) -> Group:
+    def within_domain(self) -> Self:
         """The group of the members of one domain."""
         return self._replace(ranks=self.per_domain)
 
@@ -92,13 +84,13 @@ class Group(NamedTuple):
         """How many domains the group spans; if it lies inside one domain, how many hosts."""
         return self.domains if self.domains > 1 else -(-self.ranks // self.per_host)
 
-    def on_network_of(self, other: Group) -> Group:
+    def on_network_of(self, other: Self) -> Self:
         """The same ranks with their own fabric, on the network of another group."""
         network = ("fabric", "pod_ranks", "oversubscription")
         names = [n for n in self._fields if n.startswith("network_") or n in network]
         return self._replace(**{name: getattr(other, name) for name in names})
 
-    def of_units(self, units: int) -> Group:
+    def of_units(self, units: int) -> Self:
         """A group with another number of :attr:`units`, each with as many ranks as here."""
         if self.domains > 1:
             return self._replace(ranks=units * self.per_domain)
@@ -167,8 +159,7 @@ def at_typical_latency(group: Group) -> Group:
     floor of the measured shape by a larger factor than that of the wanted shape, while the measured
     floor stays as it is.
     """
-    kind = FABRICS.get(group.fabric)
-    startup_s = kind.startup_s if kind is not None else _TYPICAL_LATENCY_S
+    startup_s = FABRICS.get(group.fabric, UNNAMED).startup_s
     return group._replace(fabric_latency_s=_FABRIC_LATENCY_S, network_latency_s=startup_s)
 
 
@@ -180,11 +171,11 @@ def on_usual_link(group: Group, nominal_rate: float) -> Group:
         nominal_rate: nominal rate of one rank's share of the network cards, in bytes per second and
             direction.
     """
-    kind = FABRICS.get(group.fabric)
-    rate = nominal_rate * (kind.efficiency_ratio if kind is not None else TYPICAL_EFFICIENCY)
+    kind = FABRICS.get(group.fabric, UNNAMED)
+    rate = nominal_rate * kind.efficiency_ratio
     return at_typical_latency(group)._replace(
         network_rate=rate,
-        network_half_bytes=half_size_of(kind.protocol_s, rate) if kind is not None else 0.0,
+        network_half_bytes=half_size_of(kind.protocol_s, rate),
         pod_ranks=0,
         oversubscription=1.0,
     )
@@ -286,7 +277,7 @@ class Law(NamedTuple):
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
     @property
-    def law(self) -> Law:
+    def law(self) -> Self:
         """The law itself."""
         return self
 

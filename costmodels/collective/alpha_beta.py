@@ -1,7 +1,5 @@
 """``alpha_beta``: latency plus bytes over bandwidth, per link level."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

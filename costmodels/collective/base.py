@@ -63,14 +63,6 @@ _NETWORK_SPREAD: Final = 1.6
 """The same spread over several domains, if there is no curve inside a domain either."""
 
 
-def analytic_spread_ratio(topology: Topology) -> float:
-    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
-    if topology.world_size == 1:
-        return 0.0
-    crosses = topology.world_size > topology.domain_size
-    return _NETWORK_SPREAD if crosses else _SPREAD
-
-
 class LinkLevel(IntEnum):
     """Levels of links by which one rank reaches another, the innermost first.
 
@@ -224,7 +216,9 @@ class AbstractCollectiveModel(ABC):
             topology: the system.
         """
         del collective, size_bytes
-        return Confidence(basis=Basis.ANALYTIC, spread_ratio=analytic_spread_ratio(topology))
+        spread = _NETWORK_SPREAD if topology.world_size > topology.domain_size else _SPREAD
+        spread *= topology.world_size > 1
+        return Confidence(basis=Basis.ANALYTIC, spread_ratio=spread)
 
     def plan_spread_ratio(self, topology: Topology) -> float:
         """90 % spread of the exchanges of a plan: of an all-to-all of 16 MiB over all ranks.

@@ -1,7 +1,5 @@
 """``hierarchical``: an all-to-all in two steps, inside the scale-up domains and between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import final

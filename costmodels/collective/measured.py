@@ -1,9 +1,7 @@
 """``measured``: measured curves where there are some, and another model where there are none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Self, final
 
 import numpy as np
 
@@ -117,7 +115,7 @@ class Measured(LinkModel):
             f"extrapolated: {', '.join(told)} on the machine they were measured on",
         )
 
-    def subadditive(self) -> Measured:
+    def subadditive(self) -> Self:
         """The model whose curves are lowered where their time per byte rises with size."""
         return replace(self, is_subadditive=True)
 

@@ -5,8 +5,6 @@ This file has the numbers only. The other modules of this package say how they a
 of the counts of the model.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
