@@ -469,17 +469,14 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
     Raises:
         InvalidValueError: names missing and unknown tables, or the first broken tiling.
     """
-    planned = [p.table for p in plan.placements]
-    expected = [t.name for t in workload.tables]
-    require(len(set(planned)) == len(planned), "the plan places a table twice")
-    missing = sorted(set(expected) - set(planned))
-    unknown = sorted(set(planned) - set(expected))
+    tables, planned = {t.name: t for t in workload.tables}, [p.table for p in plan.placements]
+    require(len({*planned}) == len(planned), "the plan places a table twice")
+    missing, unknown = sorted({*tables} - {*planned}), sorted({*planned} - {*tables})
     require(
         not missing and not unknown,
         f"the plan is not for this workload: missing tables {missing[:5]} ({len(missing)}), "
         f"unknown tables {unknown[:5]} ({len(unknown)})",
     )
-    tables = {t.name: t for t in workload.tables}
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)

@@ -287,13 +287,6 @@ class ShardPerf(NamedTuple):
         return compute + self.fwd_comms_s + self.bwd_comms_s
 
 
-class ShardStorage(NamedTuple):
-    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
-
-    hbm_bytes: float
-    ddr_bytes: float
-
-
 class TorchrecShard(NamedTuple):
     """A shard as TorchRec's estimators see it.
 
@@ -342,8 +335,8 @@ class TorchrecShard(NamedTuple):
             back += moved[1] * BATCHED_COPY_FACTOR / rate
         return ShardPerf(compute, forth, backward, back)
 
-    def storage(self, num_rows: float) -> ShardStorage:
-        """The memory of the shard with one batch of inputs and outputs.
+    def storage(self, num_rows: float) -> tuple[float, float]:
+        """Bytes in device and host memory, with one batch of inputs and outputs (``Storage``).
 
         TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the
         user gives it a storage estimator with another type. A cache load factor of 0 stands for
@@ -366,7 +359,7 @@ class TorchrecShard(NamedTuple):
             held += math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor))
         hbm, ddr = (math.ceil(size * share) for size in (hbm, ddr))
         hbm, ddr = (n + math.ceil(n * table.inputs.optimizer_ratio) for n in (hbm, ddr))
-        return ShardStorage(hbm_bytes=1.0 * (hbm + held), ddr_bytes=1.0 * ddr)
+        return 1.0 * (hbm + held), 1.0 * ddr
 
     def _arriving(self) -> tuple[float, float]:
         """Indices that the shard looks up, and vectors that leave it, per batch.

@@ -231,10 +231,10 @@ class MeasuringEffort:
         A rank measures at least a quarter of the points, so that it still has points of each kind.
         """
         share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
-        pooled, replicated, unpooled = (math.ceil(share * count) for count in self.num_lookups)
-        others = ("num_steps", "num_operators", "num_chains")
-        fewer = {name: math.ceil(share * getattr(self, name)) for name in others}
-        return replace(self, num_lookups=(pooled, replicated, unpooled), **fewer)
+        names = ("num_steps", "num_operators", "num_chains")
+        fewer: dict[str, Any] = {name: math.ceil(share * getattr(self, name)) for name in names}
+        fewer["num_lookups"] = tuple(math.ceil(share * count) for count in self.num_lookups)
+        return replace(self, **fewer)
 
 
 FULL = MeasuringEffort(
