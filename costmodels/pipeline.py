@@ -9,7 +9,7 @@ import numpy as np
 from costmodels import memory, sharding, uncertainty
 from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
+from costmodels.dense.base import uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -55,12 +55,6 @@ class CostPipeline(WorkModel):
         self._pipeline = PIPELINES[workload.pipeline]
         self.phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
-
-    @property
-    def dense_flops(self) -> float:
-        """FLOP of one forward pass of the dense part on one rank."""
-        layers = dense_layers(self.workload)
-        return sum(layer.flops for layer in (*layers.bottom, *layers.top))
 
     def _even_lookup_s(self) -> float:
         """Seconds of lookups on a rank if whole tables were spread evenly; no plan changes it."""
@@ -272,8 +266,8 @@ class CostPipeline(WorkModel):
 
     # -- private --------------------------------------------------------------------------------
 
-    def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
-        return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
+    def _program(self, work: FloatArray, scale: Scale = UNSCALED) -> Program:
+        return self._pipeline.program(self._stages.times(work, scale))
 
     def _source(self) -> Source:
         """The weakest source among the inputs of a time.

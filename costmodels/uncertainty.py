@@ -13,10 +13,9 @@ intervals`` compares this with the published pairs of plans on one system.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -27,14 +26,13 @@ from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, generation_of, is_fit
 from costmodels.topology import FITTED_KINDS, Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(NamedTuple):
     """Factors on the four kinds of time; each is ``[samples, 1]``, or a single 1."""
 
-    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    lookup_ratio: FloatArray = np.ones(1)
+    collective_ratio: FloatArray = np.ones(1)
+    dense_ratio: FloatArray = np.ones(1)
+    host_ratio: FloatArray = np.ones(1)
 
 
 UNSCALED: Final = Scale()

@@ -1,13 +1,11 @@
 """What is trained: tables, features, the dense part, and how a step is run."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -178,19 +176,18 @@ class Table:
         settle(self, f"{where}: ")
         pooling, rows = self.pooling, self.distribution.num_embeddings
         is_pooled = pooling is not Pooling.NONE
-        refuse_any(
-            {
-                "a table needs a name": not self.name,
-                f"{where}: dtype {_FP4}": self.dtype is DataType.FP4,
-                f"{where} needs at least one feature": not self.features,
-                f"{where}: next_batch_ratio needs pooling none, got {pooling}; TorchRec sends no "
-                "pooled vectors early": is_pooled and self.next_batch_ratio is not None,
-                f"{where}: deduplicate_indices needs pooling none, got {pooling}; TorchRec has it "
-                "for unpooled tables only": is_pooled and self.deduplicates_indices,
-                f"{where} has {self.num_embeddings} rows but its index distribution {rows}": rows
-                != self.num_embeddings,
-            }
-        )
+        faults: dict[str, object] = {
+            "a table needs a name": not self.name,
+            f"{where}: dtype {_FP4}": self.dtype is DataType.FP4,
+            f"{where} needs at least one feature": not self.features,
+            f"{where}: next_batch_ratio needs pooling none, got {pooling}; TorchRec sends no "
+            "pooled vectors early": is_pooled and self.next_batch_ratio is not None,
+            f"{where}: deduplicate_indices needs pooling none, got {pooling}; TorchRec has it "
+            "for unpooled tables only": is_pooled and self.deduplicates_indices,
+            f"{where} has {self.num_embeddings} rows but its index distribution {rows}": rows
+            != self.num_embeddings,
+        }
+        refuse_any(faults)
 
     @property
     def codecs(self) -> Communication:
@@ -307,36 +304,34 @@ class Workload:
         is_ahead = self.lookahead_batches and self.pipeline is not Pipeline.LOOKAHEAD
         hugectr = "contradicts pipeline hugectr, which"
         names = Counter(table.name for table in self.tables)
-        refuse_any(
-            {
-                "a workload needs at least one table or a dense part": (
-                    not self.tables and not dense.is_given
-                ),
-                f"the operators of the dense part are for {traced_batch} samples per rank, the "
-                f"batch is {batch}; write them for this batch, or describe the dense part by "
-                "layers, which suit every batch": traced_batch != batch,
-                **{f"table name {name!r} appears twice": n > 1 for name, n in names.items()},
-                f"index_bytes must be 4 or 8, got {self.index_bytes}": (
-                    self.index_bytes not in (4, 8)
-                ),
-                "cuda_graph true contradicts host_profile eager_2021; remove one of them": (
-                    self.cuda_graph and is_old
-                ),
-                f"gradient_accumulation {count} needs a model without tables: tables are updated "
-                "by every batch; remove it": count > 1 and self.tables,
-                f"dense.compiled {hugectr} has kernels of its own; remove it": (
-                    is_hugectr and dense.compiled
-                ),
-                f"dense_parallelism fsdp {hugectr} keeps the dense part whole; change one of "
-                "them": is_hugectr and is_sharded,
-                f"gradient_accumulation {count} {hugectr} updates with every batch; remove it, or "
-                "choose pipeline none": is_hugectr and count > 1,
-                f"tensor_parallel {split} needs a model without tables whose dense part is given "
-                "by layers; remove it": split > 1 and (self.tables or not dense.layers),
-                f"lookahead {self.lookahead_batches} needs pipeline lookahead, got "
-                f"{self.pipeline}; change one of them": is_ahead,
-            }
-        )
+        faults: dict[str, object] = {
+            "a workload needs at least one table or a dense part": not (
+                self.tables or dense.is_given
+            ),
+            f"the operators of the dense part are for {traced_batch} samples per rank, the batch "
+            f"is {batch}; write them for this batch, or describe the dense part by layers, which "
+            "suit every batch": traced_batch != batch,
+            **{f"table name {name!r} appears twice": n > 1 for name, n in names.items()},
+            f"index_bytes must be 4 or 8, got {self.index_bytes}": self.index_bytes not in (4, 8),
+            "cuda_graph true contradicts host_profile eager_2021; remove one of them": (
+                self.cuda_graph and is_old
+            ),
+            f"gradient_accumulation {count} needs a model without tables: tables are updated by "
+            "every batch; remove it": count > 1 and self.tables,
+            f"dense.compiled {hugectr} has kernels of its own; remove it": (
+                is_hugectr and dense.compiled
+            ),
+            f"dense_parallelism fsdp {hugectr} keeps the dense part whole; change one of them": (
+                is_hugectr and is_sharded
+            ),
+            f"gradient_accumulation {count} {hugectr} updates with every batch; remove it, or "
+            "choose pipeline none": is_hugectr and count > 1,
+            f"tensor_parallel {split} needs a model without tables whose dense part is given by "
+            "layers; remove it": split > 1 and (self.tables or not dense.layers),
+            f"lookahead {self.lookahead_batches} needs pipeline lookahead, got {self.pipeline}; "
+            "change one of them": is_ahead,
+        }
+        refuse_any(faults)
 
     def table(self, name: str) -> Table:
         """The table of that name.
@@ -398,7 +393,7 @@ class Workload:
         """The host profile, with ``cuda_graph`` as the short form of the one of that name."""
         return HostProfile.CUDA_GRAPH if self.cuda_graph else self.host_profile
 
-    def communicating(self, communication: Communication) -> Workload:
+    def communicating(self, communication: Communication) -> Self:
         """The same with these codecs for every table."""
         tables = tuple(replace(t, communication=communication) for t in self.tables)
         return replace(self, tables=tables)

@@ -4,15 +4,13 @@ Measured times are made to rise with the size, repeats of a shape are joined int
 table is read between its points. All of this is done on logarithms (of seconds and of bytes).
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -64,7 +62,7 @@ class TimeCurve:
         self.corners, self.corner_time = fine or _refined(log_bytes, log_time)
 
     @classmethod
-    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
+    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> Self:
         """A table whose points are its corners: straight lines join them."""
         return cls(log_bytes, log_time, (log_bytes, log_time))
 
@@ -84,7 +82,7 @@ class TimeCurve:
         return Law(math.exp(float(self.corner_time[0])), rate)
 
     @cached_property
-    def subadditive(self) -> TimeCurve:
+    def subadditive(self) -> Self:
         """The greatest table not above this one whose time per byte never rises with size.
 
         By such a table, two messages never take less time than one message with the bytes of both.
@@ -94,9 +92,9 @@ class TimeCurve:
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        return TimeCurve(self.log_bytes, self.log_time, (self.corners, self.corners + least))
+        return type(self)(self.log_bytes, self.log_time, (self.corners, self.corners + least))
 
-    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
+    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> Self:
         """The table on other links.
 
         Bytes count by the new rate. If the floor grows, its growth is added to the time of every
@@ -115,14 +113,14 @@ class TimeCurve:
         beyond = self.corners[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
         fine = np.append(self.corners, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
-        return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
+        return self.of_line(fine + wider, np.maximum.accumulate(times))
 
-    def shifted(self, wider: float, slower: float = 0.0) -> TimeCurve:
+    def shifted(self, wider: float, slower: float = 0.0) -> Self:
         """The table with these numbers added to all logarithms of bytes and of seconds."""
         fine = self.corners + wider, self.corner_time + slower
-        return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
+        return type(self)(self.log_bytes + wider, self.log_time + slower, fine)
 
-    def moved(self, law: Law) -> TimeCurve:
+    def moved(self, law: Law) -> Self:
         """A table of the same shape with the floor and the rate of ``law``."""
         slower = math.log(law.floor_s / self.law.floor_s)
         return self.shifted(slower + math.log(law.rate / self.law.rate), slower)

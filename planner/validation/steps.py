@@ -64,7 +64,7 @@ import numpy as np
 
 from costmodels.calibration.device import fit_rates
 from costmodels.collective.hierarchical import Hierarchical
-from costmodels.dense.base import dense_parameters
+from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate, Source
 from costmodels.pipeline import CostPipeline
@@ -474,8 +474,8 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
         t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
         for t in workload.tables
     )
-    pipeline = CostPipeline(workload, topology)
-    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
+    layers, parameters = dense_layers(workload), dense_parameters(workload)
+    flops = sum(layer.flops for layer in (*layers.bottom, *layers.top))
     share = (world - 1) / world
     reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
     return (

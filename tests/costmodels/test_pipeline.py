@@ -386,9 +386,8 @@ def test_no_dense_part_and_no_samples_rate_is_finite() -> None:
     assert estimate.ranks[0].slack_s == 0
 
 
-def test_a_pipeline_knows_its_dense_part() -> None:
+def test_a_dense_part_is_counted() -> None:
     """13 x 8 and 8 biases, a batch of 512."""
-    arch = DenseArch(num_dense_features=13, bottom_mlp=(8,))
-    pipeline = CostPipeline(make_workload(*TABLES, dense=arch), make_topology())
-    assert dense_parameters(pipeline.workload) == 13 * 8 + 8
-    assert pipeline.dense_flops == 2 * 512 * 13 * 8
+    workload = make_workload(*TABLES, dense=DenseArch(num_dense_features=13, bottom_mlp=(8,)))
+    assert dense_parameters(workload) == 13 * 8 + 8
+    assert sum(layer.flops for layer in dense_layers(workload).bottom) == 2 * 512 * 13 * 8
