@@ -100,10 +100,9 @@ def fabric_link(
         state: one of the names in :data:`STATES`.
     """
     fabric = FABRICS[kind]
-    efficiency = (
-        fabric.efficiency_ratio * STATES[state] if efficiency_ratio is None else efficiency_ratio
-    )
-    rate = efficiency * nic_bytes_per_s * nics_per_gpu
+    if efficiency_ratio is None:
+        efficiency_ratio = fabric.efficiency_ratio * STATES[state]
+    rate = efficiency_ratio * nic_bytes_per_s * nics_per_gpu
     if half_size_bytes is None:
         half_size_bytes = half_size_of(fabric.protocol_s, rate)
     return Link(

@@ -30,7 +30,6 @@ EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
 EAGER_PASS: Final = "eager linear+sum forward backward"
 """Names of rows in the block ``ceilings``."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
-_SHAPE_PRECISIONS: Final = PRECISIONS[:3]
 _MEMORY_SHARE: Final = 0.15
 """Largest share of the device's memory that the tables of a point take."""
 _MOST_COPIED_BYTES: Final = 12e9
@@ -135,7 +134,7 @@ def device_points(effort: DeviceEffort, seed: int, *, memory_bytes: float = math
     for k in range(effort.num_products):
         sides = (2.0 ** rng.uniform(8, 15), 2.0 ** rng.uniform(4, 12), 2.0 ** rng.uniform(4, 12))
         m, inner, n = (max(8, round(side * size ** (1 / 3) / 8) * 8) for side in sides)
-        precision = _SHAPE_PRECISIONS[k % len(_SHAPE_PRECISIONS)]
+        precision = PRECISIONS[k % 3]  # products in fp16 take as long as those in bf16
         sizes = {"id": f"g{k}", "M": m, "K": inner, "N": n, "dtype": precision}
         points.append({"what": "gemm_shape", **sizes})
     points = [{"block": "ceilings", **point} for point in points]
@@ -308,21 +307,20 @@ def collective_curves(rows: Sequence[Row], *, version: str, source: str) -> list
         version: of the library.
         source: device and software.
     """
-    found = []
-    for collective in Collective:
-        balanced = _balanced(rows, collective)
-        if len(balanced) >= 2:
-            curve = CollectiveCurve(
-                collective=collective,
-                ranks=balanced[0]["ranks"],
-                domains=1,
-                size_bytes=tuple(_size_bytes(row) for row in balanced),
-                time_s=tuple(US * row["us"] for row in balanced),
-                version=version,
-                source=source,
-            )
-            found.append(curve)
-    return found
+    measured = {collective: _balanced(rows, collective) for collective in Collective}
+    return [
+        CollectiveCurve(
+            collective=collective,
+            ranks=balanced[0]["ranks"],
+            domains=1,
+            size_bytes=tuple(_size_bytes(row) for row in balanced),
+            time_s=tuple(US * row["us"] for row in balanced),
+            version=version,
+            source=source,
+        )
+        for collective, balanced in measured.items()
+        if len(balanced) >= 2
+    ]
 
 
 def _balanced(rows: Sequence[Row], collective: Collective) -> list[Row]:

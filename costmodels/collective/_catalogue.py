@@ -11,7 +11,6 @@ values have the one for small messages first and the one for large messages seco
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -90,7 +89,7 @@ class Catalogue:
         launched = group.per_host * _LAUNCH_S / max(float(found.table.time_s(moved)), _LAUNCH_S)
         site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
         spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
-        return replace(own, spread_ratio=max(spread, launched - 1.0))
+        return own._replace(spread_ratio=max(spread, launched - 1.0))
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
         """``there``, but on a network of the group's kind if its own network is of another kind.
@@ -221,8 +220,8 @@ class Catalogue:
         curves = best([c for c in self._curves if c.collective is collective and c.domains == 1])
         if not curves:
             return None
-        sizes = {c.ranks for c in curves}
-        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in sizes}
+        numbers = {c.ranks for c in curves}
+        by_ranks = {n: tuple(c for c in curves if c.ranks == n) for n in numbers}
         floor_s = _law.fabric_law(collective, group).floor_s
         tables = {
             ranks: _curve.joined(repeats, _law.bus_factor(collective, ranks), floor_s)
@@ -230,9 +229,8 @@ class Catalogue:
         }
         if group.ranks in tables:
             return Found(tables[group.ranks], by_ranks[group.ranks], same_shape=True)
-        return Found(
-            _curve.between(tables, collective, group.ranks, group.mesh), curves, same_shape=False
-        )
+        table = _curve.between(tables, collective, group.ranks, group.mesh)
+        return Found(table, curves, same_shape=False)
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """The table over several domains, carried over from the nearest shape by the law.

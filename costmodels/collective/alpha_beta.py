@@ -47,18 +47,15 @@ class AlphaBeta(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The seconds of each rank's busiest link."""
-        busiest = np.maximum(send, receive)
-        reached = topology.host_link.reached_ratio(topology.local_world_size)
-        fabric_s = (
-            busiest[..., LinkLevel.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
-            + busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
-        )
+        host, busiest = topology.host_link, np.maximum(send, receive)
+        reached = host.bandwidth_bytes_per_s * host.reached_ratio(topology.local_world_size)
+        fabric_s = busiest[..., LinkLevel.HOST] / reached
+        fabric_s += busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         network = busiest[..., LinkLevel.NETWORK]
-        fabric_rate = topology.host_link.bandwidth_bytes_per_s
         network_s = network / topology.network_link.bandwidth_bytes_per_s
         network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
-        if is_pcie(fabric_rate):
-            fabric_s = fabric_s + network / fabric_rate
+        if is_pcie(host.bandwidth_bytes_per_s):
+            fabric_s = fabric_s + network / host.bandwidth_bytes_per_s
         return np.maximum(fabric_s, network_s)
 
     def reduce_scatter(

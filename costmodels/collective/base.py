@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
@@ -94,8 +94,7 @@ class Basis(StrEnum):
     EXTRAPOLATED = "extrapolated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class Confidence(NamedTuple):
     """What a time rests on, and its 90 % interval.
 
     Attributes:

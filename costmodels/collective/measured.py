@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
 from costmodels.collective._curve import Found, LinkModel, TimeCurve, Timed
-from costmodels.collective._law import Group, Law, bus_factor, group_of, group_of_peers
+from costmodels.collective._law import Law, bus_factor, group_of, group_of_peers
 from costmodels.collective.base import Confidence
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
@@ -55,7 +55,9 @@ class Measured(LinkModel):
 
     def timed(self, kind: Collective, topology: Topology, *, within_host: bool = False) -> Timed:
         """The curve of a collective, or the law of its links if none is known."""
-        found = self._catalogue.find(kind, *self._groups(topology, within_host=within_host))
+        group = group_of(topology, within_host=within_host)
+        there = group_of(topology, within_host=within_host, links=self.measured_on)
+        found = self._catalogue.find(kind, group, there)
         return self._table(found) or LinkModel.timed(self, kind, topology, within_host=within_host)
 
     def exchanged(
@@ -87,7 +89,8 @@ class Measured(LinkModel):
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
         """Measured inside the range of a curve, extrapolated for other shapes, sizes and links."""
-        group, there = self._groups(topology)
+        group, then = group_of(topology), self.measured_on
+        there = group_of(topology, links=then) if then else None
         known = self._catalogue.confidence(collective, group, size_bytes, there)
         return known or LinkModel.confidence(self, collective, size_bytes, topology)
 
@@ -137,14 +140,6 @@ class Measured(LinkModel):
         if found is None:
             return None
         return found.table.subadditive if self.is_subadditive else found.table
-
-    def _groups(
-        self, topology: Topology, *, within_host: bool = False
-    ) -> tuple[Group, Group | None]:
-        """The ranks on the links of the system, and on those of the curves if these differ."""
-        then = self.measured_on
-        there = group_of(topology, within_host=within_host, links=then) if then else None
-        return group_of(topology, within_host=within_host), there
 
 
 def _shown(link: Link) -> dict[str, str]:
