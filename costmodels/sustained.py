@@ -240,11 +240,6 @@ def _group_shares(device: Device, dtype: DataType) -> Shares:
     return SHARES.get(group_of(device, dtype), other)
 
 
-def is_fitted(device: Device, dtype: DataType) -> bool:
-    """Whether the shares for ``dtype`` were fitted to steps on this generation of devices."""
-    return group_of(device, device.rated_type(dtype)) in SHARES
-
-
 def sustained_ratio(added_s: float, lookup_s: float) -> float:
     """Where a dense part lies between a short burst (0) and one that fills the whole step (1).
 

@@ -22,7 +22,7 @@ import numpy as np
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
-from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, generation_of, is_fitted
+from costmodels.sustained import PRIOR_SIGMA, SHARES, STEP_GROUPS, generation_of, group_of
 from costmodels.topology import FITTED_KINDS, Topology
 
 
@@ -158,8 +158,8 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     models that were left out of the fit. On other devices the spread of the prior and of the rates
     come in addition.
     """
-    known = group_sigma(STEP_GROUPS)
-    if is_fitted(topology.device, dtype):
+    known, device = group_sigma(STEP_GROUPS), topology.device
+    if group_of(device, device.rated_type(dtype)) in SHARES:
         return known
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
 

@@ -151,7 +151,7 @@ def virtual_time(traces: Sequence[Trace]) -> float:
     """Seconds from the common start until the last rank has finished, without network threads.
 
     Raises:
-        ValueError: ranks issued different collectives, so that one would wait forever.
+        InvalidValueError: ranks issued different collectives, so that one would wait forever.
     """
     late, position = [0.0] * len(traces), [0] * len(traces)
     issued: dict[int, dict[int, float]] = {}
@@ -168,7 +168,5 @@ def virtual_time(traces: Sequence[Trace]) -> float:
                 else:
                     late[rank] += max(0.0, max(times.values()) - (event.time_s + late[rank]))
                 position[rank] += 1
-        if position == before:
-            msg = "the ranks issued different collectives"
-            raise ValueError(msg)
+        require(position != before, "the ranks issued different collectives")
     return max(t.end_s + delay for t, delay in zip(traces, late, strict=True))

@@ -100,7 +100,16 @@ class Measured(LinkModel):
         if topology.world_size == 1:
             return ()
         if then is None:
-            return self._remarks_on_own_curves(topology)
+            # Curves without known links may have been measured over another network than this one.
+            rates = self._catalogue.rates_of_other_links(group_of(topology))
+            measured = " and ".join(map(format_rate, rates))
+            own = format_rate(now.network.bandwidth_bytes_per_s)
+            text = (
+                f"links.network.bandwidth is {own}, and the curves of collectives were measured "
+                f"over network links of {measured}: times between hosts are carried over from the "
+                "nearest curve, so that a faster network may seem slower"
+            )
+            return (text,) if rates else ()
         world, domain, local = topology.world_size, topology.domain_size, topology.local_world_size
         crossed = ["host", *["domain"] * (min(domain, world) > local)]
         crossed += ["network"] * (world > domain and now.network.fabric == then.network.fabric)
@@ -123,18 +132,6 @@ class Measured(LinkModel):
         return replace(self, is_subadditive=True)
 
     # -- private --------------------------------------------------------------------------------
-
-    def _remarks_on_own_curves(self, topology: Topology) -> tuple[str, ...]:
-        """Says if curves without known links were measured over another network than this one."""
-        rates = self._catalogue.rates_of_other_links(group_of(topology))
-        if not rates:
-            return ()
-        own = format_rate(topology.network_link.bandwidth_bytes_per_s)
-        return (
-            f"links.network.bandwidth is {own}, and the curves of collectives were measured over "
-            f"network links of {' and '.join(map(format_rate, rates))}: times between hosts are "
-            "carried over from the nearest curve, so that a faster network may seem slower",
-        )
 
     def _table(self, found: Found | None) -> TimeCurve | None:
         if found is None:
