@@ -112,15 +112,17 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
         UnknownNameError: there is none; the message says what each class lacks.
     """
     kind, told = cast("type[T]", base), list[str]()
+    needed = sorted(getattr(kind, "__abstractmethods__", ()))
     for value in vars(module).values():
         if not inspect.isclass(value) or value.__module__ != module.__name__ or value is kind:
             continue
-        if not issubclass(value, kind):
-            wrong = f"does not extend {kind.__module__}.{kind.__name__}"
-        elif inspect.isabstract(value):
-            wrong = f"lacks {', '.join(sorted(vars(value)['__abstractmethods__']))}"
-        else:
-            return value
-        told.append(f"class {value.__name__} {wrong}")
+        is_kind = issubclass(value, kind)
+        if is_kind and not inspect.isabstract(value):
+            return cast("type[T]", value)
+        members = {name: getattr(value, name, getattr(kind, name)) for name in needed}
+        lacks = [n for n, m in members.items() if getattr(m, "__isabstractmethod__", False)]
+        words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
+        words += [f"lacks {', '.join(lacks)}"] if lacks else []
+        told.append(f"class {value.__name__} {' and '.join(words)}")
     msg = f"{module.__name__} defines no {kind.__name__}" + (f": {'; '.join(told)}" if told else "")
     raise UnknownNameError(msg)

@@ -157,8 +157,6 @@ benchmarks.fit_published attention`` computes these values from the times in
 configs/published/hstu_attention.csv and prints them. ``shardplan validate published --what
 attention`` compares the model with the times, also with a width of heads or a device left out.
 Forward, kernels on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
-_UNMEASURED: Final = "H100"
-"""Generation whose values are used for pointwise attention on devices that were not measured."""
 _TRITON_RATIOS: Final = (0.66, 0.43)
 """Rates of Triton's kernels of pointwise attention over those of CUTLASS's, forward and backward,
 where no Triton kernel was fitted. Forward: ten rows of an H100 in hstu_attention_triton.csv over
@@ -196,11 +194,12 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 def pointwise_works(version: int, device: Device) -> Works:
     """What determines the seconds of a kernel of HSTU's attention on a device.
 
-    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD.
+    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD. Devices
+    that were not measured have the values of the H100.
     """
     if device.name.startswith("MI"):
         return _TRITON_AMD
-    forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
+    forward, backward = POINTWISE.get(generation_of(device), POINTWISE["H100"])
     if version == 1:
         return forward.slowed(_TRITON_RATIOS[0]), backward.slowed(_TRITON_RATIOS[1])
     return forward, backward
