@@ -58,7 +58,7 @@ def test_a_calibrated_machine_predicts_training(
     (outcomes,) = validate_tasks(topology, num_tasks=1, num_plans=4, settings=FEW)
     assert len(outcomes) == 4
     assert outcomes[0].origin == "searched"
-    assert rankings(outcomes)["shardplan"].errors.worst_error_ratio < 0.6
+    assert rankings(outcomes)["shardplan"]["worst_error_ratio"] < 0.6
     assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
     for models in BLOCK_TASKS:
         (found,) = validate_tasks(topology, num_tasks=1, num_plans=2, settings=FEW, what=models)
