@@ -31,7 +31,6 @@ from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.sustained import (
     POINTWISE,
-    PRIOR,
     PRIOR_SIGMA,
     ScoreWork,
     Shares,
@@ -100,6 +99,9 @@ counts."""
 _FEWEST: Final = 3
 """A group with fewer rows has no shares of its own: it gets those of a device that was not
 measured."""
+PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
+"""Shares that a device is expected to have before anything is measured on it. Each fit adds a
+penalty for the distance from them, so that few measurements do not decide alone."""
 _PRIOR_SIGMA: Final = (0.12, 0.2)
 """Log-standard deviations of the memory share and of the rate of FlashAttention 1 around the prior.
 The smaller they are, the closer fits stay to the prior."""

@@ -187,7 +187,7 @@ class TorchrecPipeline(CostPipeline):
         parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: hosts}.get(spread, 1)
         sizes = [rows] * parts
         if option.sharding_type is not sharding.ShardingType.DATA_PARALLEL:
-            sizes = [size for _, size in sharding.row_blocks(rows, parts)]
+            sizes = sharding.row_block_columns(rows, parts)[1].tolist()
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is sharding.Spread.HOSTS:
@@ -214,9 +214,8 @@ class TorchrecPipeline(CostPipeline):
         key = option.table, *of
         if key not in self._perfs:
             self._perfs[key] = shard.perf()
-        perf, storage = self._perfs[key], shard.storage(rows)
-        row = np.zeros(self.num_features)
-        row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
+        perf, row = self._perfs[key], np.zeros(self.num_features)
+        row[HBM], row[DDR] = shard.storage(rows)
         if not self.asked.by_phase:
             row[TIMES] = perf.total_s
             return row

@@ -12,7 +12,7 @@ from costmodels import units
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.exchange import STAGES
 from costmodels.estimates import Estimate
-from costmodels.validation import ErrorSummary, Ranking, one_scale, rank_tasks
+from costmodels.validation import ErrorSummary, one_scale, rank_tasks, summarize_errors
 from planner.report.base import (
     Column,
     Fact,
@@ -165,7 +165,7 @@ def _short(name: str) -> str:
 # ------------------------------------------------------------------ runs that were trained
 
 
-def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
+def rankings(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
     tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
     judges = {
@@ -173,10 +173,14 @@ def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
         "bytes": one_scale([o.bytes_model_bytes for o in outcomes], measured),
         "torchrec": one_scale([o.torchrec_rating_s for o in outcomes], measured),
     }
-    return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
+    return {
+        name: told_errors(summarize_errors(predicted, measured))
+        | rank_tasks(tasks, predicted, measured)
+        for name, predicted in judges.items()
+    }
 
 
-def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Section:
+def scores_section(found: dict[str, dict[str, float]], outcomes: Sequence[Outcome]) -> Section:
     """One line for each model, and how often measured times are inside their intervals."""
     inside = [(o.low_s <= o.measured_s <= o.high_s, o.iterations_inside_ratio) for o in outcomes]
     plans, iterations = map(format_percent, np.mean(inside, axis=0))
@@ -184,7 +188,7 @@ def scores_section(found: dict[str, Ranking], outcomes: Sequence[Outcome]) -> Se
     shares = ("top 1=top_ratio", "in 5 %=within_5_ratio", "in 10 %=within_10_ratio")
     return Section.of(
         "Predicted against trained",
-        [{"model": name, **as_row(ranking)} for name, ranking in found.items()],
+        [{"model": name, **scores} for name, scores in found.items()],
         {
             **by_field("model", *_ERRORS, "MAPE=mean_error_ratio"),
             "tau": lambda row: f"{row['kendall_tau_ratio']:.2f}",
@@ -252,17 +256,13 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def as_row(ranking: Ranking) -> dict[str, float]:
-    """Scores by name, without those that were not computed."""
-    scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
-    return {**told_errors(ranking.errors), **scores}
-
-
-def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
+def write_files(
+    folder: Path, outcomes: Sequence[Outcome], found: dict[str, dict[str, float]]
+) -> list[Path]:
     """Write both tables; returns their paths."""
     tables = {
         "validate_torchrec_runs.csv": [_flat(asdict(outcome)) for outcome in outcomes],
-        "validate_torchrec_models.csv": [{"model": name, **as_row(r)} for name, r in found.items()],
+        "validate_torchrec_models.csv": [{"model": name, **s} for name, s in found.items()],
     }
     for name, rows in tables.items():
         text = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")

@@ -62,7 +62,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodels.calibration.device import fit_rates
-from costmodels.dense.base import dense_parameters
+from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate, Source
 from costmodels.pipeline import CostPipeline
@@ -295,7 +295,7 @@ def h200_steps() -> tuple[cases.Part, ...]:
 def measured_host() -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
     rates, topology = fit_rates({}, cases.json_rows(STEPS, "ceilings")), cases.system(_SYSTEM)
-    call_s, pass_s = rates.eager_call_s or 0.0, rates.eager_pass_s
+    call_s, pass_s = rates.get("eager_call_s", 0.0), rates.get("eager_pass_s")
     host = replace(topology.host, eager_call_s=call_s, eager_pass_s=pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
@@ -447,8 +447,8 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
         t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
         for t in workload.tables
     )
-    pipeline = CostPipeline(workload, topology)
-    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
+    layers, parameters = dense_layers(workload), dense_parameters(workload)
+    flops = sum(layer.flops for layer in (*layers.bottom, *layers.top))
     share = (world - 1) / world
     reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
     return (

@@ -185,8 +185,7 @@ def torchrec(flags: RunFlags) -> int:
     if flags.codec:
         title = f"Time with {flags.codec} exchanges over time with fp32"
         made = printing.pairs_section(outcomes, title)
-    scores = {name: printing.as_row(ranking) for name, ranking in found.items()}
-    tell({"models": scores, "runs": outcomes}, (made,))
+    tell({"models": found, "runs": outcomes}, (made,))
     if flags.output is not None:
         for path in printing.write_files(flags.output, outcomes, found):
             remark(f"wrote {shown_paths((path,))}")
@@ -211,7 +210,6 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[task
             topology,
             num_tasks=flags.tasks,
             num_plans=flags.plans,
-            seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
             what=flags.codec or flags.models,
         ):

@@ -1,7 +1,5 @@
 """Reads indices of ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import pickle
@@ -20,8 +18,6 @@ from planner.profiling import readers
 from planner.support.files import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
-_ZIP_MAGIC: Final = b"PK\x03\x04"
-_KJT_MODULE: Final = "torchrec.sparse.jagged_tensor"
 _SHAPES: Final = (
     "a KeyedJaggedTensor, a mapping with keys, values and lengths, a tuple (indices, offsets, "
     "lengths) with lengths [tables, batch], or a list of these"
@@ -44,7 +40,7 @@ class TorchReader(readers.AbstractReader):
         """Whether it has the format's name, or is a zip archive with a pickle."""
         if path.name.endswith(_SUFFIXES):
             return True
-        return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
+        return head.startswith(b"PK\x03\x04") and b"data.pkl" in head[:256]
 
     def look(self, path: Path) -> readers.Source:
         """The keys of the first batch, and the samples of all; a file is read as a whole."""
@@ -64,7 +60,8 @@ class TorchReader(readers.AbstractReader):
 def _load(path: Path) -> tuple[readers.Chunk, ...]:
     """The batches of a file, kept because its names are needed before it is read."""
     content = _unpickle(path)
-    items = content if _is_batches(content) else [content]
+    is_list = isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
+    items = content if is_list else [content]
     chunks = tuple(
         _chunk(item, f"{path}: batch {i}" if len(items) > 1 else str(path))
         for i, item in enumerate(items)
@@ -107,13 +104,9 @@ def _unpickle(path: Path) -> Any:
 
 def _jagged_tensor(path: Path) -> Any:
     try:
-        return importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
+        return importlib.import_module("torchrec.sparse.jagged_tensor").KeyedJaggedTensor
     except (ImportError, OSError) as error:
         refuse(f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}")
-
-
-def _is_batches(content: Any) -> bool:
-    return isinstance(content, list | tuple) and bool(content) and not _is_tensor(content[-1])
 
 
 def _is_tensor(value: Any) -> bool:

@@ -391,21 +391,21 @@ def _replaced(base: Topology, found: Topology) -> tuple[tuple[str, str, str], ..
     return tuple(entry for entry in both if entry[1] != entry[2])
 
 
-def _kept(rates: device.Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _kept(rates: dict[str, Any], lookups: FbgemmFit | None) -> tuple[str, ...]:
     """What the rows do not say."""
     numbers = documents.read_words("rows")["numbers"]
-    said = {row["what"]: getattr(rates, row["rate"]) for row in numbers if "what" in row}
-    said["rates of matrix products"] = rates.products_flops or None
+    said = {row["what"]: rates.get(row["rate"]) for row in numbers if "what" in row}
+    said["rates of matrix products"] = rates["products_flops"] or None
     said["lookups"] = lookups
     return tuple(what for what, value in said.items() if value is None)
 
 
-def _other_card(base: Device, rates: device.Rates, card: str) -> str:
+def _other_card(base: Device, rates: dict[str, Any], card: str) -> str:
     """How a measured card differs from the base's, by the first word of its name or its size."""
     told = f"the rows are of {card!r}"
     if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
         return f"{told}, the base has {base.name}"
-    counts = rates.num_multiprocessors, base.num_multiprocessors
+    counts = rates["num_multiprocessors"], base.num_multiprocessors
     if all(counts) and counts[0] != counts[1]:
         return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
     return ""
@@ -425,12 +425,12 @@ def _lookup_section(fit: FbgemmFit, measured: MeasuredRows) -> Sections:
     }
 
 
-def _sections(base: Any, rates: device.Rates, machine: str) -> Sections:
+def _sections(base: Any, rates: dict[str, Any], machine: str) -> Sections:
     """All sections that have measured numbers, but lookups."""
     found: dict[str, dict[str, Any]] = {"device": {}, "host": {}, "links.host": {}}
     for row in documents.read_words("rows")["numbers"]:
         size, unit = next(unit for end, unit in _UNITS.items() if row["rate"].endswith(end))
-        if value := getattr(rates, row["rate"]):
+        if value := rates.get(row["rate"]):
             text = f"{value / size:{row['digits']}}{unit} (measured, {row.get('how', '')}{machine})"
             found[row["section"]][row["key"]] = text
     found["device"] |= _products(base, rates, machine)
@@ -458,14 +458,14 @@ def _way(path: Path, file: Path) -> str:
     return os.path.relpath(file.resolve(), path.parent.resolve())
 
 
-def _products(base: Any, rates: device.Rates, note: str) -> Sections:
+def _products(base: Any, rates: dict[str, Any], note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
     peak, and the others get the peak at which the same efficiency gives their measured rate. Types
     that were not measured keep what the base says.
     """
-    measured = dict(rates.products_flops)
+    measured = rates["products_flops"]
     reference = next((t for t in _EFFICIENCY_OF if t in measured and t in base.flops), None)
     if reference is None:
         return {}

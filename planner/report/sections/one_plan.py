@@ -510,7 +510,7 @@ class ProvenanceSection(
 
     def build(self, result: PlanningResult) -> Section:
         """Name, value as written, source and reference of each number."""
-        entries = result.estimate.provenance or result.problem.topology.provenance
+        entries = result.problem.topology.provenance
         workload = result.problem.workload
         optimizers = {workload.optimizer_of(table).value: None for table in workload.tables}
         trained = ", ".join(optimizers) or workload.optimizer.value

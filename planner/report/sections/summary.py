@@ -246,7 +246,7 @@ def _kinds(result: PlanningResult) -> tuple[str, ...]:
 
 def _inputs(result: PlanningResult) -> list[str]:
     """How many numbers of the system come from each kind of source, the strongest first."""
-    counts = Counter(p.source for p in result.estimate.provenance)
+    counts = Counter(p.source for p in result.problem.topology.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
     return [*parts, f"weakest input: {result.estimate.time.source.value}"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fit_published import fitted_shares, left_out, unmeasured
-from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
+from benchmarks.fit_published import PRIOR, fitted_shares, left_out, unmeasured
+from costmodels.sustained import SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.io.workload.workload_file import workload_text

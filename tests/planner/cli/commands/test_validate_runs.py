@@ -55,9 +55,9 @@ RUNS = [
 def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) -> None:
     found = show.rankings(RUNS)
     assert list(found) == ["shardplan", "bytes", "torchrec"]
-    assert found["shardplan"].kendall_tau_ratio == 1.0
-    assert found["bytes"].kendall_tau_ratio == -1.0
-    assert found["shardplan"].mean_regret_ratio == 0.0
+    assert found["shardplan"]["kendall_tau_ratio"] == 1.0
+    assert found["bytes"]["kendall_tau_ratio"] == -1.0
+    assert found["shardplan"]["mean_regret_ratio"] == 0.0
     print_sections(console_of(sys.stdout), (show.scores_section(found, RUNS),))
     out = capsys.readouterr().out
     assert "Predicted against trained" in out
