@@ -204,7 +204,8 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     tables: list[Table | None] = []
     for (module, _), name, entry, _ in plan_file.entries_of(schema):
         build = partial(_table, name, module, entry, given.pop(name, None))
-        tables.append(collect(problems, f"{path}: table {name!r}", build))
+        named = partial(made, f"table {name!r}", build)
+        tables.append(collect(problems, str(path), named))
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]

@@ -248,7 +248,7 @@ def _arguments(document: Document) -> Document:
                 value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
             found.value[name] = value
             found.origins[name,] = document.where((*place, "value"))
-    if given := setup.build[0].optimizer:
+    if (named := setup.build[0].kwargs) and (given := named.optimizer):
         found.value["optimizer"] = given.value
         keys = ("config", 0, "build", 0, "kwargs")
         found.origins["optimizer",] = document.where(keys)

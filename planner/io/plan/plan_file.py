@@ -474,7 +474,9 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
         row = dict(zip(columns, cells, strict=True))
         name, numbered = unguarded(row["table"]), [k for k in ("rank", *_CELLS) if k in row]
         numbers = {key: _whole(row[key], f"{where}: {key}") for key in numbered}
-        said = {key: documents.parse_scalar(row[key]) for key in COLUMNS[1:4] if row.get(key)}
+        said: dict[str, Any] = {key: row[key] for key in COLUMNS[1:3] if key in row}
+        if row.get("cache_load_factor"):
+            said["cache_load_factor"] = documents.parse_scalar(row["cache_load_factor"])
         entry = tables.setdefault(name, {**said, "ranks" if is_short else "shards": []})
         if {**entry, **said} != entry:
             refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")

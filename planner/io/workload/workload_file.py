@@ -509,7 +509,7 @@ def _tables(
 
 
 def _rules(constraints: problem.Constraints) -> list[dict[str, Any]]:
-    """problem.Constraints as entries of a list, in the order in which they are read back."""
+    """Constraints as entries of a list, in the order in which they are read back."""
     listed = entry_of(constraints, always=problem.CHOICES)
     everywhere = {k: listed[k] for k, kind in problem.CHOICES.items() if {*listed[k]} != {*kind}}
     rules: list[dict[str, Any]] = [{"tables": "*", **everywhere}] if everywhere else []
