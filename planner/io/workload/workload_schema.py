@@ -223,6 +223,7 @@ class _TrainingKeys(schemas.Strict):
     deduplicate_indices: bool = False
     index_bytes: Literal[4, 8] = 8
     between_steps: schemas.Duration | None = None
+    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
     lookahead: Annotated[schemas.Positive, Field(le=10_000)] | None = None
     batch_shares: Shares | Literal["proportional"] | None = None
 

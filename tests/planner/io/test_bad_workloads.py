@@ -19,6 +19,7 @@ RESERVE = "1 GiB"
 
 # name: (what is replaced, by what, what one line of the error must contain)
 SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "no input": (BATCH, f"{BATCH}\n  input_samples_per_s: -1", ("input_samples_per_s", "above 0")),
     # missing and unknown keys
     "no name": ("name: tiny\n", "", ("'name' is missing", "add it")),
     "no batch": (f"  {BATCH}\n", "", (":2: training: key 'batch_size_per_rank' is missing",)),
