@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -75,14 +75,13 @@ def plan(
         >>> len(result.plan.placements) == len(workload.tables)
         True
     """
-    require_kind("scenarios", scenarios, Iterable, "give a list of workloads")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     problem = PlanningProblem(
         workload=workload,
         topology=topology,
         constraints=constraints,
         move_limit=moves,
-        scenarios=tuple(scenarios),
+        scenarios=scenarios,  # type: ignore[arg-type]  # a list becomes a tuple
         models=models,
     )
     return solve(problem, search=replace(search, **changes), progress=progress)
