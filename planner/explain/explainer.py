@@ -119,7 +119,7 @@ class Explainer:
         self._placements = {p.table: p for p in plan.placements}
         usage = placement_rules.Usage(self.space.rules, [None] * self.space.num_tables)
         for index, table in enumerate(self.space.tables):
-            ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
+            ranks = np.array(plan.placement(table.table.name).ranks, dtype=np.int64)
             usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
         self._placer = BestPlace(self.space, Evaluator(self.space, objective, Budget()), usage)
 
@@ -205,7 +205,7 @@ class Explainer:
         Raises:
             InvalidInputError: there is no such table.
         """
-        names = [t.table for t in self.space.tables]
+        names = [t.table.name for t in self.space.tables]
         if name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"tables are {some_names(names)}"
@@ -237,7 +237,7 @@ class Explainer:
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
         """The cut that the plan has, with one shard on another place: the fastest such plan."""
-        own = self._placements[self.space.tables[table].table]
+        own = self._placements[self.space.tables[table].table.name]
         located = self.space.located(table, own)
         if located is None:
             return []

@@ -40,18 +40,20 @@ Places = tuple[tuple[int, ...], ...]
 HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLimits:
-    """All constraints on one table put together.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableOptions:
+    """What all constraints together leave to one table, and its options once they are listed.
 
     Attributes:
         table: the table.
         kernels: the sharding types that are left, each with its kernels.
         min_column_width: the least width of column pieces.
         ranks, hosts: the places that shards may use.
-        cache_load_factors: the cache load factors to list.
-        names_load_factors: whether constraints name these, so that no others are allowed.
+        cache_load_factors: the cache load factors to list; :data:`CACHE_LOAD_FACTORS` itself if no
+            constraint names any, so that others are allowed too.
         obstacle: says which rule an option breaks on all places; None if it breaks none.
+        options: the listed options.
+        works: the work of each option.
     """
 
     table: Table
@@ -60,15 +62,16 @@ class TableLimits:
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
     cache_load_factors: tuple[float, ...]
-    names_load_factors: bool
     obstacle: Callable[[ShardingOption], str | None]
+    options: tuple[ShardingOption, ...] = ()
+    works: tuple[OptionWork, ...] = ()
 
     def needs_host(self, sharding_type: ShardingType) -> bool:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
 
-def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
+def table_limits(problem: PlanningProblem) -> tuple[TableOptions, ...]:
     """The limits of every table, in the workload's order.
 
     Raises:
@@ -100,7 +103,7 @@ def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
 
 def _limit(
     problem: PlanningProblem, table: Table, obstacle: Callable[[ShardingOption], str | None]
-) -> TableLimits:
+) -> TableOptions:
     """The limits of a table.
 
     Raises:
@@ -138,14 +141,13 @@ def _limit(
     if not kernels or not ranks:
         patterns = ", ".join(repr(r.pattern) for r in rules)
         refuse(_no_option(table, patterns, tuple(legal), len(ranks)))
-    return TableLimits(
+    return TableOptions(
         table=table,
         kernels=kernels,
         min_column_width=max([runtime.COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=factors,
-        names_load_factors=bool(named),
         obstacle=obstacle,
     )
 
@@ -391,22 +393,6 @@ take less, tables fit without such kernels."""
 _ROUNDING: Final = 1.0 + 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableOptions:
-    """Options of one table with their work, and the ranks and hosts that its shards may use.
-
-    ``kernels`` are those that constraints leave to each sharding type. ``works[i]`` is the work of
-    ``options[i]``, as in :class:`costmodels.shard_work.cells.OptionWork`.
-    """
-
-    table: str
-    options: tuple[ShardingOption, ...]
-    works: tuple[OptionWork, ...]
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
-    ranks: tuple[int, ...]
-    hosts: tuple[int, ...]
-
-
 def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]:
     """Device and host bytes per unit of each work column; memory is linear in work.
 
@@ -426,7 +412,7 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
 
 def crowded(
     problem: PlanningProblem,
-    limits: Sequence[TableLimits],
+    limits: Sequence[TableOptions],
     table_bytes: Sequence[float],
     device_limits: FloatArray,
 ) -> bool:

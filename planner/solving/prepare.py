@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +37,6 @@ def search_space(
     every_kernel: bool = False,
     every_name: bool = False,
     progress: ListingProgress | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> SearchSpace:
     """The space of all plans that the problem allows, with their work in each scenario.
 
@@ -48,26 +46,20 @@ def search_space(
         every_kernel: also list kernels in host memory for tables that device memory has room for.
         every_name: list a cut under every sharding type that gives it. Otherwise one sharding type
             stands for another where both give the same shards.
-        progress: called again and again with how many of how many tables are listed.
-        should_stop: called again and again; True ends the listing.
+        progress: called again and again with how many of how many tables are listed; what it
+            raises ends the listing.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
         InfeasibleError: the sizes of tables and memories alone rule out every plan.
-        StoppedError: ``should_stop`` was True.
     """
     pipeline = search_pipeline(problem, make_pipeline)
     refuse_hopeless(problem, pipeline)
     if isinstance(pipeline, TorchrecPipeline):
         return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
-        problem,
-        pipeline,
-        every_kernel=every_kernel,
-        every_name=every_name,
-        progress=progress,
-        should_stop=should_stop,
+        problem, pipeline, every_kernel=every_kernel, every_name=every_name, progress=progress
     )
     return SearchSpace(problem, pipeline, listing)
 

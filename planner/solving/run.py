@@ -199,7 +199,7 @@ class SolvingRun:
         return points
 
     def listed(self, *, every_kernel: bool = False) -> SearchSpace:
-        """The space of plans; raises if it is proven that nothing fits.
+        """The space of plans; raises if it is proven that nothing fits, or if asked to stop.
 
         Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
         has no option at all, all kernels are listed after all.
@@ -207,17 +207,16 @@ class SolvingRun:
         started = time.perf_counter()
 
         def tell(done: int, total: int) -> None:
+            if self.should_stop is not None and self.should_stop():
+                msg = f"stopped while options of tables were listed, {done:,} of {total:,}"
+                raise StoppedError(msg)
             if self.progress is not None:
                 phase = f"options of {done:,} of {total:,} tables listed"
                 seconds = time.perf_counter() - started
                 self.progress(SearchProgress(seconds=seconds, phase=phase))
 
         space = search_space(
-            self.problem,
-            self.make_pipeline,
-            every_kernel=every_kernel,
-            progress=tell,
-            should_stop=self.should_stop,
+            self.problem, self.make_pipeline, every_kernel=every_kernel, progress=tell
         )
         if space.listing.has_every_kernel:
             require_feasible(space)
