@@ -130,7 +130,7 @@ class CountLimit(_TablesRule):
         True
     """
 
-    most: int
+    most: Several
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
 

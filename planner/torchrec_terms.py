@@ -180,14 +180,11 @@ class TorchrecPipeline(CostPipeline):
     def _option_work(self, option: sharding.ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         table, spread = self._tables[option.table], option.spread
-        rows, widths = table.num_embeddings, option.column_widths
+        widths = option.column_widths
         if spread is sharding.Spread.UNIFORM:
             widths = (table.embedding_dim,)
-        ranks, hosts = self.topology.world_size, self.topology.local_world_size
-        parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: hosts}.get(spread, 1)
-        sizes = [rows] * parts
-        if option.sharding_type is not sharding.ShardingType.DATA_PARALLEL:
-            sizes = [size for _, size in sharding.row_blocks(rows, parts)]
+        ranks, local = self.topology.world_size, self.topology.local_world_size
+        sizes = sharding.block_rows(option.sharding_type, table.num_embeddings, ranks, local)
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is sharding.Spread.HOSTS:

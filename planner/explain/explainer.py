@@ -21,7 +21,7 @@ from costmodels.sharding import Plan, ShardingType, TablePlacement, option_of, p
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError, refuse
-from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.problem import CHOICES, NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.profiling.stats import some_names
 from planner.rules import placement_rules
 from planner.rules.placement_rules import MoveBudget, received_bytes
@@ -397,22 +397,12 @@ def constraint_costs(
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with the constraints that are left when it is dropped."""
-    found = [
-        (told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)}))
-        for field, told in placement_rules.general_words(given).items()
-    ]
-    words: dict[str, Callable[[Any], str]] = {
-        "tables": placement_rules.table_words,
-        "together": placement_rules.together_words,
-        "apart": placement_rules.apart_words,
-        "counts": placement_rules.count_words,
-        "memory": placement_rules.memory_words,
-    }
-    for field, say in words.items():
-        rules = getattr(given, field)
-        for index, rule in enumerate(rules):
-            left = rules[:index] + rules[index + 1 :]
-            found.append((say(rule), replace(given, **{field: left})))
+    found = []
+    for field, rule, words in placement_rules.rules_in_words(given):
+        left: Any = [*getattr(NO_CONSTRAINTS if field in CHOICES else given, field)]
+        if field not in CHOICES:
+            left.remove(rule)
+        found.append((words, replace(given, **{field: left})))
     return found
 
 

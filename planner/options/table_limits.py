@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,8 +30,8 @@ from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Table, Workload
 from planner.errors import InfeasibleError, InvalidInputError, refuse, refuse_any
 from planner.options import torchrec_rules as runtime
-from planner.problem import Constraints, Level, PlanningProblem, TableGroup
-from planner.rules.placement_rules import PlacementRules, count_words, memory_words
+from planner.problem import Constraints, Level, PlanningProblem
+from planner.rules.placement_rules import PlacementRules, memory_words, rules_in_words
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
 """Shares of a table that a cache may keep on the device, if no constraint names others."""
@@ -197,14 +198,15 @@ def constraint_problems(
         for c in constraints.tables
         if not any(map(c.matches, names))
     ]
-    for word, groups in (("together", constraints.together), ("apart", constraints.apart)):
-        for group in groups:
-            problems += _group_problems(word, group, names)
-    for c in constraints.counts:
-        if c.most < 1:
-            problems.append(f"constraint {count_words(c)}: must be at least 1")
-        if not any(map(c.matches, names)):
-            problems.append(f"constraint {count_words(c)}: {_show(c.patterns)} matches no table")
+    for field, rule, words in rules_in_words(constraints):
+        if field not in ("together", "apart", "counts"):
+            continue
+        unknown = [p for p in rule.patterns if not fnmatch.filter(names, p)]
+        matched = [name for name in names if rule.matches(name)]
+        if unknown and (field != "counts" or not matched):
+            problems.append(f"constraint {words}: {unknown[0]!r} matches no table")
+        elif len(matched) < 2 and field != "counts":
+            problems.append(f"constraint {words}: matches {matched} alone; name two tables or more")
     named = [
         *((repr(c.pattern), Level.RANK, c.ranks) for c in constraints.tables),
         *((repr(c.pattern), Level.HOST, c.hosts) for c in constraints.tables),
@@ -261,16 +263,6 @@ def contradictions(rules: PlacementRules, names: Sequence[str], allowed: BoolArr
     return problems
 
 
-def _group_problems(word: str, group: TableGroup, names: Sequence[str]) -> list[str]:
-    alone = (TableGroup(patterns=(pattern,)) for pattern in group.patterns)
-    unknown = [g.patterns[0] for g in alone if not any(map(g.matches, names))]
-    if unknown:
-        return [f"constraint {word}: {unknown[0]!r} matches no table; check its spelling"]
-    found = [n for n in names if group.matches(n)]
-    told = f"constraint {word} {_show(group.patterns)}: matches {found} alone; name two tables"
-    return [f"{told} or more"] if len(found) < 2 else []
-
-
 def _unmatched(reach: BoolArray, most: int) -> list[int]:
     """Rows of ``reach [m, places]`` that do not all find a place with ``most`` rows in each.
 
@@ -295,10 +287,6 @@ def _unmatched(reach: BoolArray, most: int) -> list[int]:
 def _named(members: IntArray, names: Sequence[str]) -> str:
     shown = ", ".join(repr(names[i]) for i in members[:4])
     return shown if len(members) <= 4 else f"{shown} and {len(members) - 4} more"
-
-
-def _show(patterns: tuple[str, ...]) -> str:
-    return f"[{', '.join(patterns)}]"
 
 
 _NUM_TOLD: Final = 3
@@ -355,31 +343,26 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 def _reasons(
     placement: TablePlacement, constraints: Constraints, local_world_size: int
 ) -> Iterator[str]:
-    kind, kernel = placement.sharding_type, placement.kernel
+    """What a table has that some rule on it does not allow."""
     rules = constraints.for_table(placement.table)
-    types = [constraints.sharding_types, *(r.sharding_types for r in rules)]
-    kernels = [constraints.kernels, *(r.kernels for r in rules)]
-    if any(allowed and kind not in allowed for allowed in types):
-        yield f"is {kind}"
-    elif any(allowed and kernel not in allowed for allowed in kernels):
-        yield f"has the kernel {kernel}"
-    elif not all(r.allows_pair(kind, kernel) for r in rules):
-        yield f"is {kind} with the kernel {kernel}"
-    if not rules:
-        return
-    used = set(placement.ranks)
-    hosts = {rank // local_world_size for rank in used}
-    for r in rules:
-        if r.ranks and not used <= set(r.ranks):
-            yield f"lies on rank {min(used - set(r.ranks))}"
-        if r.hosts and not hosts <= set(r.hosts):
-            yield f"lies on host {min(hosts - set(r.hosts))}"
+    kind, kernel, ranks = placement.sharding_type, placement.kernel, set(placement.ranks)
+    cached = {placement.cache_load_factor_ratio} - {None}
+    found: tuple[tuple[str, str, set[Any]], ...] = (
+        ("sharding_types", "is {}", {kind}),
+        ("kernels", "has the kernel {}", {kernel}),
+        ("pairs", "is {0[0]} with the kernel {0[1]}", {(kind, kernel)}),
+        ("ranks", "lies on rank {}", ranks),
+        ("hosts", "lies on host {}", {rank // local_world_size for rank in ranks}),
+        ("cache_load_factors", "keeps {:g} of its rows in the cache", cached),
+    )
+    for key, words, values in found:
+        limits = filter(None, (getattr(rule, key, ()) for rule in (constraints, *rules)))
+        bad = set[Any]().union(*(values.difference(limit) for limit in limits))
+        if bad:
+            yield words.format(min(bad))
     cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
     if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:
         yield f"has pieces of {cells.num_cols.min()} columns"
-    cached = placement.cache_load_factor_ratio
-    if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
-        yield f"keeps {cached:g} of its rows in the cache"
 
 
 # ------------------ memory

@@ -96,10 +96,7 @@ def _options(
     rules = constraints.for_table(table.name)
     legal = legal_types_and_kernels(table, topology.compute_device)
     least = max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)])
-    parts = {
-        ShardingType.ROW_WISE: topology.world_size,
-        ShardingType.TABLE_ROW_WISE: topology.local_world_size,
-    }
+    sizes = table.num_embeddings, topology.world_size, topology.local_world_size
     read = estimates.TorchrecTable.of(table, problem.workload)
     named = (r.sharding_types for r in rules if r.sharding_types)
     types = set(legal).intersection(constraints.sharding_types, *named)
@@ -107,9 +104,7 @@ def _options(
     for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        blocks = sharding.row_block_columns(table.num_embeddings, parts.get(kind, 1))[1].tolist()
-        if kind is ShardingType.DATA_PARALLEL:
-            blocks = [table.num_embeddings] * topology.world_size
+        blocks = sharding.block_rows(kind, *sizes)
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
             shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
             seconds = shard.perf().total_s

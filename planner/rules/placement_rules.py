@@ -12,10 +12,10 @@ A limit on what moves (:class:`MoveBudget`) is checked with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -158,15 +158,6 @@ _USUAL_COLUMNS = 4
 """The least width of column pieces if no rule gives one."""
 
 
-def general_words(constraints: Constraints) -> dict[str, str]:
-    """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
-    return {
-        key: f"all tables: {_of(chosen, kinds)}"
-        for key, kinds in CHOICES.items()
-        if {*(chosen := getattr(constraints, key))} != {*kinds}
-    }
-
-
 def table_words(rule: TableConstraint) -> str:
     """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
     told = (
@@ -208,16 +199,32 @@ def memory_words(limit: MemoryLimit) -> str:
     return f"{what}_memory {units.format_bytes(limit.most_bytes)}{where}"
 
 
+_WORDS: Final[dict[str, Callable[[Any], str]]] = {
+    "tables": table_words,
+    "together": together_words,
+    "apart": apart_words,
+    "counts": count_words,
+    "memory": memory_words,
+}
+
+
+def rules_in_words(constraints: Constraints) -> Iterator[tuple[str, Any, str]]:
+    """Every rule: its field, the rule, and its words.
+
+    A rule on all tables, such as ``all tables: not grid_shard``, is the value of its field.
+    """
+    for key, kinds in CHOICES.items():
+        chosen = getattr(constraints, key)
+        if {*chosen} != {*kinds}:
+            yield key, chosen, f"all tables: {_of(chosen, kinds)}"
+    for key, words in _WORDS.items():
+        yield from ((key, rule, words(rule)) for rule in getattr(constraints, key))
+
+
 def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
-    """Every rule that holds for a table, in words: its own, those of all tables, and memory."""
-    return (
-        *map(table_words, constraints.for_table(table)),
-        *general_words(constraints).values(),
-        *(together_words(g) for g in constraints.together if g.matches(table)),
-        *(apart_words(g) for g in constraints.apart if g.matches(table)),
-        *(count_words(c) for c in constraints.counts if c.matches(table)),
-        *map(memory_words, constraints.memory),
-    )
+    """Every rule that holds for a table, in words: those of all tables first, memory last."""
+    found = rules_in_words(constraints)
+    return tuple(words for _, rule, words in found if getattr(rule, "matches", bool)(table))
 
 
 def _of(chosen: Sequence[T], kinds: type[T]) -> str:
@@ -362,16 +369,12 @@ class PlacementRules:
         over = (rule.text for rule in self.every if self.excess_of(rule, counts).item() > 0)
         return tuple(over)
 
-    def possible(self, table: int, option: sharding.ShardingOption) -> bool:
-        """Whether an option of a table can be part of a plan that keeps the rules.
-
-        It is False as well where a rule would put several column pieces on one rank, because the
-        option with one piece does the same.
-        """
-        return self.obstacle(table, option) is None
-
     def obstacle(self, table: int, option: sharding.ShardingOption) -> str | None:
-        """A rule, in words, that an option breaks on all places; None if there is no such rule."""
+        """A rule, in words, that an option breaks on all places; None if there is no such rule.
+
+        Also a rule that would put several column pieces on one rank, because the option with one
+        piece does the same.
+        """
         for cap in self.caps:
             if not cap.members[table]:
                 continue
