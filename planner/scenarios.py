@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
@@ -137,6 +138,11 @@ class ScenarioPipeline(CostPipeline):
         return min(ledgers, key=lambda ledger: (ledger.fits, ledger.fullest.headroom_bytes))
 
 
+def _joined(name: str) -> Any:
+    """A property of an objective over scenarios: that of all of them, one after the other."""
+    return property(lambda self: np.concatenate([getattr(o, name) for o in self._inner]))
+
+
 class RobustObjective(AbstractObjective):
     """The worst or the mean of one objective over scenarios.
 
@@ -154,26 +160,13 @@ class RobustObjective(AbstractObjective):
         self._how = how
         self._sizes = np.cumsum([0, *(len(o.weights) for o in inner)])
 
-    @property
-    def weights(self) -> FloatArray:
-        """The weights of the phases of all scenarios."""
-        return np.concatenate([o.weights for o in self._inner])
+    weights, parts, hidden = map(_joined, ("weights", "parts", "hidden"))
 
     @property
     def slowness(self) -> FloatArray | None:
         """How many times as long the phases of all scenarios take on each rank; None if alike."""
         found = [slow for o in self._inner if (slow := o.slowness) is not None]
         return np.concatenate(found, axis=1) if len(found) == len(self._inner) else None
-
-    @property
-    def parts(self) -> BoolArray:
-        """Which phases of all scenarios are parts of others; see :class:`AbstractObjective`."""
-        return np.concatenate([o.parts for o in self._inner])
-
-    @property
-    def hidden(self) -> BoolArray:
-        """Which phases of all scenarios other work may hide; see :class:`AbstractObjective`."""
-        return np.concatenate([o.hidden for o in self._inner])
 
     def values(self, work: FloatArray) -> FloatArray:
         """The worst or the mean of the scenarios' values."""

@@ -40,15 +40,8 @@ KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
 }
 """Kernels of sharded tables. On cpu TorchRec accepts UVM kernels too, and runs them as fused."""
 
-SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
-    "cuda": (
-        ShardingType.DATA_PARALLEL,
-        ShardingType.TABLE_WISE,
-        ShardingType.COLUMN_WISE,
-        ShardingType.ROW_WISE,
-    ),
-    "cpu": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE),
-}
+_SHARDED: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+SEQUENCE_TYPES: Final = {"cuda": (ShardingType.DATA_PARALLEL, *_SHARDED), "cpu": _SHARDED}
 """Sharding types of unpooled tables (``EmbeddingCollectionSharder.sharding_types``). FBGEMM's dense
 kernel always pools on cpu, so that replicated unpooled tables fail there in the forward pass."""
 
@@ -314,36 +307,23 @@ NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
 sums."""
 
 
-def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
-    """Why a plan changes what a module computes; empty if it does not.
-
-    Args:
-        tables: the tables of one module, each with its sharding type.
-    """
-    chosen = list(tables)
-    means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
-    cut = [t.name for t, kind in means if kind in SUMS_ROWS]
-    others = [t.name for t, kind in chosen if kind not in _DIVIDED]
-    reason = rows_change([t for t, _ in chosen])
-    if not cut or not (others or reason):
-        return ""
-    why = (
-        f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
-        "of indices too often"
-        if others
-        else reason
-    )
-    return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
-
-
 def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
     """One line for each module that computes something else under a plan."""
-    types = {p.table: p.sharding_type for p in plan.placements}
-    found = [
-        module_problem([(t, types[t.name]) for t in tables if t.name in types])
-        for tables in tables_by_module(workload).values()
-    ]
-    return [line for line in found if line]
+    types, found = {p.table: p.sharding_type for p in plan.placements}, []
+    for tables in tables_by_module(workload).values():
+        chosen = [t for t in tables if t.name in types]
+        means = [t.name for t in chosen if t.pooling is Pooling.MEAN]
+        cut = [name for name in means if types[name] in SUMS_ROWS]
+        others = [t.name for t in chosen if types[t.name] not in _DIVIDED]
+        reason = rows_change(chosen)
+        if others:
+            reason = (
+                f"and tables {others[:5]} of the same module are not: TorchRec then divides by the "
+                "number of indices too often"
+            )
+        if cut and reason:
+            found.append(f"mean-pooled tables {cut[:5]} are cut by rows, {reason}")
+    return found
 
 
 def rows_change(tables: Iterable[Table]) -> str:
