@@ -209,9 +209,8 @@ class RobustObjective(AbstractObjective):
         best, values = [], []
         for i, inner in enumerate(self._inner):
             own = phases[self._sizes[i] : self._sizes[i + 1]]
-            cuts = [inner.always()]
-            found = inner.cut(own, types, optional)
-            cuts += [] if found is None else [found]
+            found = inner.always(), inner.cut(own, types, optional)
+            cuts = [cut for cut in found if cut is not None]
             heights = [c.base + float(c.slopes @ own) for c in cuts]
             best.append(cuts[int(np.argmax(heights))])
             values.append(max(heights))

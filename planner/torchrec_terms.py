@@ -27,7 +27,6 @@ options that are left include all those of the known plan, and of every plan tha
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -311,16 +310,9 @@ class _Pruning:
     def _chosen(self, keep: BoolArray) -> SearchSpace:
         """The space of the options for which ``keep [n]`` is True."""
         whole = self._space
-        tables = tuple(
-            replace(
-                table,
-                options=tuple(itertools.compress(table.options, keep[a:b])),
-                works=tuple(itertools.compress(table.works, keep[a:b])),
-            )
-            for table, (a, b) in zip(whole.tables, itertools.pairwise(whole.first), strict=True)
-        )
-        is_pruned = not keep.all()
-        listing = replace(whole.listing, tables=tables, is_pruned=is_pruned)
+        each = np.split(keep, whole.first[1:-1])
+        tables = tuple(t.only(own.tolist()) for t, own in zip(whole.tables, each, strict=True))
+        listing = replace(whole.listing, tables=tables)
         return SearchSpace(whole.problem, whole.pipeline, listing)
 
     def _least(self, values: FloatArray) -> FloatArray:

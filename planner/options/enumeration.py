@@ -294,8 +294,6 @@ class Listing:
         is_crowded: whether device memory is scarce; the tables left out are then the smallest.
         has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
             with one cache size.
-        is_pruned: whether options were dropped because no plan with them is better than a plan that
-            is already known.
     """
 
     tables: tuple[TableOptions, ...]
@@ -303,7 +301,6 @@ class Listing:
     left_out_tables: tuple[str, ...] = ()
     is_crowded: bool = False
     has_uncut_alone: bool = False
-    is_pruned: bool = False
 
     @property
     def bounds_hold_beyond(self) -> bool:

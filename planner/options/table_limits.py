@@ -71,6 +71,14 @@ class TableOptions:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
+    def only(self, keep: Sequence[bool]) -> TableOptions:
+        """The table with the options for which ``keep`` is True."""
+        return replace(
+            self,
+            options=tuple(itertools.compress(self.options, keep)),
+            works=tuple(itertools.compress(self.works, keep)),
+        )
+
 
 def table_limits(problem: PlanningProblem) -> tuple[TableOptions, ...]:
     """The limits of every table, in the workload's order.
@@ -459,13 +467,9 @@ def drop_unfit(
         rows = np.concatenate([np.zeros((1, len(device))), *(w.rows for w in table.works)])
         together = (rows @ host).max() * pipeline.topology.local_world_size
         if (rows @ device).max() > limit or together > host_limit:
-            pairs = [
-                (option, work)
-                for option, work in zip(table.options, table.works, strict=True)
-                if not any(lacking_bytes(option, work @ device, work @ host, table, pipeline))
-            ]
-            options, works = tuple(o for o, _ in pairs), tuple(w for _, w in pairs)
-            table = replace(table, options=options, works=works)
+            pairs = zip(table.options, table.works, strict=True)
+            lacks = [lacking_bytes(o, w @ device, w @ host, table, pipeline) for o, w in pairs]
+            table = table.only([not any(lack) for lack in lacks])
         kept.append(table)
     return tuple(kept)
 

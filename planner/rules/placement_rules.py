@@ -81,8 +81,7 @@ def received_bytes(
     """
     old, new = rectangles(before.cells), rectangles(after.cells)
     same_rank = after.cells.rank[:, None] == before.cells.rank
-    heights, widths = (new[:, i + 1] - new[:, i] for i in (0, 2))
-    cells = float((heights.astype(float) * widths).sum())
+    cells = float((after.cells.num_rows * after.cells.num_cols).sum())
     held = float((overlaps(new, old) * same_rank).sum())
     return (cells - held) * cell_bytes(table, workload)
 
@@ -94,13 +93,11 @@ class MoveBudget:
         """Keep the shards that ranks hold under the plan in use."""
         self.max_bytes = np.inf if limit.max_bytes is None else limit.max_bytes * _BYTES_ROUNDING
         self.max_tables = np.inf if limit.max_tables is None else limit.max_tables
-        self._tables = workload.tables
+        self._workload, self._start = workload, limit.start
+        self._tables = {t.name: t for t in workload.tables}
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
-        self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [limit.start.placement(t.name).cells for t in workload.tables]
         self._known: dict[sharding.ShardingOption, FloatArray] = {}
-        self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
     def piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
         """Bytes that ranks receive for each piece of an option on each place.
@@ -124,12 +121,11 @@ class MoveBudget:
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
     def _piece_bytes(self, option: sharding.ShardingOption) -> FloatArray:
-        table = self._table_of[option.table]
+        table = self._tables[option.table]
         world, local = self._world_size, self._local_world_size
-        rows = self._tables[table].num_embeddings
+        sizes = {"world_size": world, "local_world_size": local}
         where = (0,) * option.num_pieces
-        placed = sharding.place(option, rows, where, world_size=world, local_world_size=local)
-        shards = placed.cells
+        shards = sharding.place(option, table.num_embeddings, where, **sizes).cells
         missing = self._missing(table, shards)
         if option.is_uniform:
             return np.asarray(missing[np.arange(len(shards)), shards.rank].sum(keepdims=True))
@@ -138,14 +134,13 @@ class MoveBudget:
         blocks = missing.reshape(option.num_pieces, local, world // local, local)
         return np.asarray(np.einsum("pihi->ph", blocks))
 
-    def _missing(self, table: int, shards: sharding.Shards) -> FloatArray:
+    def _missing(self, table: Table, shards: sharding.Shards) -> FloatArray:
         """``[shards, W]`` bytes that each rank would receive to hold each shard."""
-        new = rectangles(shards)
-        cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
+        cells = (shards.num_rows * shards.num_cols).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
-        held = self._held[table]
-        np.subtract.at(missing.T, held.rank, overlaps(new, rectangles(held)).T)
-        return missing * self._cell[table]
+        held = self._start.placement(table.name).cells
+        np.subtract.at(missing.T, held.rank, overlaps(rectangles(shards), rectangles(held)).T)
+        return missing * cell_bytes(table, self._workload)
 
 
 # ------------------ words
@@ -487,35 +482,26 @@ class Usage:
         """
         before = self.counts[table].copy()
         self.hold(table, self.rules.table_counts(spread, taken) if taken else 0 * before)
-        free = (
-            self._free_hosts(table) if spread is sharding.Spread.HOSTS else self._free_ranks(table)
-        )
+        free = self._free(table, spread)
         self.hold(table, before)
         return free
 
-    def _free_ranks(self, table: int) -> BoolArray:
-        rules = self.rules
+    def _free(self, table: int, spread: sharding.Spread) -> BoolArray:
+        rules, on_hosts = self.rules, spread is sharding.Spread.HOSTS
+        shards = {Level.RANK: 1, Level.HOST: rules.local_world_size if on_hosts else 1}
         allowed = np.ones(rules.world_size, dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
             if cap.members[table]:
                 own = rules.at(cap.level, self.counts[table])
-                more = (own == 0) if cap.distinct else 1
+                more = (own == 0) if cap.distinct else shards[cap.level]
                 allowed &= self._spread(load + more <= cap.most)
         for union in rules.unions:
             if union.members[table]:
                 used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
                 if used.any():
                     allowed &= self._spread(used)
-        return allowed
-
-    def _free_hosts(self, table: int) -> BoolArray:
-        rules, local = self.rules, self.rules.local_world_size
-        ranks = self._free_ranks(table).reshape(rules.num_hosts, local)
-        allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
-        for cap, load in zip(rules.caps, self._loads, strict=True):
-            if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
-                allowed &= load + local <= cap.most
-        return allowed
+        by_host = np.asarray(allowed.reshape(rules.num_hosts, -1).all(axis=-1), dtype=bool)
+        return by_host if on_hosts else allowed
 
     def _spread(self, places: BoolArray) -> BoolArray:
         """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""
