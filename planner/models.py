@@ -11,14 +11,14 @@ from typing import Any, Final
 from costmodels import collective, dense, discovery, lookup
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.dense.base import AbstractDenseModel
-from costmodels.errors import InvalidValueError, UnknownNameError
+from costmodels.errors import UnknownNameError
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
 from costmodels.system_models import collective_model, default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refusing
 from planner.io.system.collective_curves import shipped_curves
 from planner.io.system.system_file import read_calibration, with_measurements
 from planner.problem import PlanningProblem
@@ -55,10 +55,8 @@ def pipeline_of(
     asked = problem.workload, problem.topology, problem.models, make_pipeline
     if _LAST and all(a is b for a, b in zip(asked, _LAST[0][1], strict=True)):
         return _LAST[0][0]
-    try:
+    with refusing():
         made = make_pipeline(*asked[:2], models_of(problem))
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
     if make_pipeline is CostPipeline:
         _LAST[:] = [(made, asked)]
     return made

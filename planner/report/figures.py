@@ -20,9 +20,15 @@ from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Cell, Column, Kind, format_gib
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.result import (
+    TORCHREC_BASELINE,
+    Candidate,
+    PlanningResult,
+    ScenarioTime,
+    SolverReport,
+    ranks_held,
+)
 from planner.scenarios import ScenarioRule
-from planner.support.result_frames import ranks_held
 from planner.support.text import printable
 
 Key = TypeVar("Key")

@@ -81,7 +81,7 @@ def received_bytes(
     """
     old, new = rectangles(before.cells), rectangles(after.cells)
     same_rank = after.cells.rank[:, None] == before.cells.rank
-    cells = float((after.cells.num_rows * after.cells.num_cols).sum())
+    cells = float((after.cells.num_rows.astype(float) * after.cells.num_cols).sum())
     held = float((overlaps(new, old) * same_rank).sum())
     return (cells - held) * cell_bytes(table, workload)
 

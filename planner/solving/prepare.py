@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refusing
 from planner.models import pipeline_of
 from planner.objectives import objective_class, objective_named
 from planner.options.enumeration import ListingProgress, enumerate_options
@@ -217,14 +216,12 @@ def objective_value(
     """
     own = objective_class(objective).priced_by(make_pipeline)
     pipeline = search_pipeline(problem, own)
-    try:
+    with refusing():
         check_plan(plan, problem.workload, problem.topology.world_size)
         if isinstance(pipeline, TorchrecPipeline):
             work = pipeline.torchrec_work(plan)
         else:
             work = pipeline.plan_work(plan)
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
     judged = JudgedWork(pipeline=pipeline, pool=work)
     return float(search_objective(objective, judged, robust).values(work))
 

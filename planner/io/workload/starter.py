@@ -19,9 +19,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refusing
 from planner.io import documents
 from planner.io.workload import table_list as lists
 from planner.io.workload.workload_file import workload_file_of, workload_text
@@ -247,10 +246,8 @@ def workload_from_dataframe(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
-    try:
+    with refusing():
         return replace(found.workload, **changes)
-    except InvalidValueError as error:
-        raise InvalidInputError(str(error)) from error
 
 
 def _entries(frame: Any) -> Iterator[dict[str, Any]]:
