@@ -25,9 +25,9 @@ as many pieces as any other, because two pieces on one rank do not cost the same
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -273,14 +273,6 @@ _ONE_FACTOR: Final = 0.2
 """The cache load factor that is listed if there is to be only one: TorchRec's default."""
 
 
-class HostMenu(Enum):
-    """The kernels in host memory that a table is listed with, in addition to those it needs."""
-
-    NONE = "none"
-    UNCUT = "uncut columns, one cache size"
-    EVERY = "every"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing:
     """Options of every table, in the workload's order, and what was left out.
@@ -343,13 +335,13 @@ def enumerate_options(
     limits = table_limits(problem)
     names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     every = _every_option(problem, limits, names)
-    menus, is_crowded = [HostMenu.EVERY] * len(limits), False
+    most, is_crowded = [math.inf] * len(limits), False
     if not every_kernel:
-        menus, is_crowded = _menus(problem, pipeline, limits, sum(map(len, every)))
+        most, is_crowded = _pieces_in_host(problem, pipeline, limits, sum(map(len, every)))
     options, left_out, problems = [], [], []
-    for limit, menu, alike in zip(limits, menus, every, strict=True):
-        kept = [option for option in alike if _is_listed(option, limit, menu)]
-        if menu is HostMenu.NONE and len(kept) < len(alike):
+    for limit, pieces, alike in zip(limits, most, every, strict=True):
+        kept = [option for option in alike if _is_listed(option, limit, pieces)]
+        if not pieces and len(kept) < len(alike):
             left_out.append(limit.table.name)
         own = [replace(o, table=limit.table.name) for o in kept if limit.obstacle(o) is None]
         options.append((*own, *_given(problem, names, limit, own)))
@@ -362,7 +354,7 @@ def enumerate_options(
         names=names,
         left_out_tables=tuple(left_out),
         is_crowded=is_crowded,
-        has_uncut_alone=HostMenu.UNCUT in menus,
+        has_uncut_alone=1 in most,
     )
 
 
@@ -403,26 +395,31 @@ def _every_option(
     return found
 
 
-def _is_listed(option: ShardingOption, limit: TableOptions, menu: HostMenu) -> bool:
-    """Whether the kernel of an option is needed, or on the menu of its table."""
-    factor = option.cache_load_factor_ratio
-    is_usual = limit.cache_load_factors is not CACHE_LOAD_FACTORS or factor in (None, _ONE_FACTOR)
-    is_uncut = menu is HostMenu.UNCUT and len(option.column_widths) == 1 and is_usual
-    is_on_menu = is_uncut or menu is HostMenu.EVERY or limit.needs_host(option.sharding_type)
-    return is_on_menu or option.kernel not in HOST_KERNELS
+def _is_listed(option: ShardingOption, limit: TableOptions, pieces: float) -> bool:
+    """Whether an option has a kernel that its table needs, or at most so many pieces.
 
-
-def _menus(
-    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableOptions], count: int
-) -> tuple[list[HostMenu], bool]:
-    """The menu of each table, for so many options in all, and whether device memory is scarce.
-
-    If it is, tables too small to matter have none: the smallest tables, as many as together free
-    next to no device memory. A bound that shall hold for their kernels in host memory too allows
-    that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more than one
-    device holds, so that each of these tables has to fit into a device by itself as well.
+    With one piece, one cache size is listed, unless constraints name others.
     """
-    wide = HostMenu.UNCUT if count > _MANY else HostMenu.EVERY
+    if option.kernel not in HOST_KERNELS or limit.needs_host(option.sharding_type):
+        return True
+    is_usual = option.cache_load_factor_ratio in (None, _ONE_FACTOR)
+    has_usual = pieces > 1 or is_usual or limit.cache_load_factors is not CACHE_LOAD_FACTORS
+    return len(option.column_widths) <= pieces and has_usual
+
+
+def _pieces_in_host(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableOptions], count: int
+) -> tuple[list[float], bool]:
+    """How many column pieces each table may have in host memory, and whether devices are scarce.
+
+    Kernels in host memory that a table needs are listed in any case.
+
+    If devices are scarce, tables too small to matter have none: the smallest tables, as many as
+    together free next to no device memory. A bound that shall hold for their kernels in host memory
+    too allows that much more memory than there is. On a thousand ranks :data:`_SMALL_RATIO` is more
+    than one device holds, so that each of these tables has to fit into a device by itself as well.
+    """
+    wide = 1.0 if count > _MANY else math.inf
     if count - len(limits) <= _EVERY or not pipeline.lookup.prefers_device(problem.topology):
         return [wide] * len(limits), False
     sizes = np.array([problem.workload.trained_bytes(limit.table) for limit in limits])
@@ -432,7 +429,7 @@ def _menus(
     if is_crowded:
         order = np.argsort(sizes, kind="stable")
         has_none[order[np.cumsum(sizes[order]) > _SMALL_RATIO * float(room.sum())]] = False
-    return [HostMenu.NONE if none else wide for none in has_none], is_crowded
+    return np.where(has_none, 0.0, wide).tolist(), is_crowded
 
 
 def _nothing_left(limit: TableOptions, tried: Sequence[ShardingOption]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.memory import dense_parts, ledger
+from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import (
@@ -332,8 +332,7 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     A limit on a place that there is not, which a search refuses, is a line too.
     """
     topology = problem.topology
-    work = CostPipeline(problem.workload, topology).plan_work(plan)
-    held = ledger(work, problem.workload, topology)
+    held = CostPipeline(problem.workload, topology).memory(plan)
     for rule in problem.constraints.memory:
         by_rank = rule.level is Level.RANK
         used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]

@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 from costmodels import sharding
 from costmodels import torchrec_estimates as estimates
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
-from costmodels.workload import Table
 from planner.errors import StoppedError
 from planner.options.enumeration import torchrec_widths
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
@@ -73,26 +72,17 @@ class DefaultOption:
 
 
 def default_options(
-    problem: PlanningProblem, machine: estimates.TorchrecMachine, stop: Callable[[], None]
-) -> list[list[DefaultOption]]:
-    """The options of each table, in the order of TorchRec's enumerator.
+    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int
+) -> Iterator[DefaultOption]:
+    """The options of a table, in the order of TorchRec's enumerator.
 
     Args:
         problem: workload, system and constraints.
         machine: the system as TorchRec's topology describes it.
-        stop: called for every table; what it raises ends the listing.
+        index: index of the table.
     """
-    listed = []
-    for index, table in enumerate(problem.workload.tables):
-        stop()
-        listed.append(list(_options(problem, machine, index, table)))
-    return listed
-
-
-def _options(
-    problem: PlanningProblem, machine: estimates.TorchrecMachine, index: int, table: Table
-) -> Iterator[DefaultOption]:
     constraints, topology = problem.constraints, problem.topology
+    table = problem.workload.tables[index]
     rules = constraints.for_table(table.name)
     legal = legal_types_and_kernels(table, topology.compute_device)
     least = max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)])
@@ -133,19 +123,16 @@ _MOST_PLACED: Final = 400_000
 _ROUNDING: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchrecDefault:
+class TorchrecDefault(NamedTuple):
     """What TorchRec's planner returns.
 
     Attributes:
         plan: its plan; None if it finds no plan that fits.
-        rating_s: seconds of the slowest rank by TorchRec's estimates, which is its rating.
         is_cut: whether the walk was ended early, so that TorchRec itself may find a plan that it
             rates better.
     """
 
     plan: Plan | None
-    rating_s: float = math.inf
     is_cut: bool = False
 
 
@@ -200,7 +187,10 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
     workload, topology = problem.workload, problem.topology
     machine = estimates.TorchrecMachine.of(topology)
     limits = machine.device_limits_bytes(workload)
-    options = default_options(problem, machine, stop)
+    options: list[list[DefaultOption]] = []
+    for index in range(len(workload.tables)):
+        stop()
+        options.append(list(default_options(problem, machine, index)))
     if min(limits) < 0 or not all(options):
         return TorchrecDefault(plan=None)
     most_bytes, rating_s, placed = sum(limits) * (1 + _ROUNDING), math.inf, 0
@@ -227,7 +217,7 @@ def _walked(problem: PlanningProblem, stop: Callable[[], None]) -> TorchrecDefau
         for option, where in zip(*best, strict=True)
     )
     plan = Plan(placements=placements) if placements else None
-    return TorchrecDefault(plan=plan, rating_s=rating_s, is_cut=placed > _MOST_PLACED)
+    return TorchrecDefault(plan=plan, is_cut=placed > _MOST_PLACED)
 
 
 def _proposals(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:

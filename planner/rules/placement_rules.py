@@ -283,6 +283,7 @@ class PlacementRules:
 
     Attributes:
         budget: the limit on what moves; None without one.
+        every: the caps, then the unions.
     """
 
     def __init__(self, constraints: Constraints, names: Sequence[str], topology: Topology) -> None:
@@ -304,6 +305,7 @@ class PlacementRules:
             Union(members=_members(g, names), level=g.level, text=together_words(g))
             for g in constraints.together
         )
+        self.every: tuple[Cap | Union, ...] = (*self.caps, *self.unions)
 
     @classmethod
     def of(cls, problem: PlanningProblem) -> PlacementRules:
@@ -383,11 +385,6 @@ class PlacementRules:
             if union.members[table] and not self._fits_union(union.level, option):
                 return union.text
         return None
-
-    @property
-    def every(self) -> list[Cap | Union]:
-        """The caps, then the unions."""
-        return [*self.caps, *self.unions]
 
     def excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
         """``[...]`` shards, tables or places beyond one rule, from counts ``[..., T, W]``."""
@@ -543,7 +540,7 @@ def unmet_rules(
 def rule_names(rules: PlacementRules) -> tuple[str, ...]:
     """Every rule that couples tables, in words."""
     moves = ("the limit on what moves",) if rules.budget is not None else ()
-    return (*(cap.text for cap in rules.caps), *(union.text for union in rules.unions), *moves)
+    return (*(rule.text for rule in rules.every), *moves)
 
 
 def taken(cap: Cap, option: sharding.ShardingOption, rules: PlacementRules) -> int:
