@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -326,13 +325,11 @@ class PlanningResult:
         Raises:
             InvalidInputError: the folder cannot be written.
         """
-        written: tuple[Path, ...] = _run_files().write_run(path_of(folder, "folder"), self)
-        return written
+        return tuple(_run_files().write_run(path_of(folder, "folder"), self))
 
     def to_html(self) -> str:
         """The report as one HTML page, which needs no network."""
-        text: str = _run_files().page(self)
-        return text
+        return str(_run_files().page(self))
 
     def to_dataframe(self, per: Literal["table", "shard", "rank"] = "table") -> DataFrame:
         """The best plan as a pandas DataFrame.
@@ -352,7 +349,7 @@ class PlanningResult:
 
     def _repr_html_(self) -> str:
         """What notebooks show: the first lines of the report, and the tables."""
-        facts: Sequence[tuple[str, str]] = _run_files().first_facts(self)
+        facts = _run_files().first_facts(self)
         lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
         table = self.to_dataframe().to_html(index=False, max_rows=_MOST_ROWS, show_dimensions=True)
         return f"<dl>{lines}</dl>{table if self.plan.placements else ''}"
@@ -370,9 +367,8 @@ class PlanningResult:
     @property
     def usd_per_billion_samples(self) -> float | None:
         """US dollars for 10^9 samples at the price of the devices; None without a price."""
-        problem = self.problem
-        time_s = self.best.estimate.time.time_s
-        return usd_per_billion_samples(time_s, problem.workload, problem.topology)
+        time_s = self.estimate.time.time_s
+        return usd_per_billion_samples(time_s, self.problem.workload, self.problem.topology)
 
     @property
     def bound(self) -> float | None:

@@ -151,8 +151,7 @@ class TorchrecPipeline(CostPipeline):
     @cached_property
     def host_limits(self) -> FloatArray:
         """Host bytes of all ranks of each host together, ``[H]``; TorchRec limits each rank."""
-        limits = np.array(self.machine.ddr_limits_bytes)
-        return by_host(limits, self.topology)
+        return by_host(np.array(self.machine.ddr_limits_bytes), self.topology)
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """TorchRec's HBM of each rank, ``[..., W]``."""

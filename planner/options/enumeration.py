@@ -283,7 +283,6 @@ class Listing:
         left_out_tables: tables that are listed without the kernels in host memory that they may
             have. A bound that ignores memory holds for these kernels too, if
             :attr:`bounds_hold_beyond`.
-        is_crowded: whether device memory is scarce; the tables left out are then the smallest.
         has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
             with one cache size.
     """
@@ -291,7 +290,6 @@ class Listing:
     tables: tuple[TableOptions, ...]
     names: Names
     left_out_tables: tuple[str, ...] = ()
-    is_crowded: bool = False
     has_uncut_alone: bool = False
 
     @property
@@ -335,9 +333,9 @@ def enumerate_options(
     limits = table_limits(problem)
     names = {} if every_name else names_to_list(limits, pipeline.alike_types)
     every = _every_option(problem, limits, names)
-    most, is_crowded = [math.inf] * len(limits), False
+    most = [math.inf] * len(limits)
     if not every_kernel:
-        most, is_crowded = _pieces_in_host(problem, pipeline, limits, sum(map(len, every)))
+        most = _pieces_in_host(problem, pipeline, limits, sum(map(len, every)))
     options, left_out, problems = [], [], []
     for limit, pieces, alike in zip(limits, most, every, strict=True):
         kept = [option for option in alike if _is_listed(option, limit, pieces)]
@@ -353,7 +351,6 @@ def enumerate_options(
         tables=tuple(replace(own, options=listed, works=work) for own, listed, work in tables),
         names=names,
         left_out_tables=tuple(left_out),
-        is_crowded=is_crowded,
         has_uncut_alone=1 in most,
     )
 
@@ -409,8 +406,8 @@ def _is_listed(option: ShardingOption, limit: TableOptions, pieces: float) -> bo
 
 def _pieces_in_host(
     problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableOptions], count: int
-) -> tuple[list[float], bool]:
-    """How many column pieces each table may have in host memory, and whether devices are scarce.
+) -> list[float]:
+    """How many column pieces each table may have in host memory, for so many options in all.
 
     Kernels in host memory that a table needs are listed in any case.
 
@@ -421,15 +418,14 @@ def _pieces_in_host(
     """
     wide = 1.0 if count > _MANY else math.inf
     if count - len(limits) <= _EVERY or not pipeline.lookup.prefers_device(problem.topology):
-        return [wide] * len(limits), False
+        return [wide] * len(limits)
     sizes = np.array([problem.workload.trained_bytes(limit.table) for limit in limits])
-    is_crowded = crowded(problem, limits, sizes.tolist(), pipeline.device_limits)
     room = np.maximum(pipeline.device_limits, 0.0)
     has_none = sizes <= _WHOLE_RATIO * float(room.min())
-    if is_crowded:
+    if crowded(problem, limits, sizes.tolist(), pipeline.device_limits):
         order = np.argsort(sizes, kind="stable")
         has_none[order[np.cumsum(sizes[order]) > _SMALL_RATIO * float(room.sum())]] = False
-    return np.where(has_none, 0.0, wide).tolist(), is_crowded
+    return [0.0 if none else wide for none in has_none]
 
 
 def _nothing_left(limit: TableOptions, tried: Sequence[ShardingOption]) -> str:

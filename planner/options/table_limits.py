@@ -419,22 +419,20 @@ def crowded(
     """
     if device_limits.min() <= 0 or surely_crowded(table_bytes, device_limits):
         return True
-    local = problem.topology.local_world_size
     bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
     for limit, size in zip(limits, table_bytes, strict=True):
         bytes_on[limit.ranks] += size
     places = {ranks: frozenset(ranks) for ranks in bytes_on}
+    found = []
     for ranks, every in places.items():
         inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
-        if inside > _CROWDED_RATIO * float(device_limits[list(ranks)].sum()):
-            return True
+        found.append((inside, device_limits[list(ranks)].sum()))
     for group in problem.constraints.together:
         pairs = zip(limits, table_bytes, strict=True)
         together = sum(size for limit, size in pairs if group.matches(limit.table.name))
-        ranks_each = 1 if group.level is Level.RANK else local
-        if together > _CROWDED_RATIO * float(device_limits.min()) * ranks_each:
-            return True
-    return False
+        ranks_each = 1 if group.level is Level.RANK else problem.topology.local_world_size
+        found.append((together, device_limits.min() * ranks_each))
+    return any(size > _CROWDED_RATIO * float(room) for size, room in found)
 
 
 def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:

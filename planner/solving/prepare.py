@@ -98,15 +98,10 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             f"column cuts: equal, multiples of {COLUMN_MULTIPLE}, up to {topology.world_size}"
         )
     if listing.left_out_tables:
-        why = (
-            "the smallest ones, which take next to no device memory"
-            if listing.is_crowded
-            else "all tables fit on the GPUs by far"
-        )
         holds = "the bound still holds" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
             f"host-memory kernels skipped for {len(listing.left_out_tables):,} of "
-            f"{len(listing.tables):,} tables: {why} ({holds})"
+            f"{len(listing.tables):,} tables, which are small or fit on GPUs by far ({holds})"
         )
     if listing.has_uncut_alone:
         lines.append(
