@@ -115,16 +115,13 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     """
     if topology.calibration or topology.fitted is not None:
         return default_models(topology).collective
-    if not topology.collective_curves and any(
-        r.set_name == topology.name for r in shipped_curves()
-    ):
+    has_set = topology.name in {r.set_name for r in shipped_curves()}
+    if has_set and not topology.collective_curves:
         topology = with_measurements(replace(topology, collective_curves=(topology.name,)))
     return collective_model(topology)
 
 
 def calibrated_spread_ratio(topology: Topology, name: str) -> float | None:
     """The 90 % error of one fit of a calibration on points held out; None if it was not fitted."""
-    for error in read_calibration(topology.calibration).errors:
-        if error.name == name and error.num_points > 0:
-            return error.p90_ratio
-    return None
+    errors = read_calibration(topology.calibration).errors
+    return next((e.p90_ratio for e in errors if e.name == name and e.num_points > 0), None)

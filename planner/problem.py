@@ -210,8 +210,7 @@ class Constraints:
         device, host = topology.hbm_capacities(), topology.ddr_capacities()
         for rule in self.memory:
             sizes = device if rule.level is Level.RANK else host
-            there = [p for p in rule.places if p < len(sizes)]
-            at = there if rule.places else slice(None)
+            at = [p for p in rule.places or range(len(sizes)) if p < len(sizes)]
             sizes[at] = np.minimum(sizes[at], rule.most_bytes)
         return replace(
             topology,

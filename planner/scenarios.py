@@ -109,12 +109,8 @@ class ScenarioPipeline(CostPipeline):
 
     def iteration_times(self, work: FloatArray) -> FloatArray:
         """Seconds per iteration of the slowest scenario."""
-        return np.asarray(self.scenario_times(work).max(axis=0))
-
-    def scenario_times(self, work: FloatArray) -> FloatArray:
-        """Seconds per iteration of each scenario, ``[S, ...]``."""
         works = zip(self.pipelines, self.split(work), strict=True)
-        return np.stack([p.iteration_times(w) for p, w in works])
+        return np.asarray(np.max([p.iteration_times(w) for p, w in works], axis=0))
 
     def estimate(self, plan: Plan) -> IterationEstimate:
         """Everything about one iteration of a plan in the first scenario.

@@ -453,16 +453,16 @@ def _given(
     given = sharding.option_of(placement, limit.table, **sizes)
     if given is None:
         return
-    found: list[ShardingOption] = []
+    seen = list(listed)
     for kind in _same_shards(given.sharding_type, topology):
         general = names.get(kind, kind)
         is_whole = len(given.column_widths) == 1
         splits = is_whole or sharding.SPREAD[general] is not sharding.Spread.UNIFORM
         option = replace(given, sharding_type=general if splits else kind)
         allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
-        if allowed and option not in (*listed, *found):
-            found.append(option)
-    yield from found
+        if allowed and option not in seen:
+            seen.append(option)
+            yield option
 
 
 def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:

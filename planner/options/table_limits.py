@@ -96,9 +96,8 @@ def table_limits(problem: PlanningProblem) -> tuple[TableOptions, ...]:
         except InvalidInputError as error:
             problems += error.problems
     if rules and not problems:
-        allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
-        for row, limit in zip(allowed, limits, strict=True):
-            row[list(limit.ranks)] = True
+        every = np.arange(problem.topology.world_size)
+        allowed = np.array([np.isin(every, limit.ranks) for limit in limits])
         problems = contradictions(rules, names, allowed)
     refuse_any(problems)
     return tuple(limits)
@@ -392,11 +391,10 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
     size = pipeline.num_features
     device, host = np.zeros((2, size))
     probe = np.zeros((pipeline.topology.world_size, size))
-    for column in range(size):
-        probe[0, column] = 1.0
+    for column, unit in enumerate(np.eye(size)):
+        probe[0] = unit
         device[column] = pipeline.device_bytes(probe)[0]
         host[column] = pipeline.host_bytes(probe)[0]
-        probe[0, column] = 0.0
     return device, host
 
 

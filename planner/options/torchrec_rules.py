@@ -243,9 +243,8 @@ def width_remarks(workload: Workload) -> tuple[str, ...]:
     pairs = {t.embedding_dim: _next(t, workload) for t in odd}
     next_widths = _listed(f"{dim} for {width}" for width, dim in sorted(pairs.items()))
     more_bytes = format_bytes(widened(workload).weight_bytes - workload.weight_bytes)
-    have = "has" if len(odd) == 1 else "have"
     return (
-        f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
+        f"columns of {counted(len(odd), 'table')} are no multiple of "
         f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
         f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
         f"would allow every sharding type, for {more_bytes} more weights; HugeCTR "
