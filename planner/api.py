@@ -1,7 +1,5 @@
 """From a workload and a topology to the best plan, with its price and its proof."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ PlannerError
 └── StoppedError          the caller asked to stop before there was an answer: exit code 4
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn

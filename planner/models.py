@@ -1,7 +1,5 @@
 """How cost models are chosen by name, in place of those of the system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

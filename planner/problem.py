@@ -1,11 +1,9 @@
 """The question to the planner: a workload on a topology, under constraints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -307,7 +305,7 @@ class PlanningProblem:
         )
 
     @property
-    def limited(self) -> PlanningProblem:
+    def limited(self) -> Self:
         """The same on the memory that the constraints leave."""
         return replace(self, topology=self.constraints.limited(self.topology))
 

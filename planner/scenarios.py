@@ -5,8 +5,6 @@ of work each), so that a search moves a table in all scenarios at once. A plan m
 every scenario. Proofs and packings look only at the memory of the scenario that leaves least of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property

@@ -1,7 +1,5 @@
 """How to search: the strategy, what to minimize, and when to end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -22,8 +22,6 @@ and those with pieces of unequal widths, which TorchRec trains but cannot load f
 as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
-from __future__ import annotations
-
 import glob
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

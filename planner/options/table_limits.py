@@ -1,14 +1,12 @@
 """What constraints and memory leave to each table: its options, and the places of its shards."""
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -71,7 +69,7 @@ class TableOptions:
         """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
-    def only(self, keep: Sequence[bool]) -> TableOptions:
+    def only(self, keep: Sequence[bool]) -> Self:
         """The table with the options for which ``keep`` is True."""
         return replace(
             self,

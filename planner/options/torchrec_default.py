@@ -11,8 +11,6 @@ A proposal that cannot rate better than the best one so far, wherever its shards
 placed. The result stays the same, because TorchRec's next proposal does not depend on ratings.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

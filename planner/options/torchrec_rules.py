@@ -10,8 +10,6 @@ TorchRec can then only copy such a table to every rank, with the dense kernel (t
 torchrec#1612). HugeCTR has no such rule.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace

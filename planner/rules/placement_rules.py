@@ -10,12 +10,10 @@ of two kinds:
 A limit on what moves (:class:`MoveBudget`) is checked with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -308,7 +306,7 @@ class PlacementRules:
         self.every: tuple[Cap | Union, ...] = (*self.caps, *self.unions)
 
     @classmethod
-    def of(cls, problem: PlanningProblem) -> PlacementRules:
+    def of(cls, problem: PlanningProblem) -> Self:
         """The rules of a problem, including its limit on what moves."""
         names = [t.name for t in problem.workload.tables]
         rules = cls(problem.constraints, names, problem.topology)

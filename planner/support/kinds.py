@@ -1,7 +1,5 @@
 """Checks the types of arguments, such as a file name that is given instead of a plan."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

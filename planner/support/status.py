@@ -1,7 +1,5 @@
 """Why a search ended."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Self
 
