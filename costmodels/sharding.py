@@ -363,23 +363,9 @@ class Plan:
         return self._by_table[table]
 
 
-def block_rows(kind: ShardingType, num_embeddings: int, ranks: int, on_host: int) -> list[int]:
-    """Rows of each shard of one piece of columns, in TorchRec's order.
-
-    Args:
-        kind: the sharding type.
-        num_embeddings: rows of the table.
-        ranks: number of ranks.
-        on_host: ranks of one host.
-    """
-    parts = {Spread.UNIFORM: ranks, Spread.HOSTS: on_host}.get(SPREAD[kind], 1)
-    sizes: list[int] = row_block_columns(num_embeddings, parts)[1].tolist()
-    return [num_embeddings] * parts if kind is ShardingType.DATA_PARALLEL else sizes
-
-
 @lru_cache(maxsize=4096)
 def row_block_columns(num_embeddings: int, parts: int) -> tuple[IntArray, IntArray]:
-    """Offset and rows of each part, as read-only arrays ``[parts]``.
+    """Offset and rows of each part, read-only ``[parts]``.
 
     TorchRec cuts R rows into parts of ceil(R / parts) until none is left.
     """

@@ -46,6 +46,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import refuse
 from planner.options.enumeration import enumerate_options
+from planner.options.torchrec_rules import block_rows
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
@@ -182,7 +183,7 @@ class TorchrecPipeline(CostPipeline):
         if spread is sharding.Spread.UNIFORM:
             widths = (table.embedding_dim,)
         ranks, local = self.topology.world_size, self.topology.local_world_size
-        sizes = sharding.block_rows(option.sharding_type, table.num_embeddings, ranks, local)
+        sizes = block_rows(option.sharding_type, table.num_embeddings, ranks, local)
         known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
         work = np.array([[known[size, width] for size in sizes] for width in widths])
         if spread is sharding.Spread.HOSTS:

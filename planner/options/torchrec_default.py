@@ -24,7 +24,7 @@ from costmodels import torchrec_estimates as estimates
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from planner.errors import StoppedError
 from planner.options.enumeration import torchrec_widths
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, block_rows, legal_types_and_kernels
 from planner.problem import PlanningProblem
 
 # ------------------ every option that TorchRec's default planner looks at
@@ -92,7 +92,7 @@ def default_options(
     for kind in (kind for kind in DEFAULT_TYPES if kind in types):
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        blocks = sharding.block_rows(kind, *sizes)
+        blocks = block_rows(kind, *sizes)
         for kernel in (kernel for kernel in legal[kind] if kernel in kernels):
             shard = estimates.TorchrecShard(read, machine, kind, kernel, widths[0])
             seconds = shard.perf().total_s

@@ -79,6 +79,22 @@ def legal_types_and_kernels(
     }
 
 
+def block_rows(kind: ShardingType, num_embeddings: int, ranks: int, on_host: int) -> list[int]:
+    """Rows of each shard of one piece of columns, in TorchRec's order.
+
+    Args:
+        kind: the sharding type.
+        num_embeddings: rows of the table.
+        ranks: number of ranks.
+        on_host: ranks of one host.
+    """
+    parts = {sharding.Spread.UNIFORM: ranks, sharding.Spread.HOSTS: on_host}.get(
+        sharding.SPREAD[kind], 1
+    )
+    sizes: list[int] = sharding.row_block_columns(num_embeddings, parts)[1].tolist()
+    return [num_embeddings] * parts if kind is ShardingType.DATA_PARALLEL else sizes
+
+
 def layout_problems(
     plan: Plan, workload: Workload, topology: Topology, *, device: str = "cuda"
 ) -> list[str]:

@@ -35,7 +35,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from torchrec.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 
 from costmodels.dense.base import dense_parameters
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, block_rows
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row_block_columns
 from costmodels.torchrec_estimates import (
     TorchrecInputs,
     TorchrecMachine,
@@ -78,10 +78,16 @@ def shapes(
     kind: ShardingType, rows: int, dim: int, widths: list[int], world: int, group: int
 ) -> list[tuple[int, int]]:
     """Rows and columns of the shards, as TorchRec's enumerator lists them."""
-    is_cut = SPREAD[kind] is Spread.RANKS or kind is ShardingType.GRID_SHARD
-    columns = widths if is_cut and kind is not ShardingType.TABLE_WISE else [dim]
-    blocks = block_rows(kind, rows, world, group)
-    return [(size, width) for width in columns for size in blocks]
+    if kind is ShardingType.DATA_PARALLEL:
+        return [(rows, dim)] * world
+    if kind is ShardingType.TABLE_WISE:
+        return [(rows, dim)]
+    if SPREAD[kind] is Spread.RANKS:
+        return [(rows, width) for width in widths]
+    parts = world if kind is ShardingType.ROW_WISE else group
+    blocks = [*zip(*(c.tolist() for c in row_block_columns(rows, parts)), strict=True)]
+    columns = widths if kind is ShardingType.GRID_SHARD else [dim]
+    return [(size, width) for width in columns for _, size in blocks]
 
 
 @st.composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.sharding import ShardingType, block_rows
+from costmodels.sharding import ShardingType, row_block_columns
 from costmodels.torchrec_estimates import TorchrecMachine
 from planner.options.torchrec_default import DefaultOption, DefaultShard, default_options
 from planner.problem import PlanningProblem
@@ -33,7 +33,7 @@ def test_equal_shards_of_many_ranks_share_one_record(options: list[DefaultOption
 
 def test_shards_come_in_the_order_of_their_row_blocks(options: list[DefaultOption]) -> None:
     cut = next(o for o in options if o.option.sharding_type is ShardingType.ROW_WISE)
-    sizes = block_rows(ShardingType.ROW_WISE, 1000, RANKS, RANKS)
+    sizes = row_block_columns(1000, RANKS)[1].tolist()
     shards = cut.shards
     assert len(set(sizes)) == 3
     equal = [shards[i] == shards[i - 1] for i in range(1, RANKS)]
