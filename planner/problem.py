@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 
 from costmodels.errors import require
-from costmodels.fields import Amount, Count, Several, settle
+from costmodels.fields import Amount, Range, settle
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
@@ -48,7 +48,7 @@ class TableConstraint:
     kernels: tuple[ComputeKernel, ...] = ()
     ranks: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
-    min_column_width: Several = 4
+    min_column_width: Annotated[int, Range(1)] = 4
     cache_load_factors: tuple[float, ...] = ()
     pairs: tuple[tuple[ShardingType, ComputeKernel], ...] = ()
 
@@ -128,7 +128,7 @@ class CountLimit(_TablesRule):
         True
     """
 
-    most: Several
+    most: Annotated[int, Range(1)]
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
 
@@ -247,7 +247,7 @@ class MoveLimit:
 
     start: Plan
     max_bytes: Amount | None = None
-    max_tables: Count | None = None
+    max_tables: Annotated[int, Range(0)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse limits that are not numbers, and a plan that is something else.

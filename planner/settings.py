@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from costmodels.fields import Amount, Positive, Range, Several
+from costmodels.fields import Amount, Positive, Range
 from planner.scenarios import ScenarioRule
 from planner.search.base import AbstractStrategy
 from planner.support.kinds import require_settled
@@ -42,7 +42,7 @@ class SearchSettings:
     robust: ScenarioRule = ScenarioRule.WORST
     time_limit_s: Positive | None = None
     kept_s: Amount = 0.0
-    max_evaluations: Several | None = None
+    max_evaluations: Annotated[int, Range(1)] | None = None
     seed: Annotated[int, Range(0)] = 0
     with_baselines: bool = True
 
