@@ -18,9 +18,8 @@ from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
 from planner.search.bounds.proofs import Floor, linear_floor
 from planner.settings import SearchSettings
-from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
-from planner.solving.run import SolvingRun, deadline_of
+from planner.solving.run import SolvingRun
 from planner.space.objective import MakePipeline
 from planner.support.kinds import FUNCTION, require_kind
 
@@ -131,7 +130,6 @@ def solve(
     run = SolvingRun(
         problem=problem.limited,
         settings=search,
-        deadline=deadline_of(search),
         make_pipeline=kind.priced_by(make_pipeline),
         progress=progress,
         should_stop=should_stop,
@@ -163,13 +161,11 @@ def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = 
     run = SolvingRun(
         problem=problem.limited,
         settings=SEARCH,
-        deadline=deadline_of(SEARCH),
         make_pipeline=CostPipeline,
-        progress=None,
         should_stop=should_stop,
     )
     if not problem.workload.tables:
-        best = answer_without_tables(run.problem, CostPipeline, SEARCH).best
+        best = run.without_tables().best
         free_bytes = best.memory.fullest.headroom_bytes
         return Floor(value=best.estimate.time.time_s, free_bytes=free_bytes)
     space = run.listed()

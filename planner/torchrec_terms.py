@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from planner.options.enumeration import enumerate_options
 from planner.options.torchrec_rules import block_rows
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
-from planner.search.construct.placer import Pressure, place_options
+from planner.search.construct.placer import place_options
 from planner.space.evaluation import FITTING, ROUNDED, ROUNDING, Assignment, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 
@@ -396,9 +396,7 @@ class _Pruning:
 
 def _placed(model: LinearModel, choice: IntArray) -> _Quick | None:
     space = model.space
-    peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
-    pressure = Pressure(targets=model.targets(peaks), power=_POWER)
-    plan = place_options(model, choice, pressure)
+    plan = place_options(model, choice, _POWER)
     work = space.work(plan)
     fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
     return (float(model.objective.values(work)), space, plan) if fits else None
@@ -419,11 +417,6 @@ class ColumnMaxima(AbstractNamedObjective):
     asks_models = False
     by_phase: ClassVar[bool]
     """Whether forward compute, backward compute and exchanges have columns of their own."""
-
-    @classmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The objective over the columns that differ between options of the space."""
-        return cls(space)
 
     @classmethod
     def priced_by(cls, make_pipeline: MakePipeline) -> MakePipeline:

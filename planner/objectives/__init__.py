@@ -42,4 +42,4 @@ def objective_named(name: str, space: SearchSpace | JudgedWork) -> AbstractNamed
     Raises:
         InvalidInputError: there is no objective of that name, or the problem lacks what it needs.
     """
-    return objective_class(name).of(space)
+    return objective_class(name)(space)

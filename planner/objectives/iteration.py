@@ -1,30 +1,20 @@
 """The objective ``iteration``: the iteration time, with bounds that hold for sets of plans."""
 
-from __future__ import annotations
-
-import itertools
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.floors import phases as numbers
 from costmodels.floors.floor import TypeFloor
-from costmodels.floors.phases import (
-    ALL_REDUCE,
-    BACKWARD_ALONE,
-    FETCH,
-    FORWARD_ALONE,
-    exchange_phase,
-)
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import CALLS, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.stages.exchanges import INDICES
-from planner.search.bounds.boxes import Box, BoxLaunches, Call
+from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -42,31 +32,13 @@ class IterationTime(AbstractNamedObjective):
     name = "iteration"
     unit = "s"
 
-    def __init__(
-        self,
-        pipeline: CostPipeline,
-        calls: Iterable[Call] | None = None,
-        space: SearchSpace | None = None,
-    ) -> None:
-        """Keep the pipeline that prices work.
-
-        Args:
-            pipeline: counts and prices work.
-            calls: the pairs of sharding type and kernel that plans may have; all if not given.
-            space: the plans that are searched; None outside a search.
-        """
-        self._pipeline, self._space = pipeline, space
-        every = itertools.product(ShardingType, ComputeKernel)
-        self._calls = sorted(set(every if calls is None else calls))
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
+        """The time of plans with the sharding types and kernels of the options in ``space``."""
+        self._pipeline = space.pipeline
+        self._space = space if isinstance(space, SearchSpace) else None  # None outside a search
+        self._calls = sorted({(o.sharding_type, o.kernel) for o in space.options})
         self._fetches = any(k is ComputeKernel.FUSED_UVM_CACHING for _, k in self._calls)
         self._replicates = any(t is ShardingType.DATA_PARALLEL for t, _ in self._calls)
-
-    @classmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The time of plans with the sharding types and kernels of the options in ``space``."""
-        calls = [(o.sharding_type, o.kernel) for o in space.options]
-        searched = space if isinstance(space, SearchSpace) else None
-        return cls(space.pipeline, calls, searched)
 
     @property
     def weights(self) -> FloatArray:
@@ -79,12 +51,12 @@ class IterationTime(AbstractNamedObjective):
         if there is such a phase.
         """
         weights = np.array(self._pipeline.phases.weights, dtype=float)
-        weights[ALL_REDUCE] = float(self._replicates)
-        exchanging = {kind for kind, _ in self._calls} & set(EXCHANGING_TYPES)
-        may = [exchange_phase(kind, which) for kind in sorted(exchanging) for which in (0, INDICES)]
+        weights[numbers.ALL_REDUCE] = float(self._replicates)
+        kinds = sorted({kind for kind, _ in self._calls} & set(EXCHANGING_TYPES))
+        may = [numbers.exchange_phase(kind, which) for kind in kinds for which in (0, INDICES)]
         weights[may] = np.maximum(weights[may], 1.0)
-        weights[[FETCH, FORWARD_ALONE]] = float(self._fetches)
-        weights[BACKWARD_ALONE:] = 1.0
+        weights[[numbers.FETCH, numbers.FORWARD_ALONE]] = float(self._fetches)
+        weights[numbers.BACKWARD_ALONE :] = 1.0
         return weights
 
     @property
@@ -95,12 +67,12 @@ class IterationTime(AbstractNamedObjective):
     @property
     def parts(self) -> BoolArray:
         """True for lookups alone, which are parts of the lookups with fetch and with decoding."""
-        return np.asarray(np.arange(len(self.weights)) >= FORWARD_ALONE)
+        return np.asarray(np.arange(len(self.weights)) >= numbers.FORWARD_ALONE)
 
     @property
     def hidden(self) -> BoolArray:
         """True for exchanges of indices and fetches that run beside the rest of the iteration."""
-        beside = [exchange_phase(kind, INDICES) for kind in EXCHANGING_TYPES] + [FETCH]
+        beside = [numbers.FETCH, *(numbers.exchange_phase(k, INDICES) for k in EXCHANGING_TYPES)]
         unpaid = self._pipeline.phases.weights == 0
         return np.asarray(np.isin(np.arange(len(unpaid)), beside) & unpaid)
 
@@ -200,28 +172,19 @@ class IterationTime(AbstractNamedObjective):
         makes the calls of the types that load all ranks (:attr:`_calls_everywhere`).
         """
         seconds = np.zeros(len(floor.phases))
-        none = BoxLaunches(calls=(), seconds=seconds, num_counted=0)
         calls = tuple(
             c for c in self._calls if c[0] in types and SPREAD[c[0]] is not Spread.UNIFORM
         )
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         counted = self._pipeline.floor.num_calls(types) - uniform
-        if len(calls) <= counted or not (counted or self._calls_everywhere):
-            return none
-        further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
-        forward_s, backward_s, alone_s = further
-        seconds[floor.phases == 0] = forward_s
-        seconds[np.isin(floor.phases, (1, BACKWARD_ALONE))] = backward_s
-        seconds[floor.phases == FORWARD_ALONE] = alone_s
-        if not seconds.any():
-            return none
-        kinds = sorted({kind for kind, _ in calls})
-        return BoxLaunches(
-            calls=calls,
-            seconds=seconds,
-            num_counted=counted,
-            least_shares=tuple((kind, self._least_share(kind)) for kind in kinds),
-        )
+        if len(calls) > counted and (counted or self._calls_everywhere):
+            further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
+            seconds[floor.phases == 0] = further[0]
+            seconds[np.isin(floor.phases, (1, numbers.BACKWARD_ALONE))] = further[1]
+            seconds[floor.phases == numbers.FORWARD_ALONE] = further[2]
+        calls = calls if seconds.any() else ()
+        shares = tuple((kind, self._least_share(kind)) for kind in sorted({k for k, _ in calls}))
+        return BoxLaunches(calls=calls, seconds=seconds, num_counted=counted, least_shares=shares)
 
     def _least_share(self, kind: ShardingType) -> float:
         """The share of ranks that call for one table of a type, or for one of its pieces if less.

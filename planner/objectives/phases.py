@@ -1,13 +1,10 @@
 """The objective ``phases``: the time of the slowest rank in each phase, added up."""
 
-from __future__ import annotations
-
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.pipeline import CostPipeline
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -27,14 +24,9 @@ class SynchronizedPhases(AbstractNamedObjective):
     name = "phases"
     unit = "s"
 
-    def __init__(self, pipeline: CostPipeline) -> None:
-        """Keep the pipeline that prices phases."""
-        self._pipeline = pipeline
-
-    @classmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The objective with phases as the pipeline of the space prices them."""
-        return cls(space.pipeline)
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
+        """Keep the pipeline of the space, which prices phases."""
+        self._pipeline = space.pipeline
 
     @property
     def weights(self) -> FloatArray:

@@ -1,7 +1,5 @@
 """The objective ``torchrec``: the rating that TorchRec's planner minimises."""
 
-from __future__ import annotations
-
 from typing import final
 
 from planner.torchrec_terms import ColumnMaxima

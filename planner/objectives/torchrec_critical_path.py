@@ -1,7 +1,5 @@
 """The objective ``torchrec-critical-path``: the path that TorchRec's statistics print."""
 
-from __future__ import annotations
-
 from typing import final
 
 from planner.torchrec_terms import ColumnMaxima

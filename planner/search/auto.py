@@ -1,7 +1,5 @@
 """The default strategy: a proven bound, plans rounded from it, and searches around these plans."""
 
-from __future__ import annotations
-
 from typing import Final, final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The interface of a search strategy, and the record that every search keeps."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -80,7 +78,6 @@ class SearchOutcome:
     progress: tuple[SearchProgress, ...]
 
 
-ProgressCallback = Callable[[SearchProgress], None]
 StopCallback = Callable[[], bool]
 
 
@@ -102,7 +99,7 @@ class Record:
     def __init__(
         self,
         evaluate: Evaluator,
-        progress: ProgressCallback | None = None,
+        progress: Callable[[SearchProgress], None] | None = None,
         should_stop: StopCallback | None = None,
     ) -> None:
         """Begin without a plan and without a bound."""

@@ -1,7 +1,5 @@
 """Prices every plan of the search space: for tiny problems, and to check other strategies."""
 
-from __future__ import annotations
-
 from typing import Final, final
 
 from planner.errors import refuse

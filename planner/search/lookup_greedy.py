@@ -1,7 +1,5 @@
 """Places whole tables: those that read most elements first, each on the rank that reads least."""
 
-from __future__ import annotations
-
 from typing import final
 
 from planner.search.construct.greedy import AbstractListGreedy, lookup_cost

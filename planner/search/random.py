@@ -1,14 +1,12 @@
 """Random options on random places: the baseline that any planner should beat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, final
 
 import numpy as np
 
 from planner.search.base import AbstractProposals, Record
-from planner.space.evaluation import Assignment, SearchSpace
+from planner.space.evaluation import Assignment, Choice, SearchSpace
 
 _SAMPLES: Final = 1000
 """Plans that are drawn, unless the budget ends first. With more of them the baseline takes longer
@@ -34,8 +32,7 @@ def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignmen
     have to share a host are drawn within one, and pieces of different widths on different ranks if
     there are enough.
     """
-    options: list[int] = []
-    places: list[tuple[int, ...]] = []
+    choices: list[Choice] = []
     for t, table in enumerate(space.tables):
         index = int(rng.integers(len(table.options)))
         option = table.options[index]
@@ -43,9 +40,8 @@ def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignmen
         if option.keeps_pieces_on_host:
             near = allowed // space.local_world_size
             allowed = allowed[near == rng.choice(near)]
-        options.append(index)
         drawn = rng.choice(allowed, option.num_pieces)
         if option.keeps_pieces_apart and len(allowed) >= len(drawn):
             drawn = rng.permutation(allowed)[: option.num_pieces]
-        places.append(tuple(int(p) for p in drawn))
-    return Assignment(options=tuple(options), places=tuple(places))
+        choices.append((index, tuple(int(p) for p in drawn)))
+    return Assignment.of(choices)

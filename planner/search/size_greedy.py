@@ -1,7 +1,5 @@
 """Places whole tables: the largest first, each on the rank with the fewest bytes so far."""
 
-from __future__ import annotations
-
 from typing import final
 
 from planner.search.construct.greedy import AbstractListGreedy, size_cost

@@ -1,7 +1,5 @@
 """Places whole tables by their cost: elements read times the logarithm of the number of rows."""
 
-from __future__ import annotations
-
 from typing import final
 
 from planner.search.construct.greedy import AbstractListGreedy, size_lookup_cost

@@ -1,7 +1,5 @@
 """Places whole tables by decreasing cost, then splits the table of the hottest shard repeatedly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import final
 

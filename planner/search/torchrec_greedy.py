@@ -1,7 +1,5 @@
 """The plan that TorchRec's default planner makes, by its own estimates."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import final

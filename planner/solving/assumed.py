@@ -4,8 +4,6 @@ Each assumed value is replaced by one from the other end of its usual range, alo
 plan is priced again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -110,9 +108,18 @@ def priced_assumptions(
         assumed: see :func:`assumptions`.
         has_time: asked before each price; where it says False, what was assumed has no price.
     """
+    from planner.models import pipeline_of  # pricing is not needed to say what is assumed
+
+    shares = len(problem.workload.tables) * problem.topology.world_size
 
     def price(other: Workload) -> float | None:
-        return _time_s(problem, plan, other) if has_time() else None
+        if not has_time() or shares > _MOST_SHARES:
+            return None
+        try:
+            pipeline = pipeline_of(replace(problem, workload=other))
+            return float(pipeline.iteration_times(pipeline.plan_work(plan)))
+        except (CostModelError, PlannerError):  # the plan does not run so
+            return None
 
     return assumptions(problem.workload, assumed, price)
 
@@ -151,16 +158,3 @@ def _unchanged(workload: Workload, key: str) -> frozenset[str]:
     else:
         is_so = [isinstance(t.distribution, Uniform) for t in workload.tables]
     return frozenset(t.name for t, so in zip(workload.tables, is_so, strict=True) if so)
-
-
-def _time_s(problem: PlanningProblem, plan: Plan, workload: Workload) -> float | None:
-    """Seconds of a step; None where the plan is too large to price often, or does not run so."""
-    from planner.models import pipeline_of  # pricing is not needed to say what is assumed
-
-    if len(workload.tables) * problem.topology.world_size > _MOST_SHARES:
-        return None
-    try:
-        pipeline = pipeline_of(replace(problem, workload=workload))
-        return float(pipeline.iteration_times(pipeline.plan_work(plan)))
-    except (CostModelError, PlannerError):
-        return None

@@ -1,7 +1,5 @@
 """From a problem to what a search is given: the space of plans, and the objective."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 
@@ -135,17 +133,9 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     if isinstance(pipeline, TorchrecPipeline) and pipeline.asked.torchrec_figures:
         result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
-        limit = problem.move_limit
-        before_s = float(pipeline.iteration_times(pipeline.plan_work(limit.start)))
-        after_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
-        move = reshard(
-            limit.start,
-            result.plan,
-            problem.workload,
-            problem.topology,
-            before_s=before_s,
-            after_s=after_s,
-        )
+        plans, of = (problem.move_limit.start, result.plan), (problem.workload, problem.topology)
+        before_s, after_s = (float(pipeline.iteration_times(pipeline.plan_work(p))) for p in plans)
+        move = reshard(*plans, *of, before_s=before_s, after_s=after_s)
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):
         result = replace(result, scenarios=scenario_times(pipeline, result.plan))

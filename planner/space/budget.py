@@ -5,8 +5,6 @@ follows from the problem's size, so that it ends at the same point on every mach
 measured by the clock, so that with one the result can differ from machine to machine.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Final
@@ -40,15 +38,12 @@ _LEAST_LIMITED_WORK_S: Final = 4.0
 moves, which take longer to find."""
 _WORK_SHARE: Final = 0.7
 """Nominal seconds of a search for each second of a time limit."""
-_BASELINE_WORK_S: Final = 1.0
-"""Nominal seconds of one baseline."""
-_BASELINE_LIMIT_S: Final = 1.0
+_BASELINE_S: Final = 1.0
+"""Most seconds of one baseline, nominal ones and by the clock."""
 _BASELINE_SHARE: Final = 0.02
-"""The most time that one baseline gets: in seconds, and as a share of the time limit."""
+"""The most time that one baseline gets, as a share of the time limit."""
 _LEAST_SEARCH_SHARE: Final = 0.05
 """The search gets at least this share of the time limit, however long the rest takes."""
-_SHORT_SHARE: Final = 0.5
-"""Share of the time limit below which the time of a search is worth a warning."""
 
 
 def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None) -> float:
@@ -118,16 +113,9 @@ class Deadline:
         listing_s = time.perf_counter() - self._started
         self._pricing_s = listing_s * space.num_tables / len(space.options)
         share = _BASELINE_SHARE * self._baselines * self.limit_s
-        kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
+        kept_s = self._plans * self._pricing_s + min(share, _BASELINE_S * self._baselines)
         self.search_s = max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
         return self.search_s
-
-    @property
-    def is_short(self) -> bool:
-        """Whether listing and what follows the search leave it less than half of the limit."""
-        if self.search_s is None or self.limit_s is None:
-            return False
-        return self.search_s < _SHORT_SHARE * self.limit_s
 
     @property
     def can_price(self) -> bool:
@@ -139,11 +127,11 @@ class Deadline:
 
         One that runs ``alone`` may take all the time that is left but that of pricing.
         """
-        most = priced_plans(_BASELINE_WORK_S, space.pipeline)
+        most = priced_plans(_BASELINE_S, space.pipeline)
         limit_s = None
         if self.limit_s is not None:
             whole_s = max(self.left_s - left * self._pricing_s, 0.0)
-            limit_s = whole_s if alone else min(whole_s / left, _BASELINE_LIMIT_S)
+            limit_s = whole_s if alone else min(whole_s / left, _BASELINE_S)
         return Budget(time_limit_s=limit_s, max_evaluations=most)
 
 

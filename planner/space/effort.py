@@ -9,8 +9,6 @@ Users count work in priced plans: work of ``n`` priced plans has been done when 
 of pricing ``n`` plans one by one have been spent.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
@@ -95,11 +93,6 @@ class Meter:
         """
         planned_s = max(self.planned_s - self.spent_s, _LEAST_LEFT_SHARE * self.planned_s)
         return max(min(planned_s, self.most_s - self.spent_s), 0.0)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is left."""
-        return self.spent_s >= self.most_s
 
     def spend(self, seconds: float) -> None:
         """Add the nominal seconds of what has been done."""

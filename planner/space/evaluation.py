@@ -207,13 +207,14 @@ class SearchSpace:
     ) -> tuple[IntArray, FloatArray]:
         """(ranks, work rows) of one table on its places; a rank may appear more than once."""
         flat = int(self.first[table]) + index
-        work = self.pool[self.rows[flat]]
-        spread = self.options[flat].spread
-        if spread is Spread.UNIFORM:
-            return np.arange(self.world_size), work
-        if spread is Spread.RANKS:
-            return np.array(places, dtype=np.int64), work
-        return self.host_ranks(places), work.reshape(-1, work.shape[-1])
+        return self.ranks_of(flat, places), self.pool[self.rows[flat].ravel()]
+
+    def ranks_of(self, flat: int, places: tuple[int, ...]) -> IntArray:
+        """The rank of each row of work of an option on its places; all ranks if it is uniform."""
+        if self.is_uniform[flat]:
+            return np.arange(self.world_size)
+        on_hosts = self.is_on_hosts[flat]
+        return self.host_ranks(places) if on_hosts else np.array(places, dtype=np.int64)
 
     def work_without(
         self, work: FloatArray, table: int, index: int, places: tuple[int, ...]
@@ -392,7 +393,7 @@ class Evaluator:
     @property
     def exhausted(self) -> bool:
         """Whether the budget is spent."""
-        return self.meter.is_empty or self.late
+        return self.meter.spent_s >= self.meter.most_s or self.late
 
     @property
     def work(self) -> int:

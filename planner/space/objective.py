@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ShardingOption, ShardingType
+from costmodels.sharding import ShardingType, TableTerms
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -31,12 +31,12 @@ class JudgedWork:
     Attributes:
         pipeline: what counts and prices the work.
         pool: rows of work, ``[..., F]``, of which an objective may look at those that differ.
-        options: what tables may do; none where single plans are judged.
+        options: how tables may be cut, with which kernels; none where single plans are judged.
     """
 
     pipeline: CostPipeline
     pool: FloatArray
-    options: Sequence[ShardingOption] = ()
+    options: Sequence[TableTerms] = ()
 
 
 class AbstractObjective(ABC):
@@ -168,10 +168,9 @@ class AbstractNamedObjective(AbstractObjective):
     unit: ClassVar[str] = ""
     """The unit of its values."""
 
-    @classmethod
     @abstractmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The objective for plans of ``space``, or for given work.
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
+        """Make the objective for plans of ``space``, or for given work.
 
         Raises:
             InvalidInputError: the problem lacks what the objective needs.

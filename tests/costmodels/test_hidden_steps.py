@@ -12,6 +12,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacemen
 from costmodels.topology import Link, Topology
 from costmodels.workload import Feature, Pipeline, Table
 from planner.objectives.iteration import IterationTime
+from planner.space.objective import JudgedWork
 from tests.strategies import (
     make_dense,
     make_device,
@@ -45,7 +46,7 @@ def iteration_and_floor(*, bottom: tuple[int, ...]) -> tuple[float, float, Float
     )
     pipeline = CostPipeline(workload, topology)
     work = pipeline.plan_work(Plan(placements=placements))
-    objective = IterationTime(pipeline, {(p.sharding_type, p.kernel) for p in placements})
+    objective = IterationTime(JudgedWork(pipeline=pipeline, pool=work, options=placements))
     floor_s = objective.separable_value(work, frozenset({kind}))
     assert floor_s is not None
     times = pipeline.iteration_times(work[None])
@@ -74,7 +75,7 @@ def step_and_floor(
     costs = CostPipeline(workload, topology)
     plan = Plan(placements=(placement,))
     work = costs.plan_work(plan)
-    objective = IterationTime(costs, {(placement.sharding_type, placement.kernel)})
+    objective = IterationTime(JudgedWork(pipeline=costs, pool=work, options=plan.placements))
     floor_s = objective.separable_value(work, frozenset({placement.sharding_type}))
     assert floor_s is not None
     stages = {s.name: max(s.duration_s) for s in costs.estimate(plan).stages}

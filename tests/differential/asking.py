@@ -64,7 +64,7 @@ class Answer:
     ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
     of the search apart. ``floor`` is what is known without a search (of the engine, about times),
     and ``free_bytes`` what the plan leaves of its fullest rank. ``withdrew`` says that the planner
-    itself saw its bound to be wrong (:mod:`planner.solving.answer`).
+    itself saw its bound to be wrong (:mod:`planner.solving.run`).
     """
 
     run: Run

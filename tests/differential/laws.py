@@ -32,6 +32,7 @@ from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Sprea
 from costmodels.topology import Link, Topology, with_host_factor
 from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
+from planner.space.objective import JudgedWork
 from tests.costmodels.iteration.events import simulate
 from tests.differential.case import Case, limited_topology, models_on
 from tests.differential.drawing.options import placements
@@ -62,8 +63,9 @@ class PricedPlans:
         self.pipeline = CostPipeline(case.workload, self.topology, models_on(case, self.topology))
         self.choices = [placements(case, t, few=FEW) for t in case.workload.tables]
         self.plans = [self._draw(few=i % 2 == 1) for i in range(count if all(self.choices) else 0)]
-        self.calls = {(p.sharding_type, p.kernel) for own in self.choices for p in own}
-        self.objective = IterationTime(self.pipeline, self.calls)
+        options = [placement for own in self.choices for placement in own]
+        judged = JudgedWork(pipeline=self.pipeline, pool=np.zeros((0, 0)), options=options)
+        self.objective = IterationTime(judged)
 
     @cached_property
     def works(self) -> FloatArray:

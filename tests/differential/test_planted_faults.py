@@ -120,7 +120,7 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     case = case_of(1, 2, 16, 32)
     assert not check(case, runs=(Run.USERS,)).faults
     monkeypatch.setattr(Record, "outcome", raised)
-    monkeypatch.setattr("planner.solving.answer.guarded", lambda outcome, *_: (outcome, ()))
+    monkeypatch.setattr("planner.solving.run.guarded", lambda outcome, *_: (outcome, ()))
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
 
 

@@ -17,7 +17,7 @@ from tests.planner import cases
 def test_no_step_begins_that_its_work_does_not_allow(share: float, *, prices: bool) -> None:
     """1,000 tables on 8,192 ranks took 102 s under a limit of 30 s."""
     space = cases.space(cases.synthetic(12), cases.topology(2, 8))
-    evaluate = Evaluator(space, SynchronizedPhases(space.pipeline), Budget())
+    evaluate = Evaluator(space, SynchronizedPhases(space), Budget())
     costs = np.array([lookup_cost(t) for t in space.problem.workload.tables])
     start = list_greedy(space, costs)
     step_s = priced_s(space.world_size, space.work(start).size)

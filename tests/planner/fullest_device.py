@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.pipeline import CostPipeline
 from planner.options.table_limits import memory_coefficients
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
@@ -21,14 +20,9 @@ class FullestDevice(AbstractNamedObjective):
     unit = "B"
     asks_models = False
 
-    def __init__(self, pipeline: CostPipeline) -> None:
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
         """Compute the bytes per unit of work."""
-        self._device, _ = memory_coefficients(pipeline)
-
-    @classmethod
-    def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The objective with bytes as the pipeline of the space counts them."""
-        return cls(space.pipeline)
+        self._device, _ = memory_coefficients(space.pipeline)
 
     @property
     def weights(self) -> FloatArray:

@@ -232,14 +232,14 @@ def test_objectives_of_users_are_no_way_around() -> None:
         ),
         make_pipeline=CostPipeline,
     )
-    inner = SynchronizedPhases(space.pipeline)
+    inner = SynchronizedPhases(space)
 
     class Twice(AbstractObjective):
         name = "twice"
         values, gradient, always = inner.values, inner.gradient, inner.always
         weights = inner.weights
 
-    for objective in (Twice(), inner, IterationTime.of(space)):
+    for objective in (Twice(), inner, IterationTime(space)):
         with pytest.raises(InvalidValueError, match="cost model Network"):
             linear_floor(space, objective)
-    linear_floor(space, FullestDevice.of(space))
+    linear_floor(space, FullestDevice(space))

@@ -20,8 +20,6 @@ such problem for each set, and the least of their solutions is a bound for every
 begin with few rows, tangents and cuts; those that a solution breaks are added.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +32,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Relaxation, TypeSet, uses
 from planner.search.bounds.boxes import Box
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import TOLERANCE, ProgramBasis, Rows, Solution, effort_of, solve
+from planner.search.common.lp import TOLERANCE, ProgramBasis, Rows, Solution, solve
 from planner.space.evaluation import ROUNDED
 from planner.space.objective import Cut
 
@@ -99,15 +97,14 @@ class RankFreeBound:
             start: the basis of a similar program.
         """
         record, result = self._record, Relaxation(types=types, bound=-math.inf, basis=start)
+        meter = None if record is None else record.evaluate.meter
         for _ in range(rounds):
             cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
             cuts += [] if box is None else box.cuts
             rows = self._table_rows, self._rank_rows
             program = self.builder.build(types, *rows, cuts, kept=kept, box=box, more=more)
             left_s = math.inf if record is None else max(record.evaluate.left_s, _LEAST_S)
-            solution = solve(program, time_limit_s=left_s, start=result.basis)
-            if record is not None:
-                record.evaluate.meter.spend(effort_of(program, solution))
+            solution = solve(program, meter, time_limit_s=left_s, start=result.basis)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:

@@ -12,8 +12,6 @@ The variables of a program are, in this order:
 Every row is built once for each set of tangents, and kept.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -136,11 +134,28 @@ for memory; and which tangent of the phase. A name stays valid when more phases 
 def counted(space: SearchSpace) -> Rows:
     """A row ``counts @ y <= most * number of places`` for each limit."""
     caps, rules = space.rules.caps, space.rules
-    least = [np.array([taken(cap, option, rules) for option in space.options]) for cap in caps]
+    least = ([taken(cap, option, rules) for option in space.options] for cap in caps)
     counts = [np.where(c.members[space.table_of], n, 0) for c, n in zip(caps, least, strict=True)]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
     most = np.array([float(c.most * rules.num_places(c.level)) for c in caps])
-    return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
+    return Rows.dense(matrix, -math.inf, most)
+
+
+def cut_rows(model: LinearModel, cuts: Sequence[Cut], first: int, size: int, unit: float) -> Rows:
+    """A row ``slopes @ z - t <= -base`` for each cut.
+
+    Args:
+        model: its phases in use are the variables z.
+        cuts: of the objective.
+        first: position of the first variable z.
+        size: number of variables, of which t is the last.
+        unit: how much of the objective is 1 in the program.
+    """
+    matrix = np.zeros((len(cuts), size))
+    for row, cut in zip(matrix, cuts, strict=True):
+        row[first : first + len(model.used)] = cut.slopes[model.used]
+    matrix[:, -1] = -1.0
+    return Rows.dense(matrix, -math.inf, np.array([-cut.base / unit for cut in cuts]))
 
 
 def unlisted_bytes(space: SearchSpace) -> float:
@@ -163,6 +178,7 @@ class RankFreeProgram:
     Attributes:
         model: tangents and options.
         space: the space of the model.
+        options: number of options, n.
         uniform: ``[n]`` True for options that load every rank.
         unlisted_bytes: device bytes by which a plan may need less than its listed options say.
             Tables may be listed without kernels in host memory. The bound holds for plans with
@@ -181,6 +197,7 @@ class RankFreeProgram:
                 require_rules(pipeline.models, pipeline.topology)
         self.model, self.space = model, model.space
         self.unlisted_bytes = unlisted_bytes(model.space)
+        self.options = len(self.space.options)
         self.uniform: BoolArray = self.space.is_uniform
         blocks = np.where(self.space.is_on_hosts, self.space.local_world_size, 1)
         self.shards: IntArray = self.space.pieces * blocks
@@ -200,11 +217,6 @@ class RankFreeProgram:
         ]
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
-
-    @property
-    def options(self) -> int:
-        """Number of options, n."""
-        return len(self.space.options)
 
     @property
     def scale(self) -> float:
@@ -271,7 +283,8 @@ class RankFreeProgram:
         limits = dearest / self._unit * ROUNDING
         upper[self._first_mean - len(limits) : self._first_mean] = limits
         upper[self._end : own] = 1.0
-        parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
+        paths = cut_rows(self.model, cuts, self.options, size, scale)
+        parts = [*self._common(rows, rank_rows), paths]
         if box is not None:
             for g, k in self._boxed(box):
                 at = self.options + k
@@ -343,7 +356,7 @@ class RankFreeProgram:
         matrix[tangents + 2 + row, self.options + self.model.phase_index] = -1.0
         most = np.zeros(len(matrix))
         most[tangents : tangents + 2] = 1.0
-        return Rows.dense(matrix, np.full(len(matrix), -math.inf), most)
+        return Rows.dense(matrix, -math.inf, most)
 
     @property
     def _speeds(self) -> FloatArray:
@@ -361,8 +374,7 @@ class RankFreeProgram:
         matrix = np.zeros((len(unit), start + len(unit)))
         matrix[:, : len(least)] = least.T
         matrix[:, start:] = -np.eye(len(unit))
-        zero = np.zeros(len(unit))
-        return Rows.dense(matrix, zero, zero)
+        return Rows.dense(matrix, 0.0, 0.0)
 
     def tangent(self, name: Name) -> int:
         """Position of the load that a row is about."""
@@ -396,7 +408,7 @@ class RankFreeProgram:
             most = float((limits / self.limits)[load - tangents])
         else:
             row[0, self.options + self.model.phase_index[load]] = -1.0
-        return Rows.dense(row, np.array([-math.inf]), np.array([most]))
+        return Rows.dense(row, -math.inf, most)
 
     def _one_place(self, row: int, load: int) -> tuple[IntArray, FloatArray]:
         """The options of a row about one place, and what each adds to one load of the fullest rank.
@@ -414,16 +426,6 @@ class RankFreeProgram:
             options, places = self._tied[row - self.space.num_tables]
             least = self.model.mean[options, load] * places
         return options, np.where(self.uniform[options], 0.0, least)
-
-    def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:
-        """A row ``slopes @ z - t <= -base`` for each cut; ``scale`` is what is 1 in the program."""
-        matrix = np.zeros((len(cuts), size))
-        phases = slice(self.options, self.options + len(self.model.used))
-        for row, cut in zip(matrix, cuts, strict=True):
-            row[phases] = cut.slopes[self.model.used]
-        matrix[:, -1] = -1.0
-        upper = np.array([-cut.base / scale for cut in cuts])
-        return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)
 
     def _boxed(self, box: Box) -> list[tuple[int, int]]:
         """(side, position of its phase among those in use) for each side of a box."""
@@ -461,7 +463,7 @@ class RankFreeProgram:
                     rows.append(row)
                     upper.append(0.0)
         matrix = np.array(rows).reshape(len(rows), size)
-        return Rows.dense(matrix, np.full(len(rows), -math.inf), np.array(upper))
+        return Rows.dense(matrix, -math.inf, np.array(upper))
 
     # -- reading a solution -----------------------------------------------------------------------
 
@@ -479,7 +481,11 @@ class RankFreeProgram:
         tables = np.add.reduceat(own * self.model.largest, self.space.first[:-1], axis=0)
         tied = [(own[o] * self.model.mean[o] * places).sum(axis=0) for o, places in self._tied]
         largest = np.stack([*tables, *tied]) + base
-        everywhere = self._loads_of_uniform(uniform)
+        everywhere = np.zeros((len(self.ranks), self.model.num_tangents + 2))
+        chosen = uniform[self.uniform]
+        for i in np.flatnonzero(chosen > TOLERANCE):
+            loads = self.model.columns[self.uniform_rows[i, self.ranks]]
+            everywhere += chosen[i] * self.model.at(loads, self.ranks)
         peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))
         return largest, everywhere, np.maximum(peaks, shares @ self.model.mean)
 
@@ -496,13 +502,3 @@ class RankFreeProgram:
         within = np.arange(len(groups)) - np.append(model.starts, model.num_tangents)[groups]
         where = np.argwhere(loads > allowed)
         return {(int(i), int(phases[groups[c]]), int(within[c])) for i, c in where}
-
-    def _loads_of_uniform(self, uniform: FloatArray) -> FloatArray:
-        """``[ranks, P + 2]`` loads of uniform options with these shares, on ranks that differ."""
-        ranks = self.ranks
-        loads = np.zeros((len(ranks), self.model.num_tangents + 2))
-        chosen = uniform[self.uniform]
-        for i in np.flatnonzero(chosen > TOLERANCE):
-            own = self.model.columns[self.uniform_rows[i, ranks]]
-            loads += chosen[i] * self.model.at(own, ranks)
-        return loads

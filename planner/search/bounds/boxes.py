@@ -140,15 +140,8 @@ class Box:
 
     def part(self, low: FloatArray, high: FloatArray, *, flat: BoolArray | None = None) -> Box:
         """The part of this box between these limits, ``[L]``; it begins with this box's cuts."""
-        return Box(
-            self.floor,
-            self._num_phases,
-            low,
-            high,
-            self.launches,
-            flat=self.flat if flat is None else flat,
-            parent=self,
-        )
+        flat = self.flat if flat is None else flat
+        return Box(self.floor, self._num_phases, low, high, self.launches, flat=flat, parent=self)
 
     def _inside(self, phases: FloatArray) -> FloatArray:
         return np.clip(phases[self.first], self.low, self.high)

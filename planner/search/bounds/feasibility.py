@@ -1,7 +1,5 @@
 """Proofs that no plan fits into memory, with the missing bytes and with what would help."""
 
-from __future__ import annotations
-
 from typing import Final, NoReturn
 
 import numpy as np
@@ -9,12 +7,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
-from planner.options.table_limits import (
-    HOST_KERNELS,
-    TableOptions,
-    have_host_kernels,
-    lacking_bytes,
-)
+from planner.options import table_limits
 from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 
@@ -58,14 +51,16 @@ def least_excess_bytes(space: SearchSpace) -> float:
     return max(float(device), float(excess), 0.0)
 
 
-def _too_large(space: SearchSpace, table: TableOptions) -> None:
+def _too_large(space: SearchSpace, table: table_limits.TableOptions) -> None:
     """Refuse a problem with a table of which no option fits anywhere.
 
     The message is about the option that lacks the fewest bytes per rank.
     """
     local = space.local_world_size
     found = [
-        lacking_bytes(option, work @ space.device, work @ space.host, table, space.pipeline)
+        table_limits.lacking_bytes(
+            option, work @ space.device, work @ space.host, table, space.pipeline
+        )
         for option, work in zip(table.options, table.works, strict=True)
     ]
     device, host = min(found, key=lambda m: (max(m[0], m[1] / local), m[0] + m[1] / local))
@@ -151,14 +146,14 @@ def _check_large_shards(space: SearchSpace) -> None:
 
 
 def _refuse(
-    text: str, missing: float, space: SearchSpace, table: TableOptions | None = None
+    text: str, missing: float, space: SearchSpace, table: table_limits.TableOptions | None = None
 ) -> NoReturn:
     """Refuse the problem with advice on what would help: for one table, or for all of them."""
     lines = ["use more GPUs, or GPUs with more memory"]
     tables = space.listing.tables if table is None else (table,)
-    if any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
+    if any(o.kernel in table_limits.HOST_KERNELS for t in tables for o in t.options):
         lines.append("add host memory")
-    elif have_host_kernels([t.table for t in tables], space.problem.topology):
+    elif table_limits.have_host_kernels([t.table for t in tables], space.problem.topology):
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     if not all(any(o.is_uniform for o in t.options) for t in tables):
         lines.append("allow row_wise or table_row_wise sharding, which split rows")

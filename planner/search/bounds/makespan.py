@@ -17,8 +17,6 @@ Intervals in which there is a choice are halved. Memory is not looked at, which 
 bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,13 +24,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
+from costmodels.datatypes import FloatArray, IntArray
+from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import ROUNDED, SearchSpace
+from planner.space.evaluation import FITTING, ROUNDED, SearchSpace
 
 _SAFETY: Final = 1e-6
-"""Share taken off the bound, because solvers keep rows only within their tolerances."""
+"""Share taken off the bound, because solvers keep rows only within their tolerances. Rows that are
+broken by less are not added."""
 _CLOSE_RATIO: Final = 2e-3
 """Share of the objective within which the bisection of z ends, and within which u has to be at the
 lower end of its interval for a choice to count. A smaller share takes more programs."""
@@ -42,8 +41,6 @@ _ROUNDS: Final = 5
 """Most programs for one interval, each with the rows that the last solution breaks."""
 _CUTS: Final = 4
 """Most rows that are added at a time, those that are broken most."""
-_VIOLATION: Final = 1e-6
-"""Least amount by which a row is broken; less is rounding."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 """Parameters k of the first family of dual feasible functions, which rounds down to multiples of
 1/k. Each is one more row to check."""
@@ -54,8 +51,6 @@ _CHOICES: Final = 3
 """Most choices of options that are returned for plans, the newest ones."""
 _OTHERS: Final = 16
 """Most choices that are returned of those that were ruled out, the newest ones."""
-_ROUNDING: Final = 1e-12
-"""Share by which a shard may be larger than the room and still count as fitting, for rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,18 +83,15 @@ class Makespan:
         """
         self._space = space
         self._meter = Meter() if meter is None else meter
-        costs = space.pool @ prices
         rows = [r.ravel() for r in space.rows]
-        self._owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
-        self._cost = costs[np.concatenate(rows)]
-        self._uniform: BoolArray = np.array([o.is_uniform for o in space.options])
+        owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+        cost = (space.pool @ prices)[np.concatenate(rows)]
         starts = np.cumsum([0, *(len(r) for r in rows[:-1])])
-        self._largest = np.maximum.reduceat(self._cost, starts)
-        everywhere = np.minimum.reduceat(self._cost, starts)
-        self._base = np.where(self._uniform, everywhere, 0.0)
-        self._mean = np.add.reduceat(self._cost, starts) / space.world_size
-        self._placed = ~self._uniform[self._owner]
-        self._seen: dict[tuple[int, ...], bool] = {}
+        self._largest = np.maximum.reduceat(cost, starts)
+        self._base = np.where(space.is_uniform, np.minimum.reduceat(cost, starts), 0.0)
+        self._mean = np.add.reduceat(cost, starts) / space.world_size
+        placed = ~space.is_uniform[owner]
+        self._owner, self._cost = owner[placed], cost[placed]  # of shards that are placed
 
     def bound(self, low: float, high: float, stopped: Callable[[], bool]) -> Packing:
         """Raise a bound by bisection.
@@ -110,7 +102,7 @@ class Makespan:
             stopped: is asked often; True ends the bisection.
         """
         top = high
-        self._seen.clear()
+        self._seen: dict[tuple[int, ...], bool] = {}
         while top > low * (1 + _CLOSE_RATIO) and not stopped():
             at = (low + top) / 2
             if self._ruled_out(at, stopped):
@@ -153,57 +145,32 @@ class Makespan:
             None if there are none. If the solver gives up, shares of 0 stand for an unknown choice.
         """
         room = z - low
-        fits = np.where(self._uniform, self._largest <= z, self._largest <= room * (1 + _ROUNDING))
+        fits = self._largest <= np.where(self._space.is_uniform, z, room * FITTING)
         rows = [self._mean / z, self._base / z, -self._base / z]
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - ROUNDED)
-        known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
+        sums = [np.bincount(self._owner, v, len(fits)) for v in _dual_feasible(sizes)]
+        known, of_table = np.array(sums) / self._space.world_size, self._space.table_of
+        cost, one = self._mean / float(self._mean.max()), Rows.one_of_each(of_table)
         shares: FloatArray | None = None
         for _ in range(_ROUNDS):
-            program = self._program(rows, limits, fits)
-            solution = solve(program)
-            self._meter.spend(effort_of(program, solution))
+            stacked = Rows.stack([one, Rows.dense(np.array(rows), -math.inf, np.array(limits))])
+            program = LinearProgram(
+                cost=cost, upper=fits.astype(float), rows=stacked, groups=of_table
+            )
+            solution = solve(program, self._meter)
             if solution.infeasible:
                 return None
             if solution.x is None:
                 break
             shares = solution.x
             load = known @ shares
-            new = [known[i] for i in np.argsort(-load)[:_CUTS] if load[i] > 1 + _VIOLATION]
+            new = [known[i] for i in np.argsort(-load)[:_CUTS] if load[i] > 1 + _SAFETY]
             if not new:
                 break
             rows += new
             limits += [1.0] * len(new)
         return self._base * 0.0 if shares is None else shares
-
-    def _by_option(self, values: FloatArray) -> FloatArray:
-        """``[n]`` sum of values over the shards of each option that is not uniform, over W.
-
-        Args:
-            values: one per shard of every option.
-        """
-        placed = np.where(self._placed, values, 0.0)
-        return np.bincount(self._owner, placed, len(self._uniform)) / self._space.world_size
-
-    def _program(
-        self, rows: list[FloatArray], limits: list[float], fits: BoolArray
-    ) -> LinearProgram:
-        """The program for a choice of options, the cheapest one on average.
-
-        Args:
-            rows: coefficients of each row, ``[n]``.
-            limits: the most that each row may add up to.
-            fits: ``[n]`` True for options to choose from.
-        """
-        upper = np.array(limits)
-        below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)
-        scale = float(self._mean.max())
-        return LinearProgram(
-            cost=self._mean / scale,
-            upper=fits.astype(float),
-            rows=Rows.stack([Rows.one_of_each(self._space.table_of), below]),
-            groups=self._space.table_of,
-        )
 
 
 def _dual_feasible(sizes: FloatArray) -> list[FloatArray]:

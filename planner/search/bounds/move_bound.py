@@ -20,8 +20,6 @@ For each cut of the objective, ``v >= base + slopes @ z``. A cut holds for one s
 types. So there is one such program for each set, and the least of their solutions is a bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -32,9 +30,9 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
 from planner.rules.placement_rules import MOVED_BYTES, MoveBudget
-from planner.search.bounds.bound_program import TypeSet, uses
+from planner.search.bounds.bound_program import TypeSet, cut_rows, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.lp import LinearProgram, Rows, effort_of, solve
+from planner.search.common.lp import LinearProgram, Rows, solve
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 from planner.space.evaluation import ROUNDED
@@ -98,8 +96,7 @@ class MoveBound:
         most, cuts = self._most, list(cuts)
         for _ in range(_ROUNDS):
             program = self._program(types, cuts)
-            found = solve(program)
-            self._meter.spend(effort_of(program, found))
+            found = solve(program, self._meter)
             if found.x is None:
                 break
             maxima = found.x[-1 - len(self._model.used) : -1] * most
@@ -133,33 +130,22 @@ class MoveBound:
         use, v. All are in units of the best plan's objective.
         """
         space, model = self._space, self._model
-        tables, chosen = space.num_tables, len(space.options) + len(self._staying)
+        chosen = len(space.options) + len(self._staying)
         size = chosen + len(model.used) + 1
         inside = uses(types, space).astype(float)
         slopes = model.objective.always().slopes[model.used]
         largest = np.where(slopes > 0, _ROOM / np.maximum(slopes, 1.0 / _ROOM), _ROOM**2)
         upper = np.concatenate([inside, inside[self._staying], largest, [_ROOM]])
-        one_each = Rows(
-            row=np.concatenate([space.table_of, space.table_of[self._staying]]),
-            column=np.arange(chosen),
-            values=np.ones(chosen),
-            lower=np.ones(tables),
-            upper=np.ones(tables),
-        )
-        below, at_most = self._below
-        cut_rows = np.zeros((len(cuts), size))
-        cut_rows[:, chosen:-1] = [cut.slopes[model.used] for cut in cuts]
-        cut_rows[:, -1] = -1.0
-        below = np.vstack([below, cut_rows])
-        at_most = np.concatenate([at_most, [-cut.base / self._most for cut in cuts]])
-        rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])
+        one_each = Rows.one_of_each(np.concatenate([space.table_of, space.table_of[self._staying]]))
+        paths = cut_rows(model, cuts, chosen, size, self._most)
         cost = np.zeros(size)
         cost[-1] = 1.0
+        rows = Rows.stack([one_each, self._below, paths])
         return LinearProgram(cost=cost, upper=upper, rows=rows)
 
     @cached_property
-    def _below(self) -> tuple[FloatArray, FloatArray]:
-        """Rows that are the same for every set of sharding types, and the upper limit of each.
+    def _below(self) -> Rows:
+        """Rows that are the same for every set of sharding types.
 
         They are about each rank (what stays there, and uniform options, less the phase's maximum),
         about the means over ranks, and about what moves: tables, and bytes as a share of the limit.
@@ -185,7 +171,7 @@ class MoveBound:
                 rows.append(np.zeros(loads.shape[-1]))
                 rows[-1][:count] = moved
                 limits.append(float(limit))
-        return np.array(rows), np.array(limits)
+        return Rows.dense(np.array(rows), -math.inf, np.array(limits))
 
 
 def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tuple[int, ...] | None]:

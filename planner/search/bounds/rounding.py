@@ -1,7 +1,6 @@
 """The plans that a search begins with: rounded from solutions of the bound, and greedy ones."""
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Final
@@ -13,8 +12,8 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation
 from planner.search.common.lp import TOLERANCE, Rows
-from planner.search.construct.greedy import greedy_plans
-from planner.search.construct.placer import POWERS, Pressure, place_options
+from planner.search.construct.greedy import list_plans, split_walk
+from planner.search.construct.placer import POWERS, place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
 
@@ -54,7 +53,7 @@ class Starts:
         self._rows: list[Rows] = []
         if bounds.builder.unlisted_bytes > 0:
             self._size = np.asarray(space.mean_work @ space.device / limit)
-            self._rows = [Rows.dense(self._size[None], np.full(1, -math.inf), np.ones(1))]
+            self._rows = [Rows.dense(self._size[None], -math.inf, 1.0)]
 
     def greedy(self, most_s: float) -> None:
         """Make the plans of the greedy planners.
@@ -63,7 +62,7 @@ class Starts:
             most_s: nominal seconds after which no further one is made, once any plan fits.
         """
         until_s = self._meter.spent_s + most_s
-        for proposal in greedy_plans(self._model):
+        for proposal in itertools.chain(list_plans(self._space), split_walk(self._model)):
             self._meter.spend(self._placing_s)
             late = self._meter.spent_s > until_s and self._record.best is not None
             if self._record.stopped or late:
@@ -95,16 +94,13 @@ class Starts:
 
     def place(self, choice: IntArray) -> list[Assignment]:
         """Plans of one option per table, ``[T]``: one for each exponent of the pressure."""
-        peaks = self._model.mean[self._space.first[:-1] + choice].sum(axis=0)
-        targets = self._model.targets(peaks)
         made: list[Assignment] = []
         for power in POWERS:
             first = not made and (self._record.best is None or not self.found)
             if self._record.stopped and not first:
                 break  # one plan is rounded even if nothing more may be done
-            pressure = Pressure(targets=targets, power=power)
             self._meter.spend(self._placing_s)
-            made.append(place_options(self._model, choice, pressure))
+            made.append(place_options(self._model, choice, power))
             self._record.consider(made[-1], "rounding")
         self.found += made
         return made
@@ -127,8 +123,7 @@ class Starts:
         kept = builder.uniform | (share <= 1.0).all(axis=-1)
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * builder.shards[:, None] / self._space.world_size
-        upper = np.ones(counted.shape[1])
-        rows = Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)
+        rows = Rows.dense(counted.T, -math.inf, 1.0)
         return self._bounds.relax(relaxation.types, kept=kept, more=[rows, *self._rows], rounds=4)
 
     def choice(self, relaxation: Relaxation) -> IntArray:

@@ -10,8 +10,6 @@ load of a rank is the sum of the loads of its shards. Arrays of loads have ``P +
 loads of the P tangents, then device bytes, then host bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 
@@ -75,16 +73,17 @@ class LinearModel:
         """Number of tangents, P; loads have two more columns, device and host bytes."""
         return len(self.phase)
 
-    def add_tangents(self, row: FloatArray) -> bool:
+    def add_tangents(self, row: FloatArray, gradient: FloatArray | None = None) -> bool:
         """Add the tangents of all phases at one rank's work, ``[F]``.
+
+        Args:
+            row: the work.
+            gradient: ``[K, F]`` the tangents there, where they are known.
 
         Returns:
             False if none of them is above the known tangents there.
         """
-        return self._add(self.objective.gradient(row), row)
-
-    def _add(self, gradient: FloatArray, row: FloatArray) -> bool:
-        """Add tangents, ``[K, F]``, that were taken at the work ``row``."""
+        gradient = self.objective.gradient(row) if gradient is None else gradient
         parts, added = self.objective.parts, False
         for k in np.flatnonzero(self._looked_at):
             known = [g for g, p in zip(self._gradients, self._phases, strict=True) if p == k]
@@ -95,9 +94,7 @@ class LinearModel:
                 self._gradients.append(gradient[k])
                 self._phases.append(int(k))
                 added = True
-        if (
-            not self._gradients
-        ):  # no option has any work: keep one tangent, so that no array is empty
+        if not self._gradients:  # no option has any work: one tangent, so that no array is empty
             first = int(np.argmax(self._looked_at))
             self._gradients.append(gradient[first])
             self._phases.append(first)
@@ -134,7 +131,7 @@ class LinearModel:
             return False
         row = shares @ self.space.mean_work
         gradient = self.objective.gradient(row)
-        added = touches and self._add(gradient, row)
+        added = touches and self.add_tangents(row, gradient)
         if not unseen.any():
             return added
         if types is None:
@@ -144,7 +141,7 @@ class LinearModel:
         if cut is None or not (unseen & (cut.slopes > 0)).any():
             return added
         self._looked_at |= unseen & (cut.slopes > 0)
-        return self._add(gradient, row) or added
+        return self.add_tangents(row, gradient) or added
 
     def option_rows(self, flat: int) -> FloatArray:
         """Loads of each shard of an option on the fastest device.
@@ -184,8 +181,7 @@ class LinearModel:
 
     def value(self, peaks: FloatArray) -> FloatArray:
         """The minorant of the objective, ``[...]``, from the largest load of each tangent."""
-        paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
-        return np.asarray(paths.max(axis=-1))
+        return np.asarray(self.paths(self.phase_maxima(peaks)).max(axis=-1))
 
     def paths(self, phases: FloatArray) -> FloatArray:
         """``[..., cuts]`` the value of each cut at these maxima of the phases in use."""

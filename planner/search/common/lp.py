@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.space.effort import program_s
+from planner.space.effort import Meter, program_s
 
 TOLERANCE: Final = 1e-5
 """Share by which solutions of solvers may be off. A solution may break a row or a cut so far before
@@ -130,19 +130,20 @@ class Rows:
     upper: FloatArray
 
     @staticmethod
-    def dense(matrix: FloatArray, lower: FloatArray, upper: FloatArray) -> Rows:
+    def dense(matrix: FloatArray, lower: FloatArray | float, upper: FloatArray | float) -> Rows:
         """The rows of a dense matrix, ``[rows, variables]``, between these limits."""
         row, column = np.nonzero(matrix)
-        return Rows(row=row, column=column, values=matrix[row, column], lower=lower, upper=upper)
+        least, most = (np.full(len(matrix), limit) for limit in (lower, upper))
+        return Rows(row=row, column=column, values=matrix[row, column], lower=least, upper=most)
 
     @staticmethod
     def one_of_each(groups: IntArray) -> Rows:
         """A row for each group of variables: the variables of the group add up to 1.
 
         Args:
-            groups: the group of each of the first variables, ascending from 0.
+            groups: the group of each of the first variables, from 0.
         """
-        ones = np.ones(int(groups[-1]) + 1)
+        ones = np.ones(int(groups.max()) + 1)
         return Rows(
             row=groups,
             column=np.arange(len(groups)),
@@ -172,7 +173,7 @@ class LinearProgram:
         cost: of each variable, ``[variables]``.
         upper: largest value of each variable; infinite for none.
         rows: constraints on several variables.
-        lower: least value of each variable.
+        lower: least value of each variable, or of all.
         groups: the group of each of the first variables, ascending from 0; None if there are none.
             The variables of a group add up to 1, which the rows have to say too. Bounds are higher
             if they know it.
@@ -183,10 +184,6 @@ class LinearProgram:
     rows: Rows
     lower: FloatArray = field(default_factory=lambda: np.zeros(1))
     groups: IntArray | None = None
-
-    def __post_init__(self) -> None:
-        """Give each variable a lower limit of its own."""
-        object.__setattr__(self, "lower", np.broadcast_to(self.lower, self.cost.shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -374,29 +371,29 @@ to 1, and take longer."""
 
 
 def solve(
-    program: LinearProgram, *, time_limit_s: float = math.inf, start: ProgramBasis | None = None
+    program: LinearProgram,
+    meter: Meter | None = None,
+    *,
+    time_limit_s: float = math.inf,
+    start: ProgramBasis | None = None,
 ) -> Solution:
     """Solve a program by GLOP.
 
     Args:
         program: what to minimise.
+        meter: is told of the work done.
         time_limit_s: seconds by the clock after which the solver stops with what it has.
         start: the basis of a similar program, from which GLOP begins.
     """
     found, is_denied = _solved(program, time_limit_s, start)
-    if not is_denied:
-        return found
-    broken, _ = _solved(_least_broken(program), time_limit_s)
-    work = found.pivots + broken.pivots
-    if broken.bound > _BROKEN:
-        return Solution(bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work)
-    return replace(found, pivots=work)
-
-
-def effort_of(program: LinearProgram, solution: Solution) -> float:
-    """Nominal seconds of the work that a solution took."""
-    entries, rows = len(program.rows.values), len(program.rows.lower)
-    return program_s(entries, rows, solution.pivots)
+    if is_denied:
+        broken, _ = _solved(_least_broken(program), time_limit_s)
+        found = replace(found, pivots=found.pivots + broken.pivots)
+        if broken.bound > _BROKEN:
+            found = replace(found, bound=math.inf, infeasible=True)
+    if meter is not None:
+        meter.spend(program_s(len(program.rows.values), len(program.rows.lower), found.pivots))
+    return found
 
 
 def _solved(
@@ -473,7 +470,7 @@ def _least_broken(program: LinearProgram) -> LinearProgram:
         program,
         cost=np.append(np.zeros(size), 1.0),
         upper=np.append(program.upper, math.inf),
-        lower=np.append(program.lower, 0.0),
+        lower=np.append(np.broadcast_to(program.lower, size), 0.0),
         rows=Rows.stack(parts),
     )
 

@@ -10,8 +10,6 @@ between 1/2 and 2 on all of them made plans from 0.54 % better to 0.12 % worse.
 Numerical tolerances, and numbers that belong to one algorithm, stand beside the algorithm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -5,8 +5,6 @@ splits: the weighted sum of its phases, in seconds) and balance the sums of cost
 do not see that every phase waits for its slowest rank.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -151,16 +149,10 @@ def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
     return min(finer)[1] if finer else next(rows, None)
 
 
-def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
+def list_plans(space: SearchSpace) -> Iterator[Assignment]:
     """The plans of the three list greedies."""
     for cost in (size_lookup_cost, lookup_cost, size_cost):
         yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
-
-
-def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
-    """The plans of the list greedies, then those of HugeCTR's walk."""
-    yield from _list_plans(model.space)
-    yield from split_walk(model)
 
 
 def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
@@ -185,7 +177,7 @@ def offer_first(record: Record) -> None:
     space = record.evaluate.space
     if space.known is not None:
         record.consider(space.known, "quick plan")
-    for found in _list_plans(space):
+    for found in list_plans(space):
         if record.best is not None:
             break
         record.consider(found, "greedy")

@@ -6,11 +6,8 @@ and tables cut by rows inside a host, are cut into as many parts as there are ra
 host.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -18,13 +15,6 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan, ShardingOption, Spread, option_of
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
-
-_OTHER_TYPE: Final = 100.0
-_OTHER_SPREAD: Final = 1000.0
-_OTHER_KERNEL: Final = 10.0
-"""How much unlike two options are if they differ in type, spread or kernel. Only the order matters:
-spread counts more than type, type more than kernel, and each of them more than the number of
-pieces, which counts by the logarithm of its ratio."""
 
 
 def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> Assignment | None:
@@ -68,18 +58,21 @@ def translated(space: SearchSpace, plan: Plan, objective: AbstractObjective) -> 
 
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
-    """Index of the option of a table that is most like ``given``; the first one of equals."""
+    """Index of the option of a table that is most like ``given``; the first one of equals.
+
+    Spread counts more than type, type more than kernel, and each of them more than the number of
+    pieces, which counts by the logarithm of its ratio.
+    """
     listed = space.listing.names.get(given.sharding_type, given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
-    def unlike(option: ShardingOption) -> float:
+    def unlike(option: ShardingOption) -> tuple[bool, bool, bool, float]:
         pieces = abs(math.log(len(option.column_widths) / len(given.column_widths)))
         return (
-            _OTHER_TYPE * (option.sharding_type not in (given.sharding_type, listed))
-            + _OTHER_SPREAD * (option.spread is not given.spread)
-            + _OTHER_KERNEL * (option.kernel is not given.kernel)
-            + pieces
-            + 0.1 * abs((option.cache_load_factor_ratio or 0.0) - factor)
+            option.spread is not given.spread,
+            option.sharding_type not in (given.sharding_type, listed),
+            option.kernel is not given.kernel,
+            pieces + 0.1 * abs((option.cache_load_factor_ratio or 0.0) - factor),
         )
 
     choices = space.tables[table].options

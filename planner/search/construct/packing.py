@@ -11,11 +11,9 @@ this lets exceed a limit is refused when it is priced. A unit is a byte unless a
 that sums would overflow.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +24,7 @@ from costmodels.sharding import ShardingOption, Spread
 from planner.problem import Level
 from planner.rules.placement_rules import MOVED_BYTES, Cap, Union, Usage
 from planner.search.base import Record
-from planner.space.effort import Meter, placing_s
+from planner.space.effort import placing_s
 from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
 
 _UNITS: Final = 2**40
@@ -126,23 +124,19 @@ class _Model:
         if math.isfinite(time_limit_s):
             solver.parameters.max_time_in_seconds = max(time_limit_s, 0.1)
         solver.parameters.max_deterministic_time = work_s
-        solver.parameters.interleave_search = (
-            True  # the answer does not depend on how threads take turns
-        )
+        # With it the answer does not depend on how threads take turns.
+        solver.parameters.interleave_search = True
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = seed
         status = solver.solve(self.model)
         if status not in (self.cp.FEASIBLE, self.cp.OPTIMAL):
             return None, status == self.cp.INFEASIBLE
-        chosen = (next(p for p in table if solver.boolean_value(p.used)) for table in self.tables)
-        found = (
-            (
-                p.option,
-                tuple(next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in p.at),
-            )
-            for p in chosen
-        )
-        return Assignment.of(found), False
+
+        def first(variables: list[Any]) -> int:
+            return next(i for i, x in enumerate(variables) if solver.boolean_value(x))
+
+        chosen = [table[first([placed.used for placed in table])] for table in self.tables]
+        return Assignment.of((p.option, tuple(map(first, p.at))) for p in chosen), False
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -287,21 +281,33 @@ def is_tight(space: SearchSpace) -> bool:
 
 
 def offer_packings(record: Record, *, share: float = 1.0, first_only: bool = False) -> None:
-    """Make packings of every kind and offer them to the record.
+    """Make a packing for each preference and fit with which all tables find room.
 
     Args:
-        record: takes the packings.
-        share: share of all work of the search that this may take.
+        record: is offered the packings.
+        share: share of all work of the search that this may take; those of the first preference and
+            fit are tried in any case.
         first_only: whether to end with the first plan that fits.
     """
-    meter = record.evaluate.meter
+    space, meter = record.evaluate.space, record.evaluate.meter
     until_s = meter.spent_s + share * meter.planned_s
-    for found in packings(
-        record.evaluate.space, lambda: meter.spent_s > until_s or record.stopped, meter
-    ):
-        record.consider(found, "packing")
-        if record.best is not None and (first_only or record.stopped):
-            return
+    each_s = placing_s(space.num_tables, space.world_size)
+    for preference, fit in itertools.product(PREFERENCES, FITS):
+        first: dict[int, int] = {}
+        for _ in range(_ROUNDS):
+            late = meter.spent_s > until_s or record.stopped
+            if late and (fit, preference) != (FITS[0], PREFERENCES[0]):
+                return
+            meter.spend(each_s)
+            packer = Packer(space, fit, preference)
+            stuck = packer.pack(first)
+            if stuck is None:
+                record.consider(packer.assignment, "packing")
+                if record.best is not None and (first_only or record.stopped):
+                    return
+                break
+            first = {t: n + 1 for t, n in first.items()}
+            first[stuck] = max(first.values(), default=0) + 1
 
 
 def offer_exact_packing(record: Record, *, seed: int) -> None:
@@ -315,31 +321,6 @@ def offer_exact_packing(record: Record, *, seed: int) -> None:
         record.consider(found, "exact packing")
     elif none_fits:
         record.raise_bound(np.inf, "exact packing")
-
-
-def packings(space: SearchSpace, expired: Callable[[], bool], meter: Meter) -> Iterator[Assignment]:
-    """One packing for each preference and fit with which all tables find room.
-
-    Args:
-        space: the tables and places.
-        expired: is asked between tries; True ends them, except those of the first preference and
-            fit.
-        meter: is told of the work done.
-    """
-    each_s = placing_s(space.num_tables, space.world_size)
-    for preference, fit in itertools.product(PREFERENCES, FITS):
-        first: dict[int, int] = {}
-        for _ in range(_ROUNDS):
-            if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
-                return
-            meter.spend(each_s)
-            packer = Packer(space, fit, preference)
-            stuck = packer.pack(first)
-            if stuck is None:
-                yield packer.assignment
-                break
-            first = {t: n + 1 for t, n in first.items()}
-            first[stuck] = max(first.values(), default=0) + 1
 
 
 class Packer:
@@ -501,8 +482,5 @@ class Packer:
         if has_cost:
             cost = np.where(fits, self._cost.reshape(-1, size).max(axis=-1), np.inf)
             return int(np.lexsort((-room, cost))[0])
-        if self.fit == "first":
-            return int(np.argmax(fits))
-        if self.fit == "fullest":
-            return int(np.argmin(np.where(fits, room, np.inf)))
-        return int(np.argmax(np.where(fits, room, -np.inf)))
+        left = {"roomiest": -room, "fullest": room, "first": np.zeros_like(room)}
+        return int(np.argmin(np.where(fits, left[self.fit], np.inf)))

@@ -6,8 +6,6 @@ together as one array, each with its pieces on the ranks (or hosts) where they a
 smooth objective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -82,19 +80,8 @@ def grouped(space: SearchSpace, table: int, kept: IntArray) -> Grouped:
     return groups, others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Insertion:
-    """A way to put a table into a plan.
-
-    Attributes:
-        value: the smooth objective with the table; infinite if it cannot be put there.
-        option: index of the table's option.
-        places: the ranks (or hosts) of its pieces.
-    """
-
-    value: float
-    option: int
-    places: tuple[int, ...]
+Insertion = tuple[float, Choice]
+"""The smooth objective with a table, infinite if it cannot be put there, and where it is put."""
 
 
 class PartialPlan:
@@ -264,8 +251,10 @@ class PartialPlan:
             home = None if self.space.in_use is None else self.space.in_use[table]
             if home is not None and self.space.rules.budget is not None:
                 found.append(self._fixed(table, *home))
-            found = [i for i in found if usage.allows([(table, options[i.option], i.places)])]
-        return min(found, key=lambda i: i.value, default=None)
+            found = [
+                (v, (o, at)) for v, (o, at) in found if usage.allows([(table, options[o], at)])
+            ]
+        return min(found, key=lambda insertion: insertion[0], default=None)
 
     def _alike(
         self, table: int, spread: Spread, some: Alike, blocked: BoolArray | None
@@ -290,11 +279,8 @@ class PartialPlan:
         value = self._value(sums) + self._penalty + (cost[at, places] * taken).sum(axis=1)
         best = int(np.argmin(np.where(some.counts > may.sum(), np.inf, value)))
         count = int(some.counts[best])
-        return Insertion(
-            value=float(value[best]) if count <= may.sum() else np.inf,
-            option=int(some.options[best]),
-            places=tuple(places[best, :count].tolist()),
-        )
+        choice = int(some.options[best]), tuple(places[best, :count].tolist())
+        return float(value[best]) if count <= may.sum() else np.inf, choice
 
     def _fixed(self, table: int, option: int, places: tuple[int, ...]) -> Insertion:
         """A way to put in an option on given places."""
@@ -306,8 +292,7 @@ class PartialPlan:
             used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
             over = over + np.maximum(used - self._host_limits, 0.0).sum()
         smooth = self._value(self._powers(loads).sum(axis=1)[:, None])[0]
-        value = float(smooth + over * self._per_byte * self._level)
-        return Insertion(value=value, option=option, places=places)
+        return float(smooth + over * self._per_byte * self._level), (option, places)
 
     def _single(self, table: int, option: int) -> Insertion:
         """A way to put in any option: its pieces run by run, on places that are not used before."""
@@ -330,7 +315,7 @@ class PartialPlan:
             free[chosen] = False
             places += chosen.tolist()
         if len(places) < kind.num_pieces:
-            return Insertion(value=np.inf, option=option, places=tuple(places))
+            return np.inf, (option, tuple(places))
         return self._fixed(table, option, tuple(places))
 
     # -- private ----------------------------------------------------------------------------------
@@ -390,13 +375,8 @@ class PartialPlan:
         if option < 0:
             return
         flat = int(self.space.first[table]) + option
-        spread = self.space.options[flat].spread
-        rows = self.columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
-        if spread is Spread.UNIFORM:
-            self.loads += self.model.at(rows, slice(None)).T
-            return
-        ranks = self.space.host_ranks(places) if spread is Spread.HOSTS else np.array(places)
-        rows = self.model.at(rows, ranks)
+        ranks = self.space.ranks_of(flat, places)
+        rows = self.model.at(self.columns[self.space.rows[flat].ravel()] * sign, ranks)
         if len(set(places)) == len(places):
             self.loads[:, ranks] += rows.T
         else:
@@ -427,12 +407,8 @@ class PartialPlan:
         if self.options[table] < 0:
             return []
         flat = int(self.space.first[table]) + self.options[table]
-        spread = self.space.options[flat].spread
-        if spread is Spread.UNIFORM:
-            return []
-        if spread is Spread.HOSTS:
-            return [int(r) for r in self.space.host_ranks(self.places[table])]
-        return list(self.places[table])
+        is_uniform = self.space.is_uniform[flat]
+        return [] if is_uniform else self.space.ranks_of(flat, self.places[table]).tolist()
 
     def _rises(
         self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool

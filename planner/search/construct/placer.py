@@ -5,9 +5,6 @@ it is measured against, so that the fullest loads decide where a shard goes, and
 ties.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,24 +29,18 @@ _MOST_LOAD: Final = 1e8
 exponent, is a finite number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pressure:
-    """The pressure of a rank: ``sum_c weight[c] (load[c] / target[c])^power``.
+def pressure(loads: FloatArray, targets: FloatArray, power: float) -> FloatArray:
+    """The pressure ``[...]`` of ranks: ``sum_c weight[c] (load[c] / target[c])^power``.
 
-    Attributes:
+    Args:
+        loads: ``[..., P + 2]`` of the ranks.
         targets: ``[P + 2]`` what each load is measured against, in its unit.
         power: the exponent.
     """
-
-    targets: FloatArray
-    power: float
-
-    def of(self, loads: FloatArray) -> FloatArray:
-        """The pressure ``[...]`` of ranks with loads ``[..., P + 2]``."""
-        share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
-        weights = np.ones(loads.shape[-1])
-        weights[-2:] = MEMORY_WEIGHT
-        return np.asarray(share**self.power @ weights)
+    share = np.minimum(np.abs(loads) / targets, _MOST_LOAD)
+    weights = np.ones(loads.shape[-1])
+    weights[-2:] = MEMORY_WEIGHT
+    return np.asarray(share**power @ weights)
 
 
 class Placer:
@@ -57,22 +48,21 @@ class Placer:
 
     Args:
         model: tangents and options.
-        pressure: what a shard should raise least.
+        targets, power: of the pressure, which a shard should raise least.
 
     Attributes:
         loads: ``[W, P + 2]`` loads of all ranks so far.
     """
 
-    def __init__(self, model: LinearModel, pressure: Pressure) -> None:
+    def __init__(self, model: LinearModel, targets: FloatArray, power: float) -> None:
         """Begin with empty ranks."""
-        self.model = model
-        self.space = model.space
-        self.pressure = pressure
+        self.model, self.space = model, model.space
+        self._targets, self._power = targets, power
         self.loads: FloatArray = np.zeros((self.space.world_size, model.num_tangents + 2))
         pipeline = self.space.pipeline
         self._device_limits = pipeline.device_limits * FITTING
         self._host_limits = pipeline.host_limits * FITTING
-        self._now = pressure.of(self.loads)
+        self._now = pressure(self.loads, targets, power)
 
     def add_pieces(
         self, table: int, rows: FloatArray, count: int = 1, among: BoolArray | None = None
@@ -94,7 +84,7 @@ class Placer:
         space, on_hosts = self.space, rows.ndim > 1
         shape = (space.num_hosts, space.local_world_size) if on_hosts else (space.world_size,)
         loads, now = self.loads.reshape(*shape, -1), self._now.reshape(shape)
-        limits, pressure = self._device_limits.reshape(shape), np.empty(shape)
+        limits, pressed = self._device_limits.reshape(shape), np.empty(shape)
         rise, over = np.empty((2, len(loads)))
         allowed = (space.may_use_host if on_hosts else space.may_use_rank)[table]
         allowed = allowed if among is None else allowed & among
@@ -105,8 +95,8 @@ class Placer:
         looked_at = slice(None)
         for _ in range(count):
             new = loads[looked_at] + every[looked_at]
-            pressure[looked_at] = self.pressure.of(new)
-            risen = pressure[looked_at] - now[looked_at]
+            pressed[looked_at] = pressure(new, self._targets, self._power)
+            risen = pressed[looked_at] - now[looked_at]
             excess = np.maximum(new[..., -2] - limits[looked_at], 0.0)
             if on_hosts:
                 risen, excess = risen.sum(axis=-1), excess.sum(axis=-1)
@@ -120,7 +110,7 @@ class Placer:
             place = int(np.argmin(np.where(allowed & (over <= over[allowed].min()), rise, np.inf)))
             places.append(place)
             loads[place] += every[place]
-            now[place] = pressure[place]
+            now[place] = pressed[place]
             if on_hosts or rows[-1] <= 0:  # nothing changes for the others
                 looked_at = slice(place, place + 1)
         return places
@@ -131,7 +121,7 @@ class Placer:
         option = self.space.options[flat]
         if option.is_uniform:
             self.loads += self.model.at(self.model.option_rows(flat), slice(None))
-            self._now = self.pressure.of(self.loads)
+            self._now = pressure(self.loads, self._targets, self._power)
             return ()
         on_ranks = option.spread is Spread.RANKS
         places: list[int] = []
@@ -152,8 +142,8 @@ class Placer:
         return tuple(places)
 
 
-def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
-    """Place one option per table.
+def place_options(model: LinearModel, choice: IntArray, power: float) -> Assignment:
+    """Place one option per table, each piece where it raises the pressure least.
 
     Uniform options come first, then pieces on hosts, then pieces on ranks, of each the tables with
     the largest pieces first. If no rank had room for some piece, the plan does not fit into memory.
@@ -161,15 +151,17 @@ def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> A
     Args:
         model: tangents and options.
         choice: ``[T]`` index of the option of each table.
-        pressure: what each piece should raise least.
+        power: of the pressure.
     """
-    space, placer = model.space, Placer(model, pressure)
+    space = model.space
+    targets = model.targets(model.mean[space.first[:-1] + choice].sum(axis=0))
+    placer = Placer(model, targets, power)
 
     def turn(table: int) -> tuple[bool, bool, float, int]:
         flat = int(space.first[table] + choice[table])
         if space.is_uniform[flat]:
             return False, False, 0.0, table
-        share = model.option_rows(flat) / pressure.targets
+        share = model.option_rows(flat) / targets
         size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
         return True, not space.is_on_hosts[flat], -size, table
 
@@ -317,10 +309,8 @@ def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]
         point, choice, power = prices.sample()
         value = prices.least(choice)
         if value < record.value * _HOPELESS:
-            peaks = model.mean[model.space.first[:-1] + choice].sum(axis=0)
             record.evaluate.meter.spend(placing_s(model.space.num_tables, model.space.world_size))
-            pressure = Pressure(targets=model.targets(peaks), power=power)
-            plan = place_options(model, choice, pressure)
+            plan = place_options(model, choice, power)
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:
                 found[plan] = None

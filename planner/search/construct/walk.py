@@ -1,7 +1,5 @@
 """Lists and prices every assignment of a tiny search space, in batches."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -35,7 +33,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
     budget = space.rules.budget
     for index, option in enumerate(space.tables[table].options):
         ways = (
-            _placings(option.column_widths, allowed, ordered=budget is not None)
+            placings(option.column_widths, allowed, ordered=budget is not None)
             for allowed in _allowed(space, table, option)
         )
         for places in [()] if option.is_uniform else itertools.chain.from_iterable(ways):
@@ -71,7 +69,7 @@ def count_choices(space: SearchSpace, table: int) -> int:
     budget, most = space.rules.budget, 0
     for option in space.tables[table].options:
         places = [] if option.is_uniform else map(len, _allowed(space, table, option))
-        ways = (_most_placings(option.column_widths, p, ordered=budget is not None) for p in places)
+        ways = (most_placings(option.column_widths, p, ordered=budget is not None) for p in places)
         most += 1 if option.is_uniform else sum(ways)
     if budget is None or math.isinf(budget.max_bytes) or most > _COUNTED_ONE_BY_ONE:
         return most
@@ -227,31 +225,32 @@ def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> Float
     return works
 
 
-def _placings(
+def placings(
     widths: tuple[int, ...], allowed: list[int], *, ordered: bool
 ) -> Iterator[tuple[int, ...]]:
     """All ways to place the pieces of an option, no two widths on one place.
 
     Args:
-        widths: columns of each piece; pieces of equal width are neighbours.
+        widths: columns of each piece.
         allowed: places to choose from.
         ordered: whether to list all orders of the places of equal pieces, or only ascending ones.
     """
-    runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
+    counts = Counter(widths)
     choices = (
         itertools.product(allowed, repeat=n)
         if ordered
         else itertools.combinations_with_replacement(allowed, n)
-        for _, n in runs
+        for n in counts.values()
     )
     for combined in itertools.product(*choices):
-        on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
+        on = {(p, width) for part, width in zip(combined, counts, strict=True) for p in part}
         if len({p for p, _ in on}) == len(on):
-            yield tuple(p for part in combined for p in part)
+            left = {width: iter(part) for width, part in zip(counts, combined, strict=True)}
+            yield tuple(next(left[width]) for width in widths)
 
 
-def _most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
-    """How many ways :func:`_placings` lists; more than that where pieces have several widths.
+def most_placings(widths: tuple[int, ...], places: int, *, ordered: bool) -> int:
+    """How many ways :func:`placings` lists; more than that where pieces have several widths.
 
     Args:
         widths: columns of each piece.

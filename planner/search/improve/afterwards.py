@@ -13,8 +13,6 @@ more than its share of what the whole move has to save: :data:`planner.result.LE
 an iteration, and its own seconds within :data:`planner.result.PAYBACK_S` of training.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -84,12 +82,12 @@ def _whole_option(space: SearchSpace, table: int, index: int) -> int | None:
     is_cut = own.spread is not Spread.RANKS or own.num_pieces > 1
     if not is_cut or own.sharding_type is ShardingType.DATA_PARALLEL:
         return None
-    wanted = Spread.RANKS, 1, own.kernel, own.cache_load_factor_ratio
-    listed = (
-        (o.spread, o.num_pieces, o.kernel, o.cache_load_factor_ratio)
-        for o in space.tables[table].options
-    )
-    return next((index for index, found in enumerate(listed) if found == wanted), None)
+    kernel = own.kernel, own.cache_load_factor_ratio
+    for whole, option in enumerate(space.tables[table].options):
+        alike = (option.kernel, option.cache_load_factor_ratio) == kernel
+        if alike and (option.spread, option.num_pieces) == (Spread.RANKS, 1):
+            return whole
+    return None
 
 
 def _placed(
@@ -112,9 +110,8 @@ def _placed(
     device = rest @ space.device
     ranks = np.flatnonzero(space.may_use_rank[table])
     ranks = ranks[np.argsort(device[ranks], kind="stable")][:_MOST_RANKS]
-    limits = np.broadcast_to(space.pipeline.device_limits, device.shape)
     most = float((before @ space.device).max()) * ROUNDING
-    if size > _TINY_RATIO * float(limits.max()):
+    if size > _TINY_RATIO * float(space.pipeline.device_limits.max()):
         ranks = ranks[device[ranks] + size <= most]
     if not len(ranks):
         return None

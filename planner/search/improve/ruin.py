@@ -19,8 +19,6 @@ neighborhood search heuristic for the pickup and delivery problem with time wind
 Science 40 (2006), for the turns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -355,9 +353,9 @@ class Cycle:
         for table in tables:
             self._meter.spend(self._insertion_s)
             best = field.best_insertion(table, self.choices[table], blocked)
-            if best is None or not np.isfinite(best.value):
+            if best is None or not np.isfinite(best[0]):
                 return False
-            field.change({table: (best.option, best.places)})
+            field.change({table: best[1]})
         return True
 
     def _ruin(self, field: PartialPlan) -> list[int]:
@@ -523,13 +521,9 @@ class Improver:
         """What samples prices for a relaxation; a new one once the model got more tangents."""
         key = relaxation.types, self._model.num_tangents
         if key not in self._prices and relaxation.phases is not None:
-            self._prices[key] = PriceSearch(
-                self._model,
-                uses(relaxation.types, self._space),
-                relaxation.phases[self._model.used],
-                self._bounds.builder.limits,
-                self._rng,
-            )
+            may, phases = uses(relaxation.types, self._space), relaxation.phases[self._model.used]
+            limits = self._bounds.builder.limits
+            self._prices[key] = PriceSearch(self._model, may, phases, limits, self._rng)
         return self._prices.get(key)
 
 

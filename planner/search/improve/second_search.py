@@ -12,8 +12,6 @@ notebooks. It ends with this process, also if this one is killed
 (:mod:`planner.support.processes`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

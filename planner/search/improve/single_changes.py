@@ -6,11 +6,7 @@ all. Here every option of a table is placed piece by piece where the whole objec
 plan in use, and every search ends so.
 """
 
-from __future__ import annotations
-
 import itertools
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +17,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
+from planner.search.construct.walk import most_placings, placings
 from planner.space.effort import priced_s
 from planner.space.evaluation import ROUNDED, Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
@@ -73,11 +70,6 @@ class Placed:
     value: float = np.inf
     is_stuck: bool = False
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all pieces are placed; an option that loads all ranks has none to place."""
-        return self.option.is_uniform or len(self.places) == len(self.pieces)
-
 
 class BestPlace:
     """Finds places for the options of a table beside the rest of one plan.
@@ -119,7 +111,7 @@ class BestPlace:
             None for options whose pieces have no places under the rules.
         """
         begun = [self._begun(*cut, rest[cut[0]]) for cut in cuts]
-        while open_ := [b for b in begun if not b.is_stuck and not b.is_whole]:
+        while open_ := [b for b in begun if not b.is_stuck and len(b.places) < b.option.num_pieces]:
             self._place_next(open_, most_bytes)
         found: list[list[Placed]] = []
         for one in begun:
@@ -175,23 +167,16 @@ class BestPlace:
         Pieces of one width are equal, so that only one of their orders is listed. The list is empty
         for a single piece too, because that is tried on every place when it is placed.
         """
-        option = begun.option
-        if option.is_uniform or len(option.column_widths) == 1:
+        option, places = begun.option, self._places_left(begun, ())
+        few = most_placings(option.column_widths, len(places), ordered=False) <= _FEW_WAYS
+        if option.is_uniform or len(option.column_widths) == 1 or not few:
             return []
-        places = len(self._places_left(begun, ()))
-        counts = Counter(option.column_widths).values()
-        if math.prod(math.comb(places + n - 1, n) for n in counts) > _FEW_WAYS:
-            return []
-        ways: list[tuple[int, ...]] = [()]
-        for piece, width in enumerate(option.column_widths):
-            alike = [i for i in range(piece) if option.column_widths[i] == width]
-            ways = [
-                (*way, at)
-                for way in ways
-                for at in self._places_left(begun, way)
-                if not alike or at >= way[alike[-1]]
-            ]
-        return [way for way in ways if option.may_be_at(way, self._space.local_world_size)]
+        return [
+            way
+            for way in placings(option.column_widths, places, ordered=False)
+            if option.may_be_at(way, self._space.local_world_size)
+            and all(at in self._places_left(begun, way[:i]) for i, at in enumerate(way))
+        ]
 
     def _placed_at(self, begun: Placed, places: Sequence[int], rest: FloatArray) -> Placed:
         """The option with all its pieces on these places."""

@@ -24,12 +24,13 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Relaxation, TypeSet, type_sets
 from planner.search.bounds.boxes import _SAMPLES, _chord
-from planner.search.bounds.branching import Branching
+from planner.search.bounds.proofs import Branching
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
 from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.space.objective import JudgedWork
 from tests.planner import cases
 from tests.strategies import make_placement, make_table, make_workload, planned_workloads
 
@@ -78,7 +79,7 @@ def _branching(space: SearchSpace, objective: IterationTime, optional: TypeSet) 
     for types in type_sets(space, optional):
         assert types is not None
         relaxed[types] = bounds.relax(types)
-    return Branching(bounds, objective, relaxed)
+    return Branching(bounds, relaxed)
 
 
 @pytest.mark.parametrize("seed", cases.first(range(8), 2))
@@ -230,10 +231,17 @@ def test_the_shortest_iteration_of_a_plans_phases_is_no_longer_than_the_plans(
     pipeline = CostPipeline(workload, topology)
     work = pipeline.plan_work(plan)
     types = frozenset(p.sharding_type for p in plan.placements)
-    used = {(p.sharding_type, p.kernel) for p in plan.placements}
+    cached = make_placement(
+        workload.tables[0],
+        ShardingType.TABLE_WISE,
+        topology,
+        kernel=ComputeKernel.FUSED_UVM_CACHING,
+        cache_load_factor_ratio=0.2,
+    )
     time_s = float(pipeline.iteration_times(work))
-    for calls in (None, used):
-        shortest_s = IterationTime(pipeline, calls).separable_value(work, types)
+    for options in ((*plan.placements, cached), plan.placements):
+        judged = JudgedWork(pipeline=pipeline, pool=work, options=options)
+        shortest_s = IterationTime(judged).separable_value(work, types)
         assert shortest_s is not None
         assert shortest_s <= time_s * (1 + 1e-9)
 
@@ -242,14 +250,17 @@ def test_lookups_wait_for_the_host_where_others_might_be_fetched() -> None:
     """Two small tables: the host is still issuing when a fetch would be done."""
     tables = [make_table(f"t{i}", num_embeddings=10**6, embedding_dim=64) for i in range(2)]
     workload, topology = make_workload(*tables), _system("h100_sxm", 1, 2)
-    placed = [make_placement(t, ShardingType.TABLE_WISE, topology) for t in tables]
+    whole = functools.partial(
+        make_placement, sharding_type=ShardingType.TABLE_WISE, topology=topology
+    )
+    placed = [whole(t) for t in tables]
     pipeline = CostPipeline(workload, topology)
     work = pipeline.plan_work(Plan(placements=tuple(placed)))
     types = frozenset({ShardingType.TABLE_WISE})
-    kernels = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM_CACHING)
+    cached = whole(tables[0], kernel=ComputeKernel.FUSED_UVM_CACHING, cache_load_factor_ratio=0.2)
     alone, beside = (
-        IterationTime(pipeline, [(ShardingType.TABLE_WISE, k) for k in offered])
-        for offered in (kernels[:1], kernels)
+        IterationTime(JudgedWork(pipeline=pipeline, pool=work, options=offered))
+        for offered in (placed, [*placed, cached])
     )
     shortest_s = alone.separable_value(work, types)
     assert beside.separable_value(work, types) == pytest.approx(shortest_s, rel=1e-9)

@@ -10,10 +10,11 @@ import pytest
 from costmodels.sharding import ShardingType
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.objectives import objective_named
 from planner.problem import Constraints
-from planner.search.construct.packing import pack_exactly, packings
-from planner.space.effort import Meter
-from planner.space.evaluation import SearchSpace
+from planner.search.base import Record
+from planner.search.construct.packing import offer_packings, pack_exactly
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 WHOLE = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
@@ -57,11 +58,16 @@ def first_fit_decreasing(space: SearchSpace) -> bool:
 
 @pytest.mark.parametrize("fill", [0.95, 1.0])
 @pytest.mark.parametrize("seeds", cases.first([range(6), range(6, 12)], 1))
-def test_a_plan_wherever_a_packer_has_one(seeds: range, fill: float) -> None:
+def test_a_plan_wherever_a_packer_has_one(
+    seeds: range, fill: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = 0
     for seed in seeds:
         space = tight(seed, fill)
-        found = list(packings(space, lambda: False, Meter()))
+        record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
+        found: list[Assignment] = []
+        monkeypatch.setattr(record, "consider", lambda made, _, found=found: found.append(made))
+        offer_packings(record)
         packed += first_fit_decreasing(space)
         assert bool(found) or not first_fit_decreasing(space), seed
         for assignment in found:

@@ -9,7 +9,7 @@ from costmodels.sharding import Spread
 from planner.objectives import objective_named
 from planner.search.common.linear import LinearModel
 from planner.search.construct import walk
-from planner.search.construct.placer import MEMORY_WEIGHT, Placer, Pressure, place_options
+from planner.search.construct.placer import MEMORY_WEIGHT, Placer, place_options, pressure
 from planner.search.construct.walk import count_assignments, every_assignment, table_choices
 from planner.search.random import random_assignment
 from planner.space.evaluation import SearchSpace
@@ -40,9 +40,8 @@ def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
     space, model = world(seed, hosts=1, local=4)
     start = random_assignment(space, np.random.default_rng(1))
     peaks = model.loads(space.work(start)).max(axis=0)
-    pressure = Pressure(targets=model.targets(peaks), power=8.0)
     row = model.columns[0] / 5
-    together, single = (Placer(model, pressure) for _ in range(2))
+    together, single = (Placer(model, model.targets(peaks), 8.0) for _ in range(2))
     for placer in (together, single):
         for table, option in enumerate(start.options):
             placer.add(table, option)
@@ -55,8 +54,7 @@ def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
 def test_rounding_respects_limits_where_it_can() -> None:
     space, model = world(3)
     choice = np.array([0] * space.num_tables)
-    peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
-    placed = place_options(model, choice, Pressure(targets=model.targets(peaks), power=4.0))
+    placed = place_options(model, choice, 4.0)
     assert placed.options == (0,) * space.num_tables
 
 
@@ -76,9 +74,9 @@ def test_places_of_pieces_are_counted_without_listing_them(
     places: int, runs: tuple[int, ...], ordered: bool
 ) -> None:
     widths = tuple(w for i, n in enumerate(runs) for w in [8 - 4 * (i % 2) + 16 * i] * n)
-    listed = list(walk._placings(widths, list(range(places)), ordered=ordered))
+    listed = list(walk.placings(widths, list(range(places)), ordered=ordered))
     assert len(listed) == len(set(listed))
-    counted = walk._most_placings(widths, places, ordered=ordered)
+    counted = walk.most_placings(widths, places, ordered=ordered)
     assert counted >= len(listed)
     assert len(runs) > 1 or counted == len(listed)
 
@@ -87,5 +85,5 @@ def test_pressure_has_a_weight_for_every_tangent() -> None:
     """Thirty scenarios have three hundred tangents; there were weights for 254."""
     for num_tangents in (1, 254, 300):
         loads = np.ones((2, num_tangents + 2))
-        pressure = Pressure(targets=np.ones(num_tangents + 2), power=4.0)
-        assert pressure.of(loads).tolist() == pytest.approx([num_tangents + 2 * MEMORY_WEIGHT] * 2)
+        found = pressure(loads, np.ones(num_tangents + 2), 4.0)
+        assert found.tolist() == pytest.approx([num_tangents + 2 * MEMORY_WEIGHT] * 2)

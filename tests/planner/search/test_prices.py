@@ -20,7 +20,7 @@ def _parts(
     seed: int = 0, hbm_gib: float = 80.0
 ) -> tuple[SearchSpace, LinearModel, RankFreeBound, PriceSearch]:
     space = cases.space(cases.synthetic(12, seed), cases.topology(1, 4, hbm_gib=hbm_gib))
-    model = LinearModel(space, SynchronizedPhases(space.pipeline))
+    model = LinearModel(space, SynchronizedPhases(space))
     bounds = RankFreeBound(model)
     relaxation = bounds.relax(None)
     assert relaxation.phases is not None
@@ -66,7 +66,7 @@ def test_later_samples_gather_around_the_best_point() -> None:
 def test_what_options_add_up_to_is_no_more_than_what_plans_cost() -> None:
     """``least`` is a lower bound on every plan with these options, whatever the places."""
     space, _, bounds, prices = _parts(2)
-    record = Record(Evaluator(space, SynchronizedPhases(space.pipeline), Budget()))
+    record = Record(Evaluator(space, SynchronizedPhases(space), Budget()))
     found = explore(prices, record, 60)
     assert found
     for plan in found:
@@ -84,7 +84,7 @@ def test_of_plans_that_do_not_fit_the_least_overfull_is_kept() -> None:
         tables = cases.synthetic(12, seed).tables
         room = sum(t.weight_bytes for t in tables) / 4 / 2**30
         space, _, bounds, prices = _parts(seed, hbm_gib=1.02 * room)
-        record = Record(Evaluator(space, SynchronizedPhases(space.pipeline), Budget()))
+        record = Record(Evaluator(space, SynchronizedPhases(space), Budget()))
         tried: list[float] = []
         consider = record.consider
 

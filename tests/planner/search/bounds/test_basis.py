@@ -27,7 +27,7 @@ def _least(program: LinearProgram) -> float:
         program.cost,
         A_ub=_dense(program),
         b_ub=program.rows.upper,
-        bounds=np.column_stack([program.lower, program.upper]),
+        bounds=np.column_stack([np.broadcast_to(program.lower, len(program.cost)), program.upper]),
     )
     return math.inf if found.status == 2 else float(found.fun)
 

@@ -261,7 +261,7 @@ def test_a_box_says_what_its_calls_cost(width: float) -> None:
         ),
     )
     space = cases.space(cases.workload(tables, batch=512), cases.topology(2, 2), rules)
-    objective = IterationTime(space.pipeline)
+    objective = IterationTime(space)
     bounds = RankFreeBound(LinearModel(space, objective))
     types = frozenset(kinds)
     first = bounds.relax(types, rounds=ROUNDS)

@@ -20,7 +20,7 @@ from costmodels.floors.floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound_program import Relaxation, TypeSet
 from planner.search.bounds.boxes import Box, BoxLaunches
-from planner.search.bounds.branching import Branching, split_of
+from planner.search.bounds.proofs import Branching, split_of
 from planner.search.common.lp import ProgramBasis
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
@@ -85,7 +85,7 @@ class Bounds:
 
     def __init__(self, reduced: FloatArray | None = None) -> None:
         self.space = SimpleNamespace(options=("a", "b", "c"))
-        self.model = SimpleNamespace(used=np.arange(2))
+        self.model = SimpleNamespace(used=np.arange(2), objective=Objective())
         self.boxes: list[Box] = []
         self.kept: list[BoolArray] = []
         self.solved: dict[int, Relaxation] = {}
@@ -128,7 +128,7 @@ class Bounds:
 
 def branching(bounds: Bounds, first: float = 0.5) -> Branching:
     relaxed: dict[TypeSet | None, Relaxation] = {TYPES: Relaxation(types=TYPES, bound=first)}
-    return Branching(cast("Any", bounds), cast("Any", Objective()), relaxed)
+    return Branching(cast("Any", bounds), relaxed)
 
 
 def test_the_first_box_holds_every_plan_that_is_better_and_no_more() -> None:
@@ -225,9 +225,10 @@ def test_the_best_of_all_types_limits_what_can_be_branched_on() -> None:
     one: dict[TypeSet | None, Relaxation] = {TYPES: Relaxation(types=TYPES, bound=0.5)}
     every = {**one, None: Relaxation(types=None, bound=0.4)}
     bounds = cast("Any", Bounds())
-    assert not Branching(bounds, cast("Any", Objective()), every).possible
-    assert not Branching(bounds, cast("Any", object()), one).possible
-    assert not Branching(bounds, cast("Any", Objective()), {}).possible
+    assert not Branching(bounds, every).possible
+    assert not Branching(bounds, {}).possible
+    bounds.model.objective = object()
+    assert not Branching(bounds, one).possible
 
 
 def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
@@ -235,10 +236,12 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     first = Relaxation(types=TYPES, bound=0.5)
     no_box = SimpleNamespace(box=lambda types, low=None, high=None, optional=None: None)
     bounds = Bounds()
-    search = Branching(cast("Any", bounds), cast("Any", no_box), {TYPES: first})
+    bounds.model.objective = no_box
+    search = Branching(cast("Any", bounds), {TYPES: first})
     assert search.step(1.0) is first
     assert search.step(1.0) is None
     assert (search.bound(1.0), bounds.boxes) == (0.5, [])
+    bounds.model.objective = Objective()
     bounds.least_phases = lambda types: np.full(2, math.inf)  # type: ignore[method-assign]
     search = branching(bounds)
     search.step(1.0)
@@ -289,8 +292,8 @@ def test_plans_that_replicate_and_plans_that_do_not_begin_in_boxes_of_their_own(
         bounds.optional = left_open
         bounds.space.options = tuple(SimpleNamespace(sharding_type=kind) for kind in kinds)
         first = Relaxation(types=TYPES | left_open, bound=0.5)
-        boxed = cast("Any", SimpleNamespace(box=box))
-        search = Branching(cast("Any", bounds), boxed, {first.types: first})
+        bounds.model.objective = SimpleNamespace(box=box)
+        search = Branching(cast("Any", bounds), {first.types: first})
         assert search.step(1.9 * BEST_S) is not None
         rest = left_open - replicated
         assert asked == [(TYPES | replicated, rest), (TYPES, rest)]

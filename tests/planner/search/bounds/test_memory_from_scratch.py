@@ -181,7 +181,7 @@ def test_a_refusal_names_the_memory_that_the_best_option_lacks(
     works = [space.listing.tables[0].works[0]] * len(lacking)
     table = replace(space.listing.tables[0], options=tuple(options), works=tuple(works))
     left = iter(lacking)
-    monkeypatch.setattr(feasibility, "lacking_bytes", lambda *_: next(left))
+    monkeypatch.setattr(feasibility.table_limits, "lacking_bytes", lambda *_: next(left))
     with pytest.raises(InfeasibleError) as caught:
         feasibility._too_large(space, table)
     assert caught.value.shortfall_bytes == short

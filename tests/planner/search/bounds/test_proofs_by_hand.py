@@ -206,7 +206,7 @@ def test_whole_shards_on_few_ranks(rows: tuple[int, ...], ranks: int, most: int)
     """The fullest device: bytes are as rows are."""
     tables = tuple(cases.table(f"t{i}", 10_000_000 * n, 64) for i, n in enumerate(rows))
     space = space_of(tables, cases.topology(1, ranks))
-    best = cases.least_value(space, FullestDevice.of(space))
+    best = cases.least_value(space, FullestDevice(space))
     one = float((space_of(alike(1, rows=10_000_000), cases.topology(1, ranks)).pool_device).max())
     assert best == pytest.approx(most * one, rel=1e-3)
     found = Makespan(space, space.device).bound(0.3 * best, 1.7 * best, lambda: False)
@@ -219,6 +219,6 @@ def test_rows_on_every_rank_add_up() -> None:
     """Row-wise tables load every rank: nothing to pack, and the sum is the bound."""
     for kinds, count in (((ShardingType.ROW_WISE,), 3), ((*WHOLE, ShardingType.ROW_WISE), 4)):
         space = space_of(alike(count), cases.topology(1, 3), kinds=kinds)
-        best = cases.least_value(space, FullestDevice.of(space))
+        best = cases.least_value(space, FullestDevice(space))
         found = Makespan(space, space.device).bound(0.3 * best, 1.7 * best, lambda: False)
         assert (1 - 4e-3) * best < found.bound <= best * (1 + 1e-9)

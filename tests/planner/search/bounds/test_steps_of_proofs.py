@@ -41,7 +41,7 @@ class Steps:
         self.space = space_of(alike(3), cases.topology(1, 2)) if space is None else space
         self.stopped = False
         objective = (
-            FullestDevice.of(self.space)
+            FullestDevice(self.space)
             if name == FullestDevice.name
             else objective_named(name, self.space)
         )

@@ -25,9 +25,8 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram, type_sets
-from planner.search.bounds.branching import Branching
 from planner.search.bounds.feasibility import require_feasible
-from planner.search.bounds.proofs import linear_floor
+from planner.search.bounds.proofs import Branching, linear_floor
 from planner.search.common.linear import LinearModel
 from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
@@ -107,7 +106,7 @@ def test_splits_prove_as_much_as_they_did(seed: int, law: str) -> None:
     best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
     relaxed = {types: bounds.relax(types) for types in type_sets(space)}
-    branching = Branching(bounds, objective, dict(relaxed))
+    branching = Branching(bounds, dict(relaxed))
     shares = [branching.bound(math.inf) / best]
     for _ in range(8):
         branching.step(1.05 * best)

@@ -37,7 +37,7 @@ def _space(tables: int = 26, ranks: int = 8) -> SearchSpace:
 
 
 def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
-    return Evaluator(space, SynchronizedPhases(space.pipeline), budget)
+    return Evaluator(space, SynchronizedPhases(space), budget)
 
 
 def _no_process(*, quiet: bool) -> None:
@@ -56,7 +56,7 @@ def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) 
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
     seed = 3 + second_search._OTHER_SEED
-    assert theirs == answer(ALONE, space, SynchronizedPhases(space.pipeline), seed, 80, None)
+    assert theirs == answer(ALONE, space, SynchronizedPhases(space), seed, 80, None)
 
 
 def test_it_is_cut_off_with_the_first_search() -> None:
@@ -104,7 +104,7 @@ def test_classes_of_the_main_module_are_searched_with_afterwards(
         Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
         monkeypatch.setattr(sys.modules["__main__"], "Mine", Mine, raising=False)
     space = _space(6, 2)
-    evaluate = Evaluator(space, Mine(space.pipeline), Budget(max_evaluations=80))
+    evaluate = Evaluator(space, Mine(space), Budget(max_evaluations=80))
     with contextlib.closing(SecondSearch(ALONE, evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
 
@@ -182,7 +182,7 @@ def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
     space = _space(6, 2)
     Noted.budgets.clear()
-    late_s, objective = time.time() - 1.0, SynchronizedPhases(space.pipeline)
+    late_s, objective = time.time() - 1.0, SynchronizedPhases(space)
     assert answer(Noted(), space, objective, 0, None, late_s) is None
     (budget,) = Noted.budgets
     assert budget.time_limit_s is not None
