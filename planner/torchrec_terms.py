@@ -210,9 +210,8 @@ class TorchrecPipeline(CostPipeline):
         key = option.table, *of
         if key not in self._perfs:
             self._perfs[key] = shard.perf()
-        perf, storage = self._perfs[key], shard.storage(rows)
-        row = np.zeros(self.num_features)
-        row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
+        perf, row = self._perfs[key], np.zeros(self.num_features)
+        row[HBM], row[DDR] = shard.storage(rows)
         if not self.asked.by_phase:
             row[TIMES] = perf.total_s
             return row

@@ -1,7 +1,5 @@
 """Fits all constants of a machine: of the stages of its training steps, operators, collectives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -124,9 +124,9 @@ class Features:
     """The counts of many shards, ``[n, counts]``.
 
     Attributes:
-        forward: counts in the order of :data:`FORWARD`.
+        forward: counts in the order of :class:`costmodels.measured.cpu_constants.LookupConstants`.
         backward: counts of the backward lookup of the kernel.
-        shape: logarithms of the numbers in :data:`SHAPE`.
+        shape: logarithms of the numbers of the shape.
     """
 
     forward: FloatArray
@@ -190,9 +190,8 @@ class CpuLookup(AbstractLookupModel):
     (:mod:`costmodels.cpu.lookup`) are those of FBGEMM's CPU kernels. Those of the forward lookup
     are mostly cache misses (Che's approximation for each level of caches); those of the backward
     lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
-    on the shape of the shard (:data:`costmodels.measured.cpu_constants.SHAPE`). It is limited to a
-    range, so
-    that it can correct the counts but not replace them.
+    on the shape of the shard (:class:`costmodels.measured.cpu_constants.LookupConstants`). It is
+    limited to a range, so that it can correct the counts but not replace them.
 
     The interface wants bytes, so that the work columns hold these seconds times the bandwidth of
     device memory. The cost of a call itself is the device's ``kernel_latency_s``.
@@ -298,7 +297,7 @@ def together(seen: Accesses) -> FloatArray:
 
 
 def factor(residual: cpu.Residual, shape: FloatArray) -> FloatArray:
-    """Learned factors ``[...]`` for shapes ``[..., len(SHAPE)]``; 1 far from measured points."""
+    """Learned factors ``[...]`` for shapes ``[..., NUM_SHAPE]``; 1 far from measured points."""
     if not residual.points_ratio:
         return np.ones(shape.shape[:-1])
     points = np.array(residual.points_ratio)

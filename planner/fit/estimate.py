@@ -15,8 +15,6 @@ The noise is what predictions with the right factors still miss on one plan. Its
 ``NOISE_SIGMA``, which counts as ``NOISE_RUNS`` observations, and is estimated from the residuals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -143,7 +141,6 @@ class Predictor:
 
 
 _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
-"""The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
 def mean_iteration_s(traces: Sequence[reading.TraceTimes]) -> float:

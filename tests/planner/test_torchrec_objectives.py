@@ -156,7 +156,7 @@ def test_tables_go_to_host_memory_where_devices_are_full(name: str) -> None:
     used: dict[int, float] = defaultdict(float)
     for placement in found.plan.placements:
         for shard, theirs in torchrec_shards(placement, problem.workload, machine):
-            used[shard.rank] += theirs.storage(shard.num_rows).hbm_bytes
+            used[shard.rank] += theirs.storage(shard.num_rows)[0]
     limits = machine.device_limits_bytes(problem.workload)
     assert all(used[r] <= limits[r] for r in used)
 

@@ -23,7 +23,8 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
-from costmodels.uncertainty import KINDS, UNSCALED, Scale
+from costmodels.topology import FITTED_KINDS as KINDS
+from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.stages.stand_ins import Given, Weighted, stage_model, system

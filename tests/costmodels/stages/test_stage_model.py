@@ -8,7 +8,6 @@ bandwidth, which is simple enough to write down again.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,7 +200,7 @@ def test_each_kind_of_time_has_a_factor_of_its_own(case: Case, seed: int) -> Non
     factor = float(np.random.default_rng(seed).uniform(1.1, 3.0))
     plain = case.model.times(case.work, Scale())
     for kind in kinds:
-        scaled = case.model.times(case.work, replace(Scale(), **{kind: np.array([factor])}))
+        scaled = case.model.times(case.work, Scale(**{kind: np.array([factor])}))
         for other, names in kinds.items():
             by = factor if other == kind else 1.0
             for name in names:
