@@ -361,10 +361,12 @@ def _reasons(
         ("hosts", "lies on host {}", {rank // local_world_size for rank in ranks}),
         ("cache_load_factors", "keeps {:g} of its rows in the cache", cached),
     )
+    told = False
     for key, words, values in found:
         limits = filter(None, (getattr(rule, key, ()) for rule in (constraints, *rules)))
         bad = set[Any]().union(*(values.difference(limit) for limit in limits))
-        if bad:
+        if bad and not (told and key == "pairs"):
+            told = True
             yield words.format(min(bad))
     cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
     if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:
