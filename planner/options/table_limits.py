@@ -210,8 +210,8 @@ def constraint_problems(
         unknown = [p for p in rule.patterns if not fnmatch.filter(names, p)]
         matched = [name for name in names if rule.matches(name)]
         if unknown and (field != "counts" or not matched):
-            found = f"{unknown[0]!r} matches no table; check its spelling"
-            problems.append(f"constraint {words}: {found}")
+            text = f"{unknown[0]!r} matches no table; check its spelling"
+            problems.append(f"constraint {words}: {text}")
         elif len(matched) < least:
             problems.append(f"constraint {words}: matches {matched} alone; name {wanted} or more")
     named = [
