@@ -1,7 +1,5 @@
 """Tools that every package here may use: processes, safe text, CSV, the status of a search."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from typing import Any
@@ -15,13 +13,9 @@ def load_lazily(package: dict[str, Any]) -> None:
     """
     name = package["__name__"]
     tree = ast.parse(package["__spec__"].loader.get_source(name))
-    imports = [node for part in tree.body if isinstance(part, ast.If) for node in part.body]
-    homes = {
-        alias.name: node.module
-        for node in imports
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    blocks = [part.body for part in tree.body if isinstance(part, ast.If)]
+    imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imports for alias in node.names}
 
     def load(attribute: str) -> object:
         if attribute not in homes:

@@ -1,7 +1,5 @@
 """Processes: that they end with their parent, a pool that loses no call, and a Dask cluster."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib
